@@ -1,0 +1,28 @@
+# `make demo` and `make test` each do everything on a fresh machine: environment, installation, run.
+PYTHON ?= python3
+VENV := .venv
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check clean
+.DEFAULT_GOAL := test
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet uv
+	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[paper,onnx,dev]'
+	touch $@
+
+demo: $(VENV)/installed ## trains three heads on scikit-learn's digits and prints what came of it
+	$(VENV)/bin/python examples/digits.py
+
+check: $(VENV)/installed ## style and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test: check ## style, types and all tests
+	$(VENV)/bin/python -m pytest
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

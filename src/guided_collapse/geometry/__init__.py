@@ -1,0 +1,1 @@
+"""Simplex frames, the polar factor and its derivative, and the nearest-ETF problem, as pure functions."""

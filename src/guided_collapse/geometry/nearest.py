@@ -1,0 +1,97 @@
+"""The simplex ETF nearest to given class means: the paper's inner problem, in closed form.
+
+    minimise over U in St(d, C):  |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2          (the paper's eq. 8; H~ is d x C there)
+
+On the Stiefel manifold this is linear in U up to a constant, so the minimiser is the polar factor of X = 2 H~ M~ + delta U_prox.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry.directions import frame_basis
+from guided_collapse.geometry.operations import nearest_basis
+from guided_collapse.geometry.simplex import check_frame_exists, frame_weight
+
+
+@dataclass(frozen=True)
+class NearestETF:
+    """The nearest simplex ETF, and how well the class means determine it."""
+
+    basis: Tensor
+    """U, (feature_dim, num_classes); orthonormal columns, or for feature_dim = num_classes - 1 orthonormal rows."""
+    weight: Tensor
+    """W = M U', (num_classes, feature_dim): unit rows that sum to zero."""
+    centred_class_means: Tensor
+    """The means it is nearest to, (num_classes, feature_dim)."""
+    rank: Tensor
+    """How many directions of `basis` the problem determines, an integer scalar. The rest comes from the proximal point."""
+
+    @property
+    def distance(self) -> Tensor:
+        """|H~ - U M~|_F^2, a scalar with gradient: 0 when the class means are a simplex ETF up to scale."""
+        means = unit_frobenius_norm(self.centred_class_means)
+        return (means - self.weight / math.sqrt(len(self.weight))).square().sum()
+
+
+def nearest_etf(centred_class_means: Tensor, proximal_basis: Tensor | None = None, *, proximal_weight: float = 1e-3) -> NearestETF:
+    """The simplex ETF nearest to the class means, differentiable in the means.
+
+    Without a proximal point, or with weight 0, the problem leaves at least one direction of U open (the weight does not depend
+    on it when the means have full rank). It is then the limit of a vanishing proximal weight, towards `proximal_basis` or the
+    canonical direction. Means that are all zero determine nothing: the proximal point itself is returned.
+
+    Args:
+        centred_class_means: (num_classes, feature_dim), class means minus the global mean, of any scale: they are divided by
+            their Frobenius norm. float16 and bfloat16 are computed in float32.
+        proximal_basis: U_prox, (feature_dim, num_classes), held constant.
+        proximal_weight: delta, used when there is a proximal point.
+
+    Returns:
+        The solution; `basis`, `weight` and `distance` carry gradient to the means.
+
+    Raises:
+        ValueError: for sizes without a simplex ETF, shapes that do not fit, a negative weight, or NaN or infinite means.
+    """
+    _check(centred_class_means, proximal_basis, proximal_weight)
+    num_classes, feature_dim = centred_class_means.shape
+    with torch.autocast(centred_class_means.device.type, enabled=False):
+        dtype = torch.promote_types(centred_class_means.dtype, torch.float32)
+        if proximal_basis is None:
+            direction = frame_basis(feature_dim, num_classes, dtype=dtype).to(centred_class_means.device)
+            proximal_weight = 0.0
+        else:
+            direction = proximal_basis.detach().to(dtype)
+        means = centred_class_means.to(dtype)
+        basis, values = nearest_basis(means, direction, proximal_weight)
+        return NearestETF(basis, frame_weight(basis), means, torch.count_nonzero(values))
+
+
+def unit_frobenius_norm(matrix: Tensor) -> Tensor:
+    """The matrix divided by its Frobenius norm; a zero matrix stays zero, with zero gradient."""
+    norm = torch.linalg.vector_norm(matrix)
+    return matrix * torch.where(norm > 0, 1 / torch.where(norm > 0, norm, 1.0), 0.0)
+
+
+def _check(centred_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> None:
+    if centred_class_means.ndim != 2 or not centred_class_means.is_floating_point():
+        raise ValueError(
+            "centred_class_means must be a floating-point matrix (num_classes, feature_dim); "
+            f"got shape {tuple(centred_class_means.shape)} of {centred_class_means.dtype}."
+        )
+    num_classes, feature_dim = centred_class_means.shape
+    check_frame_exists(feature_dim, num_classes)
+    check_proximal_weight(proximal_weight)
+    if proximal_basis is not None and proximal_basis.shape != (feature_dim, num_classes):
+        raise ValueError(
+            f"proximal_basis must be (feature_dim, num_classes) = ({feature_dim}, {num_classes}); "
+            f"got {tuple(proximal_basis.shape)}. Pass the `basis` of an earlier solution."
+        )
+
+
+def check_proximal_weight(proximal_weight: float) -> None:
+    """Refuses weights that are negative or not finite."""
+    if not (proximal_weight >= 0 and math.isfinite(proximal_weight)):
+        raise ValueError(f"proximal_weight must be a finite number that is not negative; got {proximal_weight}.")

@@ -1,0 +1,148 @@
+"""The solve as a torch operation: opaque to compilers, with shapes for tracing and a gradient of its own."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry.polar import SingularFactors, polar_factors, polar_gradient
+from guided_collapse.geometry.simplex import centre_classes
+
+
+def nearest_basis(means: Tensor, proximal_basis: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor]:
+    """The basis U of the simplex ETF nearest to the means, differentiable in them.
+
+    It is the polar factor of X = 2 H~ M~ + delta U_prox, and for delta = 0 its limit for delta -> 0+. Where only
+    num_classes - 1 columns fit into feature space, the same problem is solved on the complement of 1.
+
+    Args:
+        means: (num_classes, feature_dim), centred class means of any scale; H~ is their multiple of unit Frobenius norm, or zero.
+        proximal_basis: U_prox, (feature_dim, num_classes), of the same dtype, float32 or float64; held constant.
+        proximal_weight: delta.
+
+    Returns:
+        U, (feature_dim, num_classes), and the singular values of X, without gradient, 0 where a direction was completed.
+
+    Raises:
+        ValueError: for NaN or infinite means.
+        NotImplementedError: when it is differentiated twice.
+    """
+    # The operation takes and gives U' to keep every matrix in one memory layout: transposing costs as much as multiplying.
+    transposed_basis, _, values, _ = _solve(means, proximal_basis.T, proximal_weight)
+    return transposed_basis.T, values
+
+
+def _fits(means: Tensor) -> bool:
+    """Whether as many orthonormal columns as there are classes fit into feature space."""
+    num_classes, feature_dim = means.shape
+    return feature_dim >= num_classes
+
+
+def _alignment_scale(means: Tensor) -> float:
+    """What P is multiplied with in 2 H~ M~ when H~ is written as the means over their norm; 0 for means that are zero."""
+    norm = float(torch.linalg.vector_norm(means))
+    if not math.isfinite(norm):
+        raise ValueError("centred_class_means must be finite; got NaN or infinite entries. Look for a diverging loss.")
+    return 2.0 / (norm * math.sqrt(len(means) - 1)) if norm > 0 else 0.0
+
+
+@torch.library.custom_op("guided_collapse::nearest_basis", mutates_args=())
+def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with torch.autocast(means.device.type, enabled=False):
+        # In float64 also for float32 means: the projection must leave an exact null direction.
+        matrix = means.to(torch.float64, copy=True)
+        centre_classes(matrix, out=matrix).mul_(_alignment_scale(means)).add_(proximal, alpha=proximal_weight)
+        # Without a proximal term nothing stands against the rounding errors of the means themselves.
+        relative_floor = 8 * torch.finfo(torch.float64 if proximal_weight > 0 else means.dtype).eps
+        if _fits(means):
+            factors = polar_factors(matrix, proximal, relative_floor=relative_floor)
+            return factors.polar(), *_contiguous(factors)
+        factors = polar_factors(centre_classes(matrix).T, centre_classes(proximal).T, relative_floor=relative_floor)
+        return factors.polar().T.contiguous(), *_contiguous(factors)
+
+
+def _contiguous(factors: SingularFactors) -> tuple[Tensor, Tensor, Tensor]:
+    return factors.rotation.contiguous(), factors.values, factors.frame.contiguous()
+
+
+@_solve.register_fake
+def _(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    num_rows, num_columns = min(means.shape), max(means.shape)
+    return (
+        means.new_empty(means.shape),
+        means.new_empty(num_rows, num_rows),
+        means.new_empty(num_rows),
+        means.new_empty(num_rows, num_columns),
+    )
+
+
+@torch.library.custom_op("guided_collapse::nearest_basis_backward", mutates_args=())
+def _differentiate(grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tensor, values: Tensor, frame: Tensor) -> Tensor:
+    with torch.autocast(grad.device.type, enabled=False):
+        factors = SingularFactors(rotation, values, frame)
+        if _fits(means):
+            grad_matrix = polar_gradient(grad, factors, proximal)
+        else:
+            grad_matrix = polar_gradient(grad.T, factors, centre_classes(proximal).T).T.contiguous()
+        centre_classes(grad_matrix, out=grad_matrix)
+        # Through the division by the norm: what would only rescale the means is lost.
+        squared_norm = float(torch.linalg.vector_norm(means)) ** 2
+        radial = float(torch.dot(grad_matrix.flatten(), means.flatten())) / squared_norm if squared_norm > 0 else 0.0
+        return grad_matrix.sub_(means, alpha=radial).mul_(_alignment_scale(means))
+
+
+@_differentiate.register_fake
+def _(grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tensor, values: Tensor, frame: Tensor) -> Tensor:
+    return means.new_empty(means.shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+    means, proximal, _ = inputs
+    _, *factors = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(means, proximal, *factors)
+
+
+def _gradient(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, None, None]:
+    if grad is None:
+        return None, None, None
+    return _differentiate(grad, *ctx.saved_tensors), None, None
+
+
+def _refuse(*_: Any) -> Any:
+    raise NotImplementedError(
+        "the nearest simplex ETF can be differentiated once, not twice; got a second derivative (create_graph=True). "
+        "Detach the head's weight in the part of the loss that is differentiated twice, or use implicit_gradient=False."
+    )
+
+
+_solve.register_autograd(_gradient, setup_context=_remember)
+_differentiate.register_autograd(_refuse)
+
+
+def proximal_point(means: Tensor, basis: Tensor, is_first: Tensor) -> Tensor:
+    """The proximal point of a training step: the basis of the step before, or on the first step a solve from it.
+
+    The first step solves without the proximal term, from the initial direction. It is an operation of its own because the
+    choice depends on a value, which a compiled graph cannot branch on.
+
+    Args:
+        means: (num_classes, feature_dim), centred class means.
+        basis: (feature_dim, num_classes), the previous basis, or on the first step the initial direction.
+        is_first: a boolean scalar.
+
+    Returns:
+        (feature_dim, num_classes), without gradient and without memory shared with `basis`.
+    """
+    return _choose_proximal_point(means.detach(), basis.T, is_first).T
+
+
+@torch.library.custom_op("guided_collapse::proximal_point", mutates_args=())
+def _choose_proximal_point(means: Tensor, basis: Tensor, is_first: Tensor) -> Tensor:
+    return _solve(means, basis, 0.0)[0] if bool(is_first) else basis.clone(memory_format=torch.contiguous_format)
+
+
+@_choose_proximal_point.register_fake
+def _(means: Tensor, basis: Tensor, is_first: Tensor) -> Tensor:
+    return means.new_empty(means.shape)

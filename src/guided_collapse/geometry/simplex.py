@@ -1,0 +1,70 @@
+"""Simplex equiangular tight frames: the shape that classifiers and class means collapse to."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def centre_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The rows minus their mean: P @ rows, with the projector P = I - 11'/C.
+
+    This is the only place where P is applied; nothing builds it as a matrix, so the cost is O(C d).
+
+    Args:
+        rows: (num_classes, ...), one class per row.
+        out: where to put the result; may be `rows` itself.
+
+    Returns:
+        (num_classes, ...), rows that sum to zero.
+    """
+    return torch.sub(rows, rows.mean(dim=0, keepdim=True), out=out)
+
+
+def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+    """The standard simplex ETF with unit rows, M = sqrt(C/(C-1)) (I - 11'/C).
+
+    Args:
+        num_classes: C, at least 2.
+
+    Returns:
+        (num_classes, num_classes): unit rows whose inner products are -1/(C-1).
+
+    Raises:
+        ValueError: for fewer than two classes.
+    """
+    check_num_classes(num_classes)
+    return frame_scale(num_classes) * centre_classes(torch.eye(num_classes, dtype=dtype, device=device))
+
+
+def frame_weight(basis: Tensor) -> Tensor:
+    """The classifier weight of a frame, W = M U': unit rows that sum to zero.
+
+    Args:
+        basis: U, (feature_dim, num_classes).
+
+    Returns:
+        (num_classes, feature_dim).
+    """
+    return frame_scale(basis.shape[1]) * centre_classes(basis.T)
+
+
+def frame_scale(num_classes: int) -> float:
+    """sqrt(C/(C-1)), which gives the rows of a centred frame unit norm."""
+    return math.sqrt(num_classes / (num_classes - 1))
+
+
+def check_num_classes(num_classes: int) -> None:
+    """Refuses fewer than two classes."""
+    if num_classes < 2:
+        raise ValueError(f"num_classes must be at least 2, one class has nothing to be told from; got num_classes={num_classes}.")
+
+
+def check_frame_exists(feature_dim: int, num_classes: int) -> None:
+    """Refuses sizes for which no simplex ETF exists."""
+    check_num_classes(num_classes)
+    if feature_dim < num_classes - 1:
+        raise ValueError(
+            "feature_dim must be at least num_classes - 1 for a simplex ETF to exist; "
+            f"got feature_dim={feature_dim}, num_classes={num_classes}. Widen the last layer or add a projection."
+        )

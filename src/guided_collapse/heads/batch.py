@@ -1,0 +1,121 @@
+"""What a head is given: checked before anything changes, and summed over all processes."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, training: bool) -> None:
+    """Refuses a batch whose shapes or types do not fit the head.
+
+    Raises:
+        ValueError: with the requirement and what was received.
+    """
+    if features.ndim != 2 or features.shape[1] != feature_dim:
+        raise ValueError(
+            f"features must be (num_samples, feature_dim) with feature_dim={feature_dim}; got {tuple(features.shape)}. "
+            "Flatten or pool the backbone's output, or build the head with its width."
+        )
+    if not features.is_floating_point():
+        raise ValueError(f"features must be floating-point; got {features.dtype}.")
+    if not training:
+        return
+    if labels is None:
+        raise ValueError("labels are required in training mode; got None. Pass head(features, labels), or call head.eval() first.")
+    if labels.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        raise ValueError(f"labels must be class indices of an integer type; got {labels.dtype}.")
+    if labels.shape != features.shape[:1]:
+        raise ValueError(
+            f"labels must be (num_samples,) = ({features.shape[0]},), one for each row of features; got {tuple(labels.shape)}."
+        )
+    if features.shape[0] == 0:
+        raise ValueError("a training batch must have at least one sample; got none. Drop empty batches.")
+
+
+def checked_values(features: Tensor, labels: Tensor | None, num_classes: int) -> Tensor:
+    """The features, once they are known to be finite and the labels to be in range.
+
+    Raises:
+        ValueError: for NaN or infinite features, or labels outside 0 ... num_classes - 1.
+    """
+    if labels is None:
+        labels = torch.zeros(0, dtype=torch.int64, device=features.device)
+    return _checked_values(features, labels, num_classes)
+
+
+# An operation, so that a compiled graph keeps the check: its result is used, and its inside is not traced.
+@torch.library.custom_op("guided_collapse::checked_values", mutates_args=())
+def _checked_values(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    finite = torch.isfinite(features)
+    if not bool(finite.all()):
+        raise ValueError(
+            f"features must be finite; got {int((~finite).sum())} NaN or infinite entries of {features.numel()} in a batch of "
+            f"{features.shape[0]}. Lower the learning rate, or look for a division by zero in the backbone."
+        )
+    if labels.numel() > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        raise ValueError(
+            f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; "
+            f"got values from {int(labels.min())} to {int(labels.max())}."
+        )
+    return features.clone()
+
+
+@_checked_values.register_fake
+def _(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    return torch.empty_like(features)
+
+
+def _pass_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return grad, None, None
+
+
+_checked_values.register_autograd(_pass_gradient)
+
+
+def class_totals(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Sums and counts of the features of each class, over the batches of all processes, differentiable.
+
+    In float64: the class means are small differences of large sums.
+
+    Returns:
+        Sums, (num_classes, feature_dim), and counts, (num_classes,).
+    """
+    counted = torch.nn.functional.pad(features.to(torch.float64), (0, 1), value=1.0)
+    totals = counted.new_zeros(num_classes, counted.shape[1]).index_add(0, labels, counted)
+    totals = sum_over_processes(totals)
+    return totals[:, :-1], totals[:, -1]
+
+
+def batch_mean(features: Tensor) -> Tensor:
+    """The mean feature over the batches of all processes, differentiable: (feature_dim,)."""
+    everything = torch.zeros(len(features), dtype=torch.int64, device=features.device)
+    sums, counts = class_totals(features, everything, 1)
+    return (sums[0] / counts[0]).to(features.dtype)
+
+
+def sum_over_processes(tensor: Tensor) -> Tensor:
+    """The sum of every process's tensor, in every process; its backward sums the gradients of all processes too."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return tensor
+    return _sum_over_processes(tensor)
+
+
+@torch.library.custom_op("guided_collapse::sum_over_processes", mutates_args=())
+def _sum_over_processes(tensor: Tensor) -> Tensor:
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
+
+
+@_sum_over_processes.register_fake
+def _(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def _sum_gradients(ctx: Any, grad: Tensor) -> Tensor:
+    return _sum_over_processes(grad)
+
+
+_sum_over_processes.register_autograd(_sum_gradients)

@@ -1,0 +1,110 @@
+"""What all classifier heads share: features on a sphere, centring, evaluation that never looks at the batch, and export."""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guided_collapse.geometry.simplex import check_num_classes
+from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values
+from guided_collapse.heads.running_means import RunningMean
+
+SMALLEST_NORM = 1e-12
+
+
+class Head(nn.Module, ABC):
+    """A classifier head: `head(features, labels)` in training mode and `head(features)` in eval mode give logits.
+
+    logits = (f - f_G) W' with f = temperature h/|h|. The global mean f_G is the batch's in training, with its gradient, and a
+    running mean in evaluation, so the logits of a sample never depend on the others in its batch. Everything is computed in
+    float32 or wider, whatever autocast says.
+    """
+
+    temperature: float | None
+    """tau, the norm of the features on their sphere; None leaves them as they are."""
+
+    def __init__(self, feature_dim: int, num_classes: int, *, temperature: float | None, centre: bool) -> None:
+        super().__init__()
+        check_num_classes(num_classes)
+        if feature_dim < 1:
+            raise ValueError(f"feature_dim must be at least 1; got {feature_dim}.")
+        if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
+            raise ValueError(f"temperature must be a positive, finite number; got {temperature}.")
+        self.feature_dim = feature_dim
+        self.num_classes = num_classes
+        self.temperature = temperature
+        self.centring = RunningMean(feature_dim) if centre else None
+
+    weight: Tensor
+    """W, (num_classes, feature_dim): what eval mode multiplies the features on their sphere with."""
+
+    @property
+    def running_mean(self) -> RunningMean | None:
+        """The running global mean f_G; None if the head does not centre."""
+        return self.centring
+
+    @property
+    def bias(self) -> Tensor:
+        """B = -W f_G, (num_classes,): what eval mode adds."""
+        if self.running_mean is None:
+            return self.weight.new_zeros(self.num_classes)
+        return -(self.weight @ self.running_mean.value.to(self.weight.dtype))
+
+    def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
+        """The logits of a batch.
+
+        Args:
+            features: (num_samples, feature_dim).
+            labels: (num_samples,), class indices; required in training mode, ignored in eval mode.
+
+        Returns:
+            (num_samples, num_classes), float32 or float64.
+
+        Raises:
+            ValueError: for a batch that does not fit; the state is then as it was.
+        """
+        check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training)
+        features = checked_values(features, labels if self.training else None, self.num_classes)
+        with torch.autocast(features.device.type, enabled=False):
+            points = self._on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
+            if self.training and labels is not None:
+                return self._training_logits(points, labels.to(torch.int64))
+            return functional.linear(points, self.weight.to(points.dtype), self.bias.to(points.dtype))
+
+    @abstractmethod
+    def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Logits in training mode, (num_samples, num_classes), after which the state has taken in the batch."""
+
+    def _on_sphere(self, features: Tensor) -> Tensor:
+        if self.temperature is None:
+            return features
+        return self.temperature * functional.normalize(features, dim=1, eps=SMALLEST_NORM)
+
+    def _centred(self, points: Tensor) -> Tensor:
+        if self.running_mean is None:
+            return points
+        mean = batch_mean(points)
+        self.running_mean.update(mean)
+        return points - mean
+
+    @torch.no_grad()
+    def export(self) -> nn.Module:
+        """The eval-mode logits as a module of stock torch layers, which needs this package neither to load nor to run.
+
+        A linear layer; before it, for features on a sphere, an RMSNorm without parameters, which is the projection on a sphere of
+        radius sqrt(feature_dim). The linear layer's weight makes up for the radius.
+        """
+        linear = nn.Linear(self.feature_dim, self.num_classes).to(self.weight)
+        linear.bias.copy_(self.bias)
+        if self.temperature is None:
+            linear.weight.copy_(self.weight)
+            return linear.eval()
+        linear.weight.copy_(self.weight * (self.temperature / math.sqrt(self.feature_dim)))
+        sphere = nn.RMSNorm(self.feature_dim, eps=SMALLEST_NORM**2 / self.feature_dim, elementwise_affine=False)
+        return nn.Sequential(sphere, linear).eval()
+
+    def extra_repr(self) -> str:
+        """What `print(head)` says beside the submodules."""
+        return f"feature_dim={self.feature_dim}, num_classes={self.num_classes}, temperature={self.temperature}"

@@ -1,0 +1,68 @@
+"""The standard classifier: a learned linear layer, on the paper's spheres or without them."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guided_collapse.heads.head import Head
+
+
+class LinearHead(Head):
+    """A learned linear layer.
+
+    With `normalise` it is the paper's standard head: features have norm `temperature` and the rows of the weight norm 1. The rows
+    are brought back to norm 1 at every training step and the gradient is the tangent one, so plain gradient descent on the weight
+    is Riemannian gradient descent on a product of spheres. Without it, it is an ordinary linear layer on the features as they are.
+
+    Args:
+        feature_dim: d.
+        num_classes: C, at least 2.
+        normalise: whether weight rows and features are normalised.
+        temperature: tau, the norm of normalised features; without effect on others.
+        centre: whether features are centred by their global mean; the paper's standard head does not.
+        learned_bias: whether a bias is learned too. AGD refuses it, as it refuses every one-dimensional parameter.
+        generator: source of the initial weight; None takes torch's global generator.
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        num_classes: int,
+        *,
+        normalise: bool = True,
+        temperature: float = 5.0,
+        centre: bool = False,
+        learned_bias: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(feature_dim, num_classes, temperature=temperature if normalise else None, centre=centre)
+        self.normalise = normalise
+        bound = feature_dim**-0.5
+        self.learned_weight = nn.Parameter(
+            nn.init.uniform_(torch.empty(num_classes, feature_dim), -bound, bound, generator=generator)
+        )
+        self.learned_bias = nn.Parameter(torch.zeros(num_classes)) if learned_bias else None
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """W, (num_classes, feature_dim), with rows of norm 1 if the head normalises."""
+        return functional.normalize(self.learned_weight, dim=1) if self.normalise else self.learned_weight
+
+    @property
+    def bias(self) -> Tensor:
+        """B = learned bias - W f_G, (num_classes,)."""
+        return super().bias if self.learned_bias is None else super().bias + self.learned_bias
+
+    def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
+        weight: Tensor = self.learned_weight
+        if self.normalise:
+            with torch.no_grad():
+                weight.copy_(functional.normalize(weight, dim=1))
+            # The copy lets several forward passes share one backward pass: the next one writes to the parameter again.
+            weight = functional.normalize(weight.clone(), dim=1)
+        bias = None if self.learned_bias is None else self.learned_bias.to(points.dtype)
+        return functional.linear(self._centred(points), weight.to(points.dtype), bias)
+
+    def extra_repr(self) -> str:
+        """What `print(head)` says beside the submodules."""
+        return f"{super().extra_repr()}, normalise={self.normalise}"

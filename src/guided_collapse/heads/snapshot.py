@@ -1,0 +1,23 @@
+"""State as it was before a step changes it."""
+
+import torch
+from torch import Tensor
+
+
+def snapshot(state: Tensor) -> Tensor:
+    """A copy of a buffer that is read for the backward pass and written to in the same forward pass.
+
+    A plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping the clone, and finds
+    it changed, without notice (pytorch/pytorch pull request 197039). It does not look into a registered operation.
+    """
+    return _snapshot(state)
+
+
+@torch.library.custom_op("guided_collapse::snapshot", mutates_args=())
+def _snapshot(state: Tensor) -> Tensor:
+    return state.clone()
+
+
+@_snapshot.register_fake
+def _(state: Tensor) -> Tensor:
+    return torch.empty_like(state)

@@ -1,0 +1,111 @@
+"""The paper's derivative: the dense deep declarative node of Proposition 1, with both of its ways to G.
+
+Matrices are vectorised row by row (the paper's rvec), so U of shape (d, C) becomes a vector of length dC, and a map
+dU -> dU N on the columns becomes I_d (x) N'.
+"""
+
+import os
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from guided_collapse.paper.problem import ProximalProblem
+
+Multipliers = Literal["linear-system", "embedded-gradient-field"]
+
+
+def jacobian_by_declarative_node(
+    problem: ProximalProblem,
+    basis: Tensor,
+    *,
+    multipliers: Multipliers = "embedded-gradient-field",
+    available_bytes: int | None = None,
+) -> Tensor:
+    """dU/dH~ at the solution U, dense: G^-1 A' (A G^-1 A')^-1 A G^-1 B - G^-1 B (Proposition 1).
+
+    Args:
+        problem: in float64, with a proximal point: without one G is singular.
+        basis: the solution U, (feature_dim, num_classes).
+        multipliers: the way to the Lagrange multipliers in G.
+        available_bytes: memory it may use; None asks the operating system.
+
+    Returns:
+        (feature_dim * num_classes, feature_dim * num_classes): row-major U by row-major H~.
+
+    Raises:
+        ValueError: without a proximal point.
+        MemoryError: when the dense matrices would not fit.
+    """
+    if problem.weight_of_proximal_term <= 0:
+        raise ValueError("the declarative node needs a proximal point with a positive weight: without it G is singular.")
+    feature_dim, num_classes = basis.shape
+    _refuse_what_does_not_fit(feature_dim, num_classes, multipliers, available_bytes)
+    identity = torch.eye(feature_dim, dtype=basis.dtype)
+    constraint = constraint_jacobian(basis)
+    mixed = -2 * torch.kron(identity, problem.frame)
+    hessian = torch.kron(identity, problem.hessian_along(torch.eye(num_classes, dtype=basis.dtype)))
+    if multipliers == "linear-system":
+        lagrangian = hessian - _constraint_curvature_by_linear_system(problem, basis, constraint)
+    else:
+        gradient = problem.gradient(basis)
+        multiplier_matrix = (gradient.T @ basis + basis.T @ gradient) / 2
+        lagrangian = hessian - torch.kron(identity, multiplier_matrix)
+    solved_mixed = torch.linalg.solve(lagrangian, mixed)
+    solved_constraint = torch.linalg.solve(lagrangian, constraint.T)
+    correction = torch.linalg.solve(constraint @ solved_constraint, constraint @ solved_mixed)
+    return solved_constraint @ correction - solved_mixed
+
+
+def constraint_jacobian(basis: Tensor) -> Tensor:
+    """A = L (K + I) (U (x) I)', the derivative of rvech(U'U - I): (C(C+1)/2, dC)."""
+    num_classes = basis.shape[1]
+    identity = torch.eye(num_classes, dtype=basis.dtype)
+    both_orders = commutation_matrix(num_classes, basis.dtype) + torch.eye(num_classes**2, dtype=basis.dtype)
+    return elimination_matrix(num_classes, basis.dtype) @ both_orders @ torch.kron(basis.contiguous(), identity).T
+
+
+def elimination_matrix(size: int, dtype: torch.dtype) -> Tensor:
+    """L with L rvec(S) = rvech(S), the lower triangle row by row: (size(size+1)/2, size^2)."""
+    rows, columns = torch.tril_indices(size, size)
+    matrix = torch.zeros(len(rows), size**2, dtype=dtype)
+    matrix[torch.arange(len(rows)), rows * size + columns] = 1
+    return matrix
+
+
+def commutation_matrix(size: int, dtype: torch.dtype) -> Tensor:
+    """K with K rvec(N) = rvec(N') for square N: (size^2, size^2)."""
+    swapped = torch.arange(size**2).reshape(size, size).T.flatten()
+    return torch.eye(size**2, dtype=dtype)[swapped]
+
+
+def dense_bytes(feature_dim: int, num_classes: int, multipliers: Multipliers) -> int:
+    """The bytes of the dense float64 matrices that are alive at the peak."""
+    unknowns = feature_dim * num_classes
+    constraints = num_classes * (num_classes + 1) // 2
+    entries = 5 * unknowns**2 + 3 * constraints * unknowns + 2 * num_classes**4 + constraints * num_classes**2
+    if multipliers == "linear-system":
+        entries += constraints * num_classes**2
+    return 8 * entries
+
+
+def _constraint_curvature_by_linear_system(problem: ProximalProblem, basis: Tensor, constraint: Tensor) -> Tensor:
+    """Lambda : D^2_UU J, with the multipliers from lambda' A = D_U f; each constraint ij curves by I (x) (e_i e_j' + e_j e_i')."""
+    feature_dim, num_classes = basis.shape
+    gradient = problem.gradient(basis).flatten()
+    multipliers = torch.linalg.lstsq(constraint.T, gradient[:, None]).solution[:, 0]
+    rows, columns = torch.tril_indices(num_classes, num_classes)
+    summed = torch.zeros(num_classes, num_classes, dtype=basis.dtype)
+    summed[rows, columns] = multipliers
+    return torch.kron(torch.eye(feature_dim, dtype=basis.dtype), summed + summed.T)
+
+
+def _refuse_what_does_not_fit(feature_dim: int, num_classes: int, multipliers: Multipliers, available_bytes: int | None) -> None:
+    needed = dense_bytes(feature_dim, num_classes, multipliers)
+    if available_bytes is None:
+        available_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > available_bytes:
+        raise MemoryError(
+            f"the dense declarative node needs {needed:,} bytes at feature_dim={feature_dim}, num_classes={num_classes}; "
+            f"{available_bytes:,} are available. Use guided_collapse.nearest_etf, whose gradient needs no dense matrices."
+        )
