@@ -70,12 +70,13 @@ class StratifiedBatchSampler(Sampler[list[int]]):
         num_batches = len(self)
         rows, left_over = divmod(len(self.labels), self.num_replicas)
         smaller, num_larger = divmod(rows, num_batches)
-        # Left-over samples come from anywhere, so that they are of no particular class.
-        extra = np.sort(generator.choice(len(by_class), left_over, replace=False))
+        # Left-over samples come from evenly spaced places, so that classes have their share in them too.
+        extra = ((np.arange(left_over) + generator.random()) * len(by_class) / max(left_over, 1)).astype(np.int64)
         riding_along, dealt = by_class[extra], np.delete(by_class, extra)
         in_larger = self._choose_for_larger(dealt, num_larger, smaller + 1, num_batches - num_larger, smaller, generator)
         batches = [*_deal(dealt[in_larger], num_larger), *_deal(dealt[~in_larger], num_batches - num_larger)]
-        batches[-1] = np.concatenate([batches[-1], riding_along])
+        fuller = np.concatenate([batches[-1], riding_along])
+        batches[-1] = fuller[np.argsort(self.labels[fuller], kind="stable")]
         order = generator.permutation(num_batches)
         return [batches[index] for index in order]
 

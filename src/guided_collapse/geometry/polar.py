@@ -164,7 +164,7 @@ def _completion_gradient(grad_completed: Tensor, frame: Tensor, wanted: Tensor) 
 
 
 def _project_out(frame: Tensor, matrix: Tensor) -> Tensor:
-    """Matrix (I - A'A); twice, because once leaves rounding errors of the size of `matrix` itself."""
+    """matrix (I - A'A); twice, because once leaves rounding errors of the size of `matrix` itself."""
     for _ in range(2):
         matrix = matrix - (matrix @ frame.T) @ frame
     return matrix

@@ -47,7 +47,10 @@ class Head(nn.Module, ABC):
 
     @property
     def bias(self) -> Tensor:
-        """B = -W f_G, (num_classes,): what eval mode adds."""
+        """b = -W f_G, (num_classes,): what eval mode adds."""
+        return self._centring_bias()
+
+    def _centring_bias(self) -> Tensor:
         if self.running_mean is None:
             return self.weight.new_zeros(self.num_classes)
         return -(self.weight @ self.running_mean.value.to(self.weight.dtype))

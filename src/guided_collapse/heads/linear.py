@@ -50,8 +50,9 @@ class LinearHead(Head):
 
     @property
     def bias(self) -> Tensor:
-        """B = learned bias - W f_G, (num_classes,)."""
-        return super().bias if self.learned_bias is None else super().bias + self.learned_bias
+        """b = learned bias - W f_G, (num_classes,)."""
+        centring_bias = self._centring_bias()
+        return centring_bias if self.learned_bias is None else centring_bias + self.learned_bias
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
         weight: Tensor = self.learned_weight

@@ -7,8 +7,8 @@ from torch import Tensor
 def snapshot(state: Tensor) -> Tensor:
     """A copy of a buffer that is read for the backward pass and written to in the same forward pass.
 
-    A plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping the clone, and finds
-    it changed, without notice (pytorch/pytorch pull request 197039). It does not look into a registered operation.
+    A plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping the clone, and
+    finds it changed, without notice (pytorch/pytorch pull request 197039). It does not look into a registered operation.
     """
     return _snapshot(state)
 

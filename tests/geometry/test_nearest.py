@@ -1,0 +1,241 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from guided_collapse import nearest_etf, simplex_etf
+from guided_collapse.geometry.directions import frame_basis
+from guided_collapse.geometry.nearest import unit_frobenius_norm
+from guided_collapse.geometry.operations import _differentiate, _solve, proximal_point
+
+SIZES = [(12, 5), (5, 5), (4, 5), (2, 2), (1, 2)]
+
+
+def centred_means(feature_dim, num_classes, dtype=torch.float64):
+    means = torch.randn(num_classes, feature_dim, dtype=dtype)
+    return means - means.mean(0)
+
+
+def random_basis(feature_dim, num_classes, dtype=torch.float64):
+    return frame_basis(feature_dim, num_classes, direction="random", dtype=dtype)
+
+
+def exact_etf(feature_dim, num_classes, dtype=torch.float64):
+    return 3.0 * simplex_etf(num_classes, dtype=dtype) @ random_basis(feature_dim, num_classes, dtype).T
+
+
+def finite_difference(function, means, step=1e-6):
+    gradient = torch.zeros_like(means)
+    for index in range(means.numel()):
+        offset = torch.zeros_like(means).flatten().index_fill(0, torch.tensor(index), step).reshape(means.shape)
+        gradient.view(-1)[index] = (function(means + offset) - function(means - offset)) / (2 * step)
+    return gradient
+
+
+@pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_solution_is_a_simplex_etf(feature_dim, num_classes, dtype):
+    solution = nearest_etf(centred_means(feature_dim, num_classes, dtype), random_basis(feature_dim, num_classes, dtype))
+    expected = simplex_etf(num_classes, dtype=dtype)
+    torch.testing.assert_close(solution.weight @ solution.weight.T, expected @ expected.T, rtol=0, atol=2e-6)
+    assert solution.weight.dtype == solution.basis.dtype == solution.distance.dtype == dtype
+    assert solution.basis.shape == (feature_dim, num_classes)
+    assert int(solution.rank) == min(feature_dim, num_classes)
+
+
+@pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
+def test_no_rotation_of_the_frame_is_nearer(feature_dim, num_classes):
+    means = centred_means(feature_dim, num_classes)
+    solution = nearest_etf(means)
+    unit = means / means.norm()
+    for _ in range(50):
+        other = simplex_etf(num_classes, dtype=torch.float64) @ random_basis(feature_dim, num_classes).T
+        assert (unit - other / num_classes**0.5).square().sum() >= solution.distance - 1e-12
+
+
+@pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
+def test_an_etf_is_its_own_nearest(feature_dim, num_classes):
+    means = exact_etf(feature_dim, num_classes)
+    solution = nearest_etf(means)
+    torch.testing.assert_close(solution.weight, means / 3.0)
+    assert abs(float(solution.distance)) < 1e-20
+    assert int(solution.rank) == num_classes - 1
+
+
+@pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
+def test_scale_of_the_means_does_not_matter(feature_dim, num_classes):
+    means, anchor = centred_means(feature_dim, num_classes), random_basis(feature_dim, num_classes)
+    torch.testing.assert_close(nearest_etf(1e4 * means, anchor).weight, nearest_etf(1e-4 * means, anchor).weight)
+
+
+@pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
+@pytest.mark.parametrize("proximal_weight", [None, 0.0, 1e-3, 1.0])
+def test_gradcheck(feature_dim, num_classes, proximal_weight):
+    anchor = None if proximal_weight is None else random_basis(feature_dim, num_classes)
+    means = torch.randn(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
+
+    def solve(means):
+        solution = nearest_etf(means - means.mean(0), anchor, proximal_weight=proximal_weight or 0.0)
+        return solution.basis, solution.weight, solution.distance
+
+    assert torch.autograd.gradcheck(solve, (means,))
+
+
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(12, 5), (5, 5), (4, 5)])
+@pytest.mark.parametrize("with_anchor", [False, True])
+def test_gradient_at_an_exact_etf_where_all_singular_values_repeat(feature_dim, num_classes, with_anchor):
+    means = exact_etf(feature_dim, num_classes).requires_grad_()
+    anchor = random_basis(feature_dim, num_classes) if with_anchor else None
+    direction = torch.randn(num_classes, feature_dim, dtype=torch.float64)
+
+    def value(means):
+        return (nearest_etf(means - means.mean(0), anchor).weight * direction).sum()
+
+    (gradient,) = torch.autograd.grad(value(means), means)
+    expected = finite_difference(lambda means: value(means).detach(), means.detach(), step=1e-5)
+    assert torch.isfinite(gradient).all()
+    assert (gradient - expected).norm() < 1e-6 * expected.norm()
+    single = means.detach().float().requires_grad_()
+    in_single = nearest_etf(single - single.mean(0), None if anchor is None else anchor.float()).weight
+    (single_gradient,) = torch.autograd.grad((in_single * direction.float()).sum(), single)
+    assert (single_gradient.double() - gradient).norm() < 1e-3 * gradient.norm()
+
+
+def test_the_usual_way_fails_where_ours_does_not():
+    means = exact_etf(12, 5).requires_grad_()
+    left, _, right = torch.linalg.svd(means, full_matrices=False)
+    (gradient,) = torch.autograd.grad((left @ right).sum(), means)
+    assert not torch.isfinite(gradient).all() or gradient.norm() > 1e6
+
+
+def test_second_derivatives_are_refused():
+    means = centred_means(6, 4).requires_grad_()
+    (gradient,) = torch.autograd.grad(nearest_etf(means).weight[0, 0], means, create_graph=True)
+    with pytest.raises(NotImplementedError, match="differentiated once, not twice"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
+def test_means_that_vanish_leave_the_proximal_point(feature_dim, num_classes):
+    anchor = random_basis(feature_dim, num_classes)
+    means = torch.zeros(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
+    for proximal_weight in (0.0, 1e-3):
+        solution = nearest_etf(means, anchor, proximal_weight=proximal_weight)
+        torch.testing.assert_close(solution.basis, anchor)
+        (gradient,) = torch.autograd.grad(solution.weight.sum() + solution.distance, means)
+        assert torch.equal(gradient, torch.zeros_like(gradient))
+    torch.testing.assert_close(nearest_etf(means).basis, frame_basis(feature_dim, num_classes, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_a_proximal_term_float32_noise_does_not_decide_open_directions(dtype):
+    # Two of six classes were seen: the means have rank 1, and rounding must not invent more.
+    means = torch.zeros(6, 9, dtype=dtype)
+    means[0] = torch.randn(9, dtype=dtype)
+    means[1] = -means[0]
+    anchor = random_basis(9, 6, dtype)
+    solution = nearest_etf(means, anchor, proximal_weight=0.0)
+    assert int(solution.rank) == 1
+    nearly = nearest_etf(means.double(), anchor.double(), proximal_weight=1e-8)
+    torch.testing.assert_close(solution.basis.double(), nearly.basis, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    means = centred_means(12, 5, torch.float32).to(dtype).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        solution = nearest_etf(means)
+        solution.weight.square().sum().backward()
+    assert solution.weight.dtype == torch.float32
+    assert means.grad.dtype == dtype
+    torch.testing.assert_close(solution.weight, nearest_etf(means.detach().float()).weight, rtol=0, atol=1e-6)
+
+
+def test_backward_under_autocast_keeps_its_precision():
+    means, anchor = centred_means(12, 5, torch.float32), random_basis(12, 5, torch.float32)
+    gradients = []
+    for enabled in (False, True):
+        leaf = means.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            (nearest_etf(leaf, anchor).weight * means).sum().backward()
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(12, 5), (4, 5)])
+def test_registered_operations_keep_their_promises(feature_dim, num_classes):
+    means = centred_means(feature_dim, num_classes, torch.float32).requires_grad_()
+    anchor = random_basis(feature_dim, num_classes, torch.float32).T.contiguous()
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(_solve, (means, anchor, 1e-3), test_utils=checks)
+    outputs = _solve(means.detach(), anchor, 1e-3)
+    torch.library.opcheck(_differentiate, (anchor, means.detach(), anchor, *outputs[1:]), test_utils=checks[:2])
+
+
+def test_first_proximal_point_is_solved_and_later_ones_are_kept():
+    means, direction = centred_means(9, 4), random_basis(9, 4)
+    first = proximal_point(means, direction, torch.tensor(True))
+    torch.testing.assert_close(first, nearest_etf(means, direction, proximal_weight=0.0).basis)
+    assert torch.equal(proximal_point(means, direction, torch.tensor(False)), direction)
+
+
+def test_zero_stays_zero_when_normalised_and_gets_no_gradient():
+    zero = torch.zeros(3, 4, requires_grad=True)
+    unit_frobenius_norm(zero).sum().backward()
+    assert torch.equal(zero.grad, torch.zeros(3, 4))
+
+
+IMAGENET_SIZE = """
+import resource, torch
+from guided_collapse import nearest_etf
+from guided_collapse.geometry.directions import frame_basis
+torch.manual_seed(0)
+def step(feature_dim, num_classes, singular_ratio):
+    means = torch.randn(num_classes, feature_dim)
+    means = (means * torch.logspace(0, singular_ratio, feature_dim)).requires_grad_()
+    anchor = frame_basis(feature_dim, num_classes, direction="random")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    solution = nearest_etf(means, anchor)
+    solution.weight.backward(torch.ones_like(solution.weight))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return solution, means, anchor, after - before
+step(64, 32, 0)
+*_, first = step(2048, 1000, 0)
+solution, means, anchor, second = step(2048, 1000, -5)
+with torch.no_grad():
+    unit = means / means.norm()
+    matrix = (2 / 999**0.5 * (unit - unit.mean(0)).T + 1e-3 * anchor).double()
+    basis = solution.basis.double()
+    symmetric = basis.T @ matrix
+    print(first + second, float((basis.T @ basis - torch.eye(1000)).abs().max()),
+          float((symmetric - symmetric.T).norm() / symmetric.norm()), bool(torch.isfinite(means.grad).all()))
+"""
+
+
+def test_imagenet_size_in_float32_is_exact_and_small():
+    printed = subprocess.run([sys.executable, "-c", IMAGENET_SIZE], capture_output=True, text=True, check=True).stdout.split()
+    kilobytes, orthonormality, asymmetry, finite = float(printed[0]), float(printed[1]), float(printed[2]), printed[3]
+    assert kilobytes < 250e3
+    assert orthonormality < 1e-5
+    assert asymmetry < 1e-5
+    assert finite == "True"
+
+
+@pytest.mark.parametrize(
+    ("means", "options", "message"),
+    [
+        (torch.zeros(3), {}, r"floating-point matrix.*got shape \(3,\)"),
+        (torch.zeros(3, 4, dtype=torch.int64), {}, "floating-point matrix.*torch.int64"),
+        (torch.zeros(1, 4), {}, "num_classes must be at least 2.*num_classes=1"),
+        (torch.zeros(6, 4), {}, "at least num_classes - 1.*feature_dim=4, num_classes=6"),
+        (torch.ones(3, 4), {"proximal_weight": -1.0}, "not negative; got -1.0"),
+        (torch.ones(3, 4), {"proximal_weight": float("nan")}, "finite number.*got nan"),
+        (torch.ones(3, 4), {"proximal_basis": torch.zeros(3, 4)}, r"\(feature_dim, num_classes\) = \(4, 3\); got \(3, 4\)"),
+        (torch.full((3, 4), torch.nan), {}, "must be finite"),
+        (torch.full((3, 4), torch.inf), {}, "must be finite"),
+    ],
+)
+def test_refusals(means, options, message):
+    with pytest.raises(ValueError, match=message):
+        nearest_etf(means, options.pop("proximal_basis", None), **options)

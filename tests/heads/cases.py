@@ -1,0 +1,51 @@
+"""Every kind of head, and a small network to train with it."""
+
+import torch
+from torch import nn
+
+from guided_collapse import Classifier, FixedETFHead, LinearHead, NearestETFHead
+
+HEADS = {
+    "implicit": NearestETFHead,
+    "implicit-detached": lambda *sizes: NearestETFHead(*sizes, implicit_gradient=False),
+    "implicit-lagged": lambda *sizes: NearestETFHead(*sizes, lagged=True),
+    "implicit-random": lambda *sizes: NearestETFHead(
+        *sizes, direction="random", generator=torch.Generator().manual_seed(3), proximal_weight=0.0
+    ),
+    "fixed": FixedETFHead,
+    "fixed-random": lambda *sizes: FixedETFHead(*sizes, direction="random", generator=torch.Generator().manual_seed(3)),
+    "standard": lambda *sizes: LinearHead(*sizes, generator=torch.Generator().manual_seed(3)),
+    "standard-centred": lambda *sizes: LinearHead(*sizes, centre=True, generator=torch.Generator().manual_seed(3)),
+    "standard-unnormalised": lambda *sizes: LinearHead(
+        *sizes, normalise=False, centre=True, learned_bias=True, generator=torch.Generator().manual_seed(3)
+    ),
+}
+
+FEATURE_DIM, NUM_CLASSES, BATCH_SIZE = 12, 5, 20
+
+
+def build(name: str, *, feature_dim: int = FEATURE_DIM, num_classes: int = NUM_CLASSES) -> Classifier:
+    torch.manual_seed(1)
+    backbone = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, feature_dim))
+    return Classifier(backbone, HEADS[name](feature_dim, num_classes))
+
+
+def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int = BATCH_SIZE, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(num_classes, 8, generator=generator)
+    for _ in range(num_steps):
+        labels = torch.randint(0, num_classes, (batch_size,), generator=generator)
+        yield centres[labels] + 0.5 * torch.randn(batch_size, 8, generator=generator), labels
+
+
+def train(model, steps, optimiser=None):
+    optimiser = optimiser or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.train()
+    losses = []
+    for inputs, labels in steps:
+        loss = nn.functional.cross_entropy(model(inputs, labels), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses

@@ -1,0 +1,58 @@
+"""A whole training step in one compiled graph."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.heads.cases import batches, build
+
+NAMES = ["implicit", "implicit-detached", "implicit-lagged", "fixed", "standard-centred"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_classes", [5, 30], ids=["all classes", "missing classes"])
+def test_compiled_training_agrees_with_eager(name, num_classes):
+    eager = build(name, feature_dim=32, num_classes=num_classes).double()
+    twin = copy.deepcopy(eager)
+    torch._dynamo.reset()
+    # aot_eager traces, functionalises and partitions the graph as inductor does, without its minutes of code generation.
+    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager_decomp_partition")
+    optimisers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (eager, twin)]
+    for inputs, labels in batches(4, num_classes=num_classes):
+        for model, optimiser in zip((eager, compiled), optimisers, strict=True):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(inputs.double(), labels), labels).backward()
+        for expected, parameter in zip(eager.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-9, atol=1e-11)
+        for optimiser in optimisers:
+            optimiser.step()
+    for key, value in eager.state_dict().items():
+        torch.testing.assert_close(twin.state_dict()[key], value, rtol=1e-9, atol=1e-11)
+    inputs = next(batches(1))[0].double()
+    torch.testing.assert_close(compiled.eval()(inputs), eager.eval()(inputs), rtol=1e-9, atol=1e-11)
+
+
+def test_inductor_agrees_with_eager():
+    eager = build("implicit")
+    twin = copy.deepcopy(eager)
+    torch._dynamo.reset()
+    compiled = torch.compile(twin, fullgraph=True)
+    for inputs, labels in batches(3):
+        for model in (eager, compiled):
+            model.zero_grad()
+            nn.functional.cross_entropy(model(inputs, labels), labels).backward()
+        for expected, parameter in zip(eager.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_compiled_head_still_refuses_bad_batches():
+    torch._dynamo.reset()
+    model = torch.compile(build("implicit"), fullgraph=True, backend="aot_eager")
+    inputs, labels = next(batches(1))
+    model(inputs, labels)
+    with pytest.raises(ValueError, match="features must be finite"):
+        model(inputs * torch.nan, labels)
+    with pytest.raises(ValueError, match="labels must be in 0"):
+        model(inputs, labels + 5)

@@ -1,0 +1,85 @@
+import io
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from guided_collapse import NearestETFHead
+from tests.heads.cases import HEADS, batches, build, train
+
+every_head = pytest.mark.parametrize("name", HEADS)
+
+
+def trained(name):
+    model = build(name)
+    train(model, batches(10))
+    return model.eval()
+
+
+def modules_of(module):
+    return {type(part).__module__.split(".")[0] for part in module.modules()}
+
+
+@every_head
+def test_export_gives_the_eval_logits_with_stock_layers_only(name):
+    model = trained(name)
+    inputs, _ = next(batches(1))
+    exported = model.export()
+    assert modules_of(exported) == {"torch"}
+    torch.testing.assert_close(exported(inputs), model(inputs), rtol=0, atol=1e-5)
+    features = torch.randn(6, 12) * torch.logspace(-6, 6, 6)[:, None]
+    torch.testing.assert_close(model.head.export()(features), model.head(features), rtol=1e-5, atol=1e-5)
+    assert not exported.training
+
+
+@every_head
+def test_exporting_changes_nothing_and_shares_nothing(name):
+    model = trained(name)
+    inputs, _ = next(batches(1))
+    before = model(inputs)
+    exported = model.export()
+    with torch.no_grad():
+        for parameter in exported.parameters():
+            parameter.zero_()
+    assert torch.equal(model(inputs), before)
+
+
+def test_zero_features_give_the_bias():
+    head = trained("implicit").head
+    torch.testing.assert_close(head.export()(torch.zeros(1, 12))[0], head.bias)
+    torch.testing.assert_close(head(torch.zeros(1, 12))[0], head.bias)
+
+
+@pytest.mark.parametrize("name", ["implicit", "standard-unnormalised"])
+def test_through_torch_export_with_a_free_batch_size(name):
+    model = trained(name)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(model.export(), (torch.randn(4, 8),), dynamic_shapes=({0: batch},))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    inputs = torch.randn(9, 8)
+    torch.testing.assert_close(torch.export.load(file).module()(inputs), model(inputs), rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["implicit", "standard-unnormalised"])
+def test_through_onnx_and_onnxruntime(name, tmp_path):
+    model = trained(name)
+    file = tmp_path / "model.onnx"
+    torch.onnx.export(
+        model.export(), (torch.randn(4, 8),), file, dynamo=True, verbose=False, dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    inputs = torch.randn(9, 8)
+    (logits,) = session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
+    np.testing.assert_allclose(logits, model(inputs).detach().numpy(), rtol=0, atol=1e-5)
+
+
+def test_a_head_at_the_width_of_imagenet_exports_to_one_linear_layer():
+    exported = NearestETFHead(1024, 1000).export()
+    linear = exported[1]
+    assert isinstance(linear, nn.Linear)
+    assert linear.weight.shape == (1000, 1024)

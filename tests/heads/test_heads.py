@@ -1,0 +1,187 @@
+"""What every head must do, whatever its kind."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
+from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train
+
+every_head = pytest.mark.parametrize("name", HEADS)
+
+
+@pytest.fixture
+def trained(name):
+    model = build(name)
+    train(model, batches(10))
+    return model.eval()
+
+
+@every_head
+def test_it_learns(name):
+    model = build(name)
+    inputs, labels = next(batches(1, batch_size=200))
+    assert (model.eval()(inputs).argmax(1) == labels).float().mean() < 0.7
+    train(model, batches(80))
+    assert (model.eval()(inputs).argmax(1) == labels).float().mean() > 0.9
+
+
+@every_head
+def test_weight_and_bias_say_what_eval_mode_does(name, trained):
+    features = torch.randn(7, FEATURE_DIM)
+    head = trained.head
+    points = features if head.temperature is None else head.temperature * features / features.norm(dim=1, keepdim=True)
+    assert head.weight.shape == (NUM_CLASSES, FEATURE_DIM)
+    assert head.bias.shape == (NUM_CLASSES,)
+    torch.testing.assert_close(head(features), points @ head.weight.T + head.bias)
+
+
+@every_head
+def test_logits_do_not_depend_on_the_others_in_the_batch(name, trained):
+    inputs, _ = next(batches(1, batch_size=64))
+    together = trained(inputs)
+    alone = torch.cat([trained(sample[None]) for sample in inputs])
+    torch.testing.assert_close(alone, together, rtol=0, atol=2e-6)
+    assert together.abs().max() > 0.1
+
+
+@every_head
+def test_evaluation_changes_no_state(name, trained):
+    before = copy.deepcopy(trained.state_dict())
+    trained(torch.randn(9, 8))
+    assert all(torch.equal(before[key], value) for key, value in trained.state_dict().items())
+
+
+@every_head
+def test_save_and_load_and_deepcopy_give_identical_logits(name, trained, tmp_path):
+    inputs, _ = next(batches(1))
+    torch.save(trained.state_dict(), tmp_path / "model.pt")
+    fresh = build(name)
+    # Nothing of the trained head may hide outside its state.
+    fresh.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    expected = trained(inputs)
+    assert torch.equal(fresh.eval()(inputs), expected)
+    assert torch.equal(copy.deepcopy(trained)(inputs), expected)
+    torch.testing.assert_close(copy.deepcopy(trained).double()(inputs.double()).float(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(copy.deepcopy(trained).bfloat16()(inputs.bfloat16()).float(), expected, rtol=0.05, atol=0.2)
+
+
+@every_head
+def test_training_continued_from_a_loaded_state_is_the_same_bit_for_bit(name, tmp_path):
+    steps = list(batches(12))
+    straight = build(name)
+    straight_optimiser = torch.optim.SGD(straight.parameters(), lr=0.1, momentum=0.9)
+    train(straight, steps[:6], straight_optimiser)
+    torch.save({"model": straight.state_dict(), "optimiser": straight_optimiser.state_dict()}, tmp_path / "last.pt")
+    train(straight, steps[6:], straight_optimiser)
+
+    resumed = build(name)
+    optimiser = torch.optim.SGD(resumed.parameters(), lr=0.1, momentum=0.9)
+    saved = torch.load(tmp_path / "last.pt", weights_only=True)
+    resumed.load_state_dict(saved["model"])
+    optimiser.load_state_dict(saved["optimiser"])
+    train(resumed, steps[6:], optimiser)
+    for key, value in straight.state_dict().items():
+        assert torch.equal(resumed.state_dict()[key], value), key
+
+
+@every_head
+def test_several_forward_passes_may_share_a_backward_pass(name):
+    model = build(name).train()
+    (first, first_labels), (second, second_labels) = batches(2)
+    (model(first, first_labels).square().sum() + model(second, second_labels).square().sum()).backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+@every_head
+@pytest.mark.parametrize("num_classes", [5, 30], ids=["all classes", "missing classes"])
+def test_bfloat16_autocast(name, num_classes):
+    model = build(name, feature_dim=32, num_classes=num_classes)
+    reference = copy.deepcopy(model)
+    for inputs, labels in batches(4, num_classes=num_classes):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = model(inputs, labels)
+            nn.functional.cross_entropy(logits, labels).backward()
+        assert logits.dtype == torch.float32
+        exact = reference(inputs, labels)
+    torch.testing.assert_close(logits, exact, rtol=0.05, atol=0.3)
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+    assert all(torch.isfinite(value.float()).all() for value in model.state_dict().values())
+
+
+@every_head
+def test_float64_features_give_float64_logits(name):
+    head = build(name).head.double()
+    features = torch.randn(10, FEATURE_DIM, dtype=torch.float64, requires_grad=True)
+    logits = head(features, torch.arange(10) % NUM_CLASSES)
+    logits.sum().backward()
+    assert logits.dtype == features.grad.dtype == torch.float64
+    assert all(value.dtype == torch.float64 for value in head.state_dict().values() if value.is_floating_point())
+
+
+BAD_BATCHES = {
+    "labels missing": (torch.ones(4, FEATURE_DIM), None, "labels are required in training mode"),
+    "labels too large": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, 5]), "num_classes - 1 = 4; got values from 0 to 5"),
+    "labels negative": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, -1]), "got values from -1 to 1"),
+    "labels not integers": (torch.ones(2, FEATURE_DIM), torch.tensor([0.0, 1.0]), "integer type; got torch.float32"),
+    "labels boolean": (torch.ones(2, FEATURE_DIM), torch.tensor([True, False]), "integer type; got torch.bool"),
+    "labels one-hot": (torch.ones(2, FEATURE_DIM), torch.eye(2, 5).long(), r"\(num_samples,\) = \(2,\).*got \(2, 5\)"),
+    "labels too few": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1]), r"= \(3,\).*got \(2,\)"),
+    "features too wide": (torch.ones(2, 13), torch.tensor([0, 1]), r"feature_dim=12; got \(2, 13\)"),
+    "features not flat": (torch.ones(2, FEATURE_DIM, 1, 1), torch.tensor([0, 1]), r"got \(2, 12, 1, 1\)"),
+    "features integer": (torch.ones(2, FEATURE_DIM).long(), torch.tensor([0, 1]), "floating-point; got torch.int64"),
+    "features NaN": (torch.ones(2, FEATURE_DIM) * torch.nan, torch.tensor([0, 1]), "finite; got 24 NaN or infinite entries of 24"),
+    "features infinite": (torch.ones(2, FEATURE_DIM) / 0, torch.tensor([0, 1]), "features must be finite"),
+    "no samples": (torch.ones(0, FEATURE_DIM), torch.zeros(0, dtype=torch.int64), "at least one sample; got none"),
+}
+
+
+@every_head
+@pytest.mark.parametrize(("features", "labels", "message"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+def test_a_bad_batch_is_refused_before_any_state_changes(name, features, labels, message):
+    head = build(name).head.train()
+    before = copy.deepcopy(head.state_dict())
+    with pytest.raises(ValueError, match=message):
+        head(features, labels)
+    assert all(torch.equal(before[key], value) for key, value in head.state_dict().items())
+
+
+@every_head
+def test_eval_mode_refuses_features_that_do_not_fit(name):
+    head = build(name).head.eval()
+    with pytest.raises(ValueError, match="feature_dim=12"):
+        head(torch.ones(2, 3))
+    with pytest.raises(ValueError, match="features must be finite"):
+        head(torch.full((2, FEATURE_DIM), torch.nan))
+
+
+@pytest.mark.parametrize("kind", [NearestETFHead, FixedETFHead, LinearHead])
+def test_bad_options_are_refused(kind):
+    with pytest.raises(ValueError, match=r"num_classes must be at least 2.*num_classes=1"):
+        kind(8, 1)
+    for temperature in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=f"temperature must be a positive, finite number; got {temperature}"):
+            kind(8, 3, temperature=temperature)
+    if kind is LinearHead:
+        with pytest.raises(ValueError, match="feature_dim must be at least 1; got 0"):
+            kind(0, 3)
+    else:
+        with pytest.raises(ValueError, match=r"feature_dim=8, num_classes=10. Widen the last layer"):
+            kind(8, 10)
+        with pytest.raises(ValueError, match="direction must be one of"):
+            kind(8, 3, direction="north")
+
+
+def test_negative_proximal_weight_is_refused():
+    with pytest.raises(ValueError, match=r"proximal_weight must be a finite number that is not negative; got -0.1"):
+        NearestETFHead(8, 3, proximal_weight=-0.1)
+
+
+@every_head
+def test_integer_labels_of_every_width(name):
+    features = torch.randn(10, FEATURE_DIM)
+    labels = torch.arange(10) % NUM_CLASSES
+    logits = [build(name).head(features, labels.to(dtype)) for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)]
+    assert all(torch.equal(logits[0], other) for other in logits)

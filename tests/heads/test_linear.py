@@ -1,0 +1,49 @@
+import torch
+
+from guided_collapse import FixedETFHead, LinearHead, simplex_etf
+from tests.heads.cases import batches, build, train
+
+
+def test_rows_are_kept_at_norm_one_and_the_gradient_is_tangent():
+    model = build("standard")
+    train(model, batches(5))
+    head = model.head
+    inputs, labels = next(batches(1))
+    head.zero_grad()
+    torch.nn.functional.cross_entropy(model.train()(inputs, labels), labels).backward()
+    torch.testing.assert_close(head.learned_weight.norm(dim=1), torch.ones(5))
+    torch.testing.assert_close((head.learned_weight * head.learned_weight.grad).sum(1), torch.zeros(5), rtol=0, atol=1e-6)
+
+
+def test_without_normalisation_it_is_an_ordinary_linear_layer():
+    head = LinearHead(6, 3, normalise=False, learned_bias=True)
+    linear = torch.nn.Linear(6, 3)
+    linear.weight.data.copy_(head.learned_weight.data)
+    linear.bias.data.copy_(head.learned_bias.data)
+    features, labels = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
+    torch.testing.assert_close(head(features, labels), linear(features))
+    torch.testing.assert_close(head.eval()(features), linear(features))
+
+
+def test_centring_is_optional_and_off_as_in_the_paper():
+    features, labels = torch.randn(20, 6) + 3, torch.arange(20) % 3
+    plain, centred = LinearHead(6, 3), LinearHead(6, 3, centre=True)
+    centred.load_state_dict(plain.state_dict(), strict=False)
+    points = 5.0 * features / features.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(plain(features, labels), points @ plain.weight.T)
+    torch.testing.assert_close(centred(features, labels), (points - points.mean(0)) @ plain.weight.T, rtol=0, atol=1e-5)
+    assert torch.equal(plain.bias, torch.zeros(3))
+    torch.testing.assert_close(centred.bias, -(centred.weight @ points.mean(0)))
+
+
+def test_fixed_head_is_the_frame_in_its_direction_and_never_moves():
+    head = FixedETFHead(6, 3)
+    torch.testing.assert_close(head.weight, simplex_etf(3) @ torch.eye(3, 6))
+    before = head.weight.clone()
+    head(torch.randn(9, 6), torch.arange(9) % 3)
+    assert torch.equal(head.weight, before)
+    assert not list(head.parameters())
+    uncentred = FixedETFHead(6, 3, centre=False)
+    features = torch.randn(9, 6) + 2
+    points = 5.0 * features / features.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(uncentred(features, torch.arange(9) % 3), points @ uncentred.weight.T)

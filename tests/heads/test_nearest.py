@@ -1,0 +1,172 @@
+import copy
+import math
+
+import pytest
+import torch
+
+from guided_collapse import NearestETFHead, nearest_etf, simplex_etf
+from tests.heads.cases import batches, build, train
+
+
+def sphere(features):
+    return 5.0 * features / features.norm(dim=1, keepdim=True)
+
+
+def is_simplex_etf(weight):
+    frame = simplex_etf(len(weight))
+    return torch.allclose(weight @ weight.T, frame @ frame.T, atol=1e-5)
+
+
+def first_batch():
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(20, 12, generator=generator), torch.arange(20) % 5
+
+
+def test_first_step_is_the_papers_two_solves():
+    features, labels = first_batch()
+    head = NearestETFHead(12, 5)
+    initial = head.basis.clone()
+    logits = head(features, labels)
+    points = sphere(features)
+    global_mean = points.mean(0)
+    means = torch.stack([points[labels == label].mean(0) for label in range(5)]) - global_mean
+    anchor = nearest_etf(means, initial, proximal_weight=0.0).basis
+    expected = nearest_etf(means, anchor, proximal_weight=1e-3)
+    torch.testing.assert_close(head.weight, expected.weight, rtol=0, atol=1e-6)
+    torch.testing.assert_close(head.basis, expected.basis, rtol=0, atol=1e-6)
+    torch.testing.assert_close(logits, (points - global_mean) @ expected.weight.T, rtol=0, atol=1e-5)
+
+
+def test_later_steps_are_pulled_towards_the_step_before():
+    model = build("implicit")
+    train(model, batches(4))
+    head = model.head
+    before = head.basis.clone()
+    inputs, labels = next(batches(1, seed=9))
+    model.train()(inputs, labels)
+    expected = nearest_etf(head.class_means.running, before, proximal_weight=1e-3)
+    torch.testing.assert_close(head.basis, expected.basis, rtol=0, atol=1e-5)
+    assert is_simplex_etf(head.weight)
+
+
+def test_lagged_head_classifies_with_the_frame_of_the_steps_before():
+    head = NearestETFHead(12, 5, lagged=True)
+    features, labels = first_batch()
+    for step in range(3):
+        weight = head.weight.clone()
+        shifted = features.roll(step, 0)
+        points = sphere(shifted)
+        logits = head(shifted, labels)
+        torch.testing.assert_close(logits, (points - points.mean(0)) @ weight.T, rtol=0, atol=1e-5)
+        assert not torch.allclose(head.weight, weight)
+    plain = NearestETFHead(12, 5)
+    for step in range(3):
+        plain(features.roll(step, 0), labels)
+    # The state is the same: only what the logits are computed with differs.
+    assert all(torch.equal(plain.state_dict()[key], value) for key, value in head.state_dict().items())
+
+
+def gradient_of(head, features, labels):
+    leaf = features.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(head(leaf, labels), labels).backward()
+    return leaf.grad
+
+
+def test_gradient_flows_through_the_solve_and_can_be_dropped():
+    features, labels = first_batch()
+    head = NearestETFHead(12, 5).double()
+    # The second step: on the first one the proximal point is solved from the same batch, and held constant.
+    head(features.roll(1, 0).double(), labels)
+    state = copy.deepcopy(head.state_dict())
+    features = features.double().requires_grad_()
+
+    def loss(features):
+        head.load_state_dict(state)
+        return torch.nn.functional.cross_entropy(head(features, labels), labels)
+
+    assert torch.autograd.gradcheck(loss, (features,))
+    head.load_state_dict(state)
+    full = gradient_of(head, features.detach(), labels)
+    detached = NearestETFHead(12, 5, implicit_gradient=False).double()
+    detached.load_state_dict(state)
+    dropped = gradient_of(detached, features.detach(), labels)
+    weight = head.weight
+
+    def loss_at_a_constant_frame(features):
+        points = sphere(features)
+        return torch.nn.functional.cross_entropy((points - points.mean(0)) @ weight.T, labels)
+
+    leaf = features.detach().requires_grad_()
+    loss_at_a_constant_frame(leaf).backward()
+    torch.testing.assert_close(dropped, leaf.grad)
+    assert (full - dropped).norm() > 0.1 * dropped.norm()
+
+
+def test_gradient_through_the_solve_fades_with_the_share_of_the_batch():
+    features, labels = first_batch()
+    ratios = []
+    for steps in (1, 200):
+        heads = [NearestETFHead(12, 5, implicit_gradient=gradient).double() for gradient in (True, False)]
+        for head in heads:
+            for _ in range(steps - 1):
+                head(features.double(), labels)
+        full, dropped = (gradient_of(head, features.double(), labels) for head in heads)
+        ratios.append(float((full - dropped).norm() / dropped.norm()))
+    assert ratios[1] < ratios[0] * 2.0 / 201 * 3
+
+
+def test_features_that_are_all_the_same_keep_the_initial_direction():
+    head = NearestETFHead(12, 5)
+    initial = head.basis.clone()
+    features = torch.randn(1, 12).repeat(20, 1).requires_grad_()
+    logits = head(features, torch.arange(20) % 5)
+    logits.sum().backward()
+    torch.testing.assert_close(head.basis, initial)
+    torch.testing.assert_close(logits, torch.zeros(20, 5), rtol=0, atol=1e-5)
+    assert torch.isfinite(features.grad).all()
+    head(*first_batch())
+    assert is_simplex_etf(head.weight)
+
+
+def test_features_that_become_all_the_same_keep_the_frame():
+    head = NearestETFHead(12, 5)
+    for _ in range(3):
+        head(*first_batch())
+    before = head.weight.clone()
+    head(torch.ones(20, 12), torch.arange(20) % 5)
+    torch.testing.assert_close(head.weight, before, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("feature_dim", [5, 4])
+def test_narrow_features(feature_dim):
+    model = build("implicit", feature_dim=feature_dim)
+    train(model, batches(60))
+    assert is_simplex_etf(model.head.weight)
+    inputs, labels = next(batches(1, batch_size=200))
+    assert (model.eval()(inputs).argmax(1) == labels).float().mean() > 0.9
+
+
+def test_more_classes_than_the_batch_holds():
+    model = build("implicit", feature_dim=320, num_classes=300)
+    seen = torch.zeros(300, dtype=torch.bool)
+    for inputs, labels in batches(50, num_classes=300, batch_size=64):
+        losses = train(model, [(inputs, labels)])
+        seen[labels] = True
+        assert math.isfinite(losses[0])
+        assert torch.equal(model.head.class_means.seen, seen)
+        assert torch.isfinite(model.head.weight).all()
+        never_seen = model.head.class_means.running[~seen]
+        assert torch.equal(never_seen, torch.zeros_like(never_seen))
+    assert is_simplex_etf(model.head.weight)
+    assert int(model.head.class_means.steps) == 50
+
+
+def test_paper_defaults():
+    head = NearestETFHead(12, 5)
+    assert (head.temperature, head.proximal_weight, head.implicit_gradient, head.lagged) == (5.0, 1e-3, True, False)
+    assert torch.equal(head.basis, torch.eye(12, 5))
+    assert "proximal_weight=0.001" in repr(head)
+
+
+def test_it_has_no_parameters():
+    assert not list(NearestETFHead(12, 5).parameters())

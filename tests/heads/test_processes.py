@@ -1,0 +1,66 @@
+"""Two real processes with half the batch each train as one process with the whole batch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.heads.cases import HEADS, batches, build, train
+
+NUM_STEPS = 10
+
+WORKER = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from tests.heads.cases import HEADS, batches, build, train
+
+rank, rendezvous, results = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
+trained = {}
+for name in HEADS:
+    model = build(name)
+    halves = [(inputs[rank::2], labels[rank::2]) for inputs, labels in batches(10)]
+    train(DistributedDataParallel(model), halves)
+    inputs, _ = next(batches(1, seed=7))
+    trained[name] = {"state": model.state_dict(), "logits": model.eval()(inputs).detach()}
+torch.save(trained, f"{results}/rank-{rank}.pt")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(rank), str(folder / "rendezvous"), str(folder)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for worker in workers:
+        _, errors = worker.communicate(timeout=150)
+        assert worker.returncode == 0, errors
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_two_processes_equal_one(name, two_processes):
+    alone = build(name)
+    train(alone, batches(NUM_STEPS))
+    inputs, _ = next(batches(1, seed=7))
+    logits = alone.eval()(inputs)
+    for rank in range(2):
+        together = two_processes[rank][name]
+        torch.testing.assert_close(together["logits"], logits, rtol=0, atol=1e-5)
+        for key, value in alone.state_dict().items():
+            torch.testing.assert_close(together["state"][key], value, rtol=0, atol=1e-5)

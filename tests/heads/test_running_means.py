@@ -1,0 +1,120 @@
+import pytest
+import torch
+
+from guided_collapse import RunningClassMeans
+from guided_collapse.heads.running_means import RunningMean
+
+
+class SlowRunningMeans:
+    """The definition of the running means, class by class in plain Python."""
+
+    def __init__(self, feature_dim, num_classes):
+        self.running = torch.zeros(num_classes, feature_dim, dtype=torch.float64)
+        self.seen = set()
+        self.steps = 0
+        self.num_classes = num_classes
+
+    def update(self, features, labels):
+        present = set(labels.tolist())
+        centred = torch.zeros_like(self.running)
+        for label in present:
+            centred[label] = features[labels == label].mean(0) - features.mean(0)
+        rms = (sum(centred[label].norm() ** 2 for label in present) / len(present)) ** 0.5
+        for label in self.seen - present:
+            running_rms = (sum(self.running[known].norm() ** 2 for known in self.seen) / len(self.seen)) ** 0.5
+            centred[label] = rms / running_rms * self.running[label]
+        batch = centred / centred.norm()
+        self.steps += 1
+        share = max(2 / (self.steps + 1), 1e-4)
+        previous = self.running.clone()
+        if self.steps > 1:
+            for label in present - self.seen:
+                previous[label] = batch[label]
+        self.running = share * batch + (1 - share) * previous
+        self.seen |= present
+
+
+@pytest.mark.parametrize("classes_in_batch", [6, 3, 1])
+def test_against_the_definition(classes_in_batch):
+    generator = torch.Generator().manual_seed(0)
+    means, slow = RunningClassMeans(4, 6).double(), SlowRunningMeans(4, 6)
+    for _ in range(12):
+        present = torch.randperm(6, generator=generator)[:classes_in_batch]
+        labels = present[torch.randint(0, classes_in_batch, (15,), generator=generator)]
+        features = torch.randn(15, 4, dtype=torch.float64, generator=generator) + labels[:, None]
+        if classes_in_batch == 1:
+            # A single class has nothing to be centred against but itself: all means vanish.
+            means.update(features, labels)
+            continue
+        slow.update(features, labels)
+        updated = means.update(features, labels)
+        torch.testing.assert_close(updated.centred_class_means, slow.running)
+        torch.testing.assert_close(means.running, slow.running)
+        torch.testing.assert_close(updated.global_mean, features.mean(0))
+        assert set(means.seen.nonzero().flatten().tolist()) == slow.seen
+    assert int(means.steps) == 12
+    assert torch.isfinite(means.running).all()
+    if classes_in_batch == 1:
+        assert torch.equal(means.running, torch.zeros_like(means.running))
+
+
+def test_with_every_class_in_every_batch_it_is_the_papers_formula():
+    means = RunningClassMeans(4, 3).double()
+    labels = torch.arange(9) % 3
+    running = torch.zeros(3, 4, dtype=torch.float64)
+    for step in range(1, 8):
+        features = torch.randn(9, 4, dtype=torch.float64)
+        batch = torch.stack([features[labels == label].mean(0) for label in range(3)]) - features.mean(0)
+        share = 2 / (step + 1)
+        running = share * batch / batch.norm() + (1 - share) * running
+        means.update(features, labels)
+    torch.testing.assert_close(means.running, running)
+
+
+def test_share_of_a_batch_never_falls_below_one_in_ten_thousand():
+    means = RunningClassMeans(4, 3).double()
+    means.update(torch.randn(9, 4, dtype=torch.float64), torch.arange(9) % 3)
+    means.global_mean.steps.fill_(10**6)
+    before = means.running.clone()
+    features = torch.randn(9, 4, dtype=torch.float64)
+    means.update(features, torch.arange(9) % 3)
+    batch = torch.stack([features[label::3].mean(0) for label in range(3)]) - features.mean(0)
+    torch.testing.assert_close(means.running, 1e-4 * batch / batch.norm() + (1 - 1e-4) * before)
+
+
+def test_gradient_reaches_the_batch_scaled_by_its_share():
+    means = RunningClassMeans(4, 3).double()
+    labels = torch.arange(9) % 3
+    means.update(torch.randn(9, 4, dtype=torch.float64), labels)
+    state = {key: value.clone() for key, value in means.state_dict().items()}
+    features = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+
+    def updated(features):
+        means.load_state_dict(state)
+        return tuple(means.update(features, labels))
+
+    assert torch.autograd.gradcheck(updated, (features,))
+    assert not means.running.requires_grad
+
+
+def test_global_mean_moves_like_batch_norm():
+    mean, norm = RunningMean(4), torch.nn.BatchNorm1d(4, momentum=0.1)
+    first = torch.randn(6, 4)
+    mean.update(first.mean(0))
+    torch.testing.assert_close(mean.value, first.mean(0))
+    norm.running_mean.copy_(first.mean(0))
+    for _ in range(3):
+        batch = torch.randn(6, 4)
+        mean.update(batch.mean(0))
+        norm(batch)
+    torch.testing.assert_close(mean.value, norm.running_mean)
+
+
+def test_bad_batches_leave_the_state_alone():
+    means = RunningClassMeans(4, 3)
+    means.update(torch.randn(6, 4), torch.arange(6) % 3)
+    before = {key: value.clone() for key, value in means.state_dict().items()}
+    for features, labels in [(torch.full((6, 4), torch.nan), torch.arange(6) % 3), (torch.randn(6, 4), torch.arange(6))]:
+        with pytest.raises(ValueError, match="must be"):
+            means.update(features, labels)
+    assert all(torch.equal(before[key], value) for key, value in means.state_dict().items())

@@ -1,0 +1,152 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from guided_collapse import AGD
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, bias=False),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 1, bias=False),
+        nn.Flatten(),
+        nn.Linear(6 * 16, 5, bias=False),
+    )
+
+
+def with_gradients(model):
+    model(torch.randn(3, 2, 6, 6)).square().sum().backward()
+    return list(model.parameters())
+
+
+def slow_step(weights, gradients, gain):
+    """The formula, slice by slice and number by number."""
+    layers = len(weights)
+    total = 0.0
+    for weight, gradient in zip(weights, gradients, strict=True):
+        outputs, inputs, *kernel = weight.shape
+        scale = math.sqrt(outputs / inputs) / math.sqrt(math.prod(kernel))
+        flat = gradient.reshape(outputs, inputs, -1)
+        total += scale * sum(flat[:, :, position].norm().item() for position in range(flat.shape[2]))
+    eta = math.log((1 + math.sqrt(1 + 4 * total / layers)) / 2)
+    moved = []
+    for weight, gradient in zip(weights, gradients, strict=True):
+        outputs, inputs, *kernel = weight.shape
+        scale = math.sqrt(outputs / inputs) / math.sqrt(math.prod(kernel))
+        new, flat = weight.reshape(outputs, inputs, -1).clone(), gradient.reshape(outputs, inputs, -1)
+        for position in range(flat.shape[2]):
+            norm = flat[:, :, position].norm()
+            if norm > 0:
+                new[:, :, position] -= gain * eta / layers * scale * flat[:, :, position] / norm
+        moved.append(new.reshape(weight.shape))
+    return moved
+
+
+@pytest.mark.parametrize("gain", [1.0, 10.0])
+def test_step_against_the_formula(gain):
+    parameters = with_gradients(network())
+    before = [parameter.detach().clone() for parameter in parameters]
+    expected = slow_step(before, [parameter.grad for parameter in parameters], gain)
+    AGD(parameters, gain=gain).step()
+    for parameter, value, old in zip(parameters, expected, before, strict=True):
+        torch.testing.assert_close(parameter.detach(), value, rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(parameter, old)
+
+
+def test_slices_without_gradient_do_not_move():
+    parameters = with_gradients(network())
+    parameters[0].grad[:, :, 1, 2] = 0
+    parameters[2].grad.zero_()
+    before = [parameter.detach().clone() for parameter in parameters]
+    AGD(parameters).step()
+    assert torch.equal(parameters[0][:, :, 1, 2], before[0][:, :, 1, 2])
+    assert not torch.equal(parameters[0][:, :, 0, 0], before[0][:, :, 0, 0])
+    assert torch.equal(parameters[2], before[2])
+    assert all(torch.isfinite(parameter).all() for parameter in parameters)
+
+
+def test_parameters_without_gradient_stay_but_count_as_layers():
+    parameters = with_gradients(network())
+    zeroed = [parameter.detach().clone().requires_grad_() for parameter in parameters]
+    for twin, parameter in zip(zeroed, parameters, strict=True):
+        twin.grad = parameter.grad.clone()
+    parameters[1].grad = None
+    zeroed[1].grad.zero_()
+    AGD(parameters).step()
+    AGD(zeroed).step()
+    for twin, parameter in zip(zeroed, parameters, strict=True):
+        torch.testing.assert_close(parameter, twin)
+    AGD([nn.Parameter(torch.ones(2, 2))]).step()
+
+
+def test_initial_slices_are_semi_orthogonal_times_their_scale():
+    model = network()
+    AGD(model.parameters()).init_weights(torch.Generator().manual_seed(0))
+    for parameter in model.parameters():
+        outputs, inputs, *kernel = parameter.shape
+        scale = math.sqrt(outputs / inputs) / math.sqrt(math.prod(kernel))
+        for weight in parameter.detach().reshape(outputs, inputs, -1).unbind(2):
+            gram = weight @ weight.T if outputs <= inputs else weight.T @ weight
+            torch.testing.assert_close(gram, scale**2 * torch.eye(min(outputs, inputs)), rtol=1e-5, atol=1e-6)
+
+
+def test_initial_weights_come_from_the_generator():
+    models = [network() for _ in range(3)]
+    for model, seed in zip(models, (1, 1, 2), strict=True):
+        AGD(model.parameters()).init_weights(torch.Generator().manual_seed(seed))
+    first, again, other = (model[4].weight for model in models)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_parameter_groups_have_gains_of_their_own_and_share_one_step_size():
+    parameters = with_gradients(network())
+    before = [parameter.detach().clone() for parameter in parameters]
+    expected = slow_step(before, [parameter.grad for parameter in parameters], 1.0)
+    AGD([{"params": parameters[:1], "gain": 3.0}, {"params": parameters[1:]}]).step()
+    torch.testing.assert_close(parameters[0] - before[0], 3 * (expected[0] - before[0]), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(parameters[1].detach(), expected[1], rtol=1e-5, atol=1e-6)
+
+
+def test_state_dict_keeps_the_gain():
+    parameters = with_gradients(network())
+    saved = AGD(parameters, gain=10.0).state_dict()
+    other = AGD(parameters)
+    other.load_state_dict(saved)
+    assert other.param_groups[0]["gain"] == 10.0
+
+
+def test_closure_and_training():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 32, bias=False), nn.ReLU(), nn.Linear(32, 3, bias=False))
+    optimiser = AGD(model.parameters(), gain=1.0)
+    optimiser.init_weights()
+    inputs, labels = torch.randn(60, 6), torch.arange(60) % 3
+
+    def closure():
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        return loss.detach()
+
+    losses = [float(optimiser.step(closure)) for _ in range(500)]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_one_dimensional_parameters_are_refused_with_what_to_do():
+    with pytest.raises(ValueError, match=r"at least two dimensions; got a parameter of shape \(5,\).*bias=False.*affine=False"):
+        AGD(nn.Linear(3, 5).parameters())
+    optimiser = AGD(nn.Linear(3, 5, bias=False).parameters())
+    with pytest.raises(ValueError, match="at least two dimensions"):
+        optimiser.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    assert len(optimiser.param_groups) == 1
+
+
+@pytest.mark.parametrize("gain", [0.0, -1.0, float("nan")])
+def test_gain_must_be_positive(gain):
+    with pytest.raises(ValueError, match=f"gain must be a positive, finite number; got {gain}"):
+        AGD([nn.Parameter(torch.ones(2, 2))], gain=gain)
