@@ -1,5 +1,10 @@
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples in every run.
+settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
+settings.load_profile("deterministic")
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ def check_epoch(labels, batches, *, slack=0):
         assert np.abs(counts - share).max() <= 1 + slack + 1e-9
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     counts=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(sum), batch_size=st.integers(1, 70), seed=st.integers(0, 5)
 )
@@ -42,7 +42,7 @@ def test_every_batch_has_every_class_in_proportion(counts, batch_size, seed):
     assert max(sizes) - min(sizes) <= 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     counts=st.lists(st.integers(1, 60), min_size=1, max_size=12),
     local_size=st.integers(1, 20),

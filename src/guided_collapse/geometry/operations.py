@@ -22,7 +22,8 @@ def nearest_basis(means: Tensor, proximal_basis: Tensor, proximal_weight: float)
         proximal_weight: delta.
 
     Returns:
-        U, (feature_dim, num_classes), and the singular values of X, without gradient, 0 where a direction was completed.
+        U, (feature_dim, num_classes), and the singular values of X up to a factor, without gradient, 0 where a direction was
+        completed.
 
     Raises:
         ValueError: for NaN or infinite means.
@@ -39,20 +40,21 @@ def _fits(means: Tensor) -> bool:
     return feature_dim >= num_classes
 
 
-def _alignment_scale(means: Tensor) -> float:
-    """What P is multiplied with in 2 H~ M~ when H~ is written as the means over their norm; 0 for means that are zero."""
+def _finite_norm(means: Tensor) -> float:
     norm = float(torch.linalg.vector_norm(means))
     if not math.isfinite(norm):
         raise ValueError("centred_class_means must be finite; got NaN or infinite entries. Look for a diverging loss.")
-    return 2.0 / (norm * math.sqrt(len(means) - 1)) if norm > 0 else 0.0
+    return norm
 
 
 @torch.library.custom_op("guided_collapse::nearest_basis", mutates_args=())
 def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with torch.autocast(means.device.type, enabled=False):
-        # In float64 also for float32 means: the projection must leave an exact null direction.
+        # X over 2 / (|means| sqrt(C-1)): the polar factor does not depend on the scale. In float64 also for float32 means,
+        # because the projection must leave an exact null direction.
+        pull = proximal_weight * _finite_norm(means) * math.sqrt(len(means) - 1) / 2
         matrix = means.to(torch.float64, copy=True)
-        centre_classes(matrix, out=matrix).mul_(_alignment_scale(means)).add_(proximal, alpha=proximal_weight)
+        centre_classes(matrix, out=matrix).add_(proximal, alpha=pull)
         # Without a proximal term nothing stands against the rounding errors of the means themselves.
         relative_floor = 8 * torch.finfo(torch.float64 if proximal_weight > 0 else means.dtype).eps
         if _fits(means):
@@ -86,10 +88,10 @@ def _differentiate(grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tens
         else:
             grad_matrix = polar_gradient(grad.T, factors, centre_classes(proximal).T).T.contiguous()
         centre_classes(grad_matrix, out=grad_matrix)
-        # Through the division by the norm: what would only rescale the means is lost.
+        # What would only rescale the means changes nothing: it gets no gradient.
         squared_norm = float(torch.linalg.vector_norm(means)) ** 2
         radial = float(torch.dot(grad_matrix.flatten(), means.flatten())) / squared_norm if squared_norm > 0 else 0.0
-        return grad_matrix.sub_(means, alpha=radial).mul_(_alignment_scale(means))
+        return grad_matrix.sub_(means, alpha=radial)
 
 
 @_differentiate.register_fake

@@ -6,6 +6,7 @@ U = Q A. Where X has no full row rank U is not unique: it is completed from a gi
 polar(X + t completion) for t -> 0+.
 """
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -131,10 +132,9 @@ def _factors_by_gram(matrix: Tensor, negligible: float) -> SingularFactors:
 def _negative_gram(matrix: Tensor) -> Tensor:
     """-XX', whose ascending eigenvalues put the largest singular value first; only the lower triangle, which eigh reads."""
     num_rows = len(matrix)
-    half = num_rows // 2
     gram = matrix.new_zeros(num_rows, num_rows)
-    torch.mm(matrix[:half], matrix[:half].T, out=gram[:half, :half])
-    torch.mm(matrix[half:], matrix.T, out=gram[half:])
+    for start, stop in itertools.pairwise(num_rows * quarter // 4 for quarter in range(5)):
+        torch.mm(matrix[start:stop], matrix[:stop].T, out=gram[start:stop, :stop])
     return gram.neg_()
 
 

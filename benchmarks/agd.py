@@ -1,0 +1,46 @@
+"""One step of AGD against one step of SGD with momentum, on the parameters of ResNet-18; times of one run, interleaved."""
+
+import statistics
+import time
+
+import torch
+from torch import nn
+
+from guided_collapse import AGD
+
+
+def resnet18_shapes() -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7)]
+    width = 64
+    for stage, outputs in enumerate((64, 128, 256, 512)):
+        shapes += [(outputs, width, 3, 3), (outputs, outputs, 3, 3), (outputs, outputs, 3, 3), (outputs, outputs, 3, 3)]
+        shapes += [(outputs, width, 1, 1)] if stage else []
+        width = outputs
+    return [*shapes, (1000, 512)]
+
+
+def parameters() -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    made = [nn.Parameter(torch.randn(shape)) for shape in resnet18_shapes()]
+    for parameter in made:
+        parameter.grad = torch.randn_like(parameter)
+    return made
+
+
+def main() -> None:
+    optimisers = {"SGD with momentum": torch.optim.SGD(parameters(), lr=1e-3, momentum=0.9), "AGD": AGD(parameters())}
+    times: dict[str, list[float]] = {name: [] for name in optimisers}
+    for _ in range(30):
+        for name, optimiser in optimisers.items():
+            start = time.perf_counter()
+            optimiser.step()
+            times[name].append(time.perf_counter() - start)
+    medians = {name: statistics.median(taken[5:]) for name, taken in times.items()}
+    total = sum(parameter.numel() for parameter in parameters())
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {total:,} parameters")
+    for name, median in medians.items():
+        print(f"{name:20} {1e3 * median:7.2f} ms a step, {median / medians['SGD with momentum']:.2f} of SGD's")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Time and memory of the nearest-ETF solve: ours, the paper's own route, and autograd through torch.linalg.svd.
+
+    python benchmarks/solve.py            all sizes, then the ratio to one thin SVD at (2048, 1000)
+
+Each measurement runs in a process of its own, so that its peak memory is its own. Times are medians; compare them only within one
+run. The paper's route is the trust region forward and the dense declarative node backward, where its matrices fit into memory.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from guided_collapse import nearest_etf
+from guided_collapse.geometry.directions import frame_basis, haar_basis
+from guided_collapse.geometry.nearest import unit_frobenius_norm
+from guided_collapse.geometry.simplex import centre_classes, frame_weight
+from guided_collapse.paper.declarative_node import jacobian_by_declarative_node
+from guided_collapse.paper.problem import ProximalProblem
+from guided_collapse.paper.trust_region import solve_by_trust_region
+
+SIZES = {"UFM-10": (512, 10), "UFM-100": (1024, 100), "UFM-200": (1024, 200), "UFM-1000": (1024, 1000), "ImageNet": (2048, 1000)}
+DELTA = 1e-3
+REPETITIONS = 9
+
+
+def inner_matrix(means: Tensor, anchor: Tensor) -> Tensor:
+    """X = 2 H~ M~ + delta U_prox, (feature_dim, num_classes)."""
+    return 2 / (len(means) - 1) ** 0.5 * centre_classes(unit_frobenius_norm(means)).T + DELTA * anchor
+
+
+def ours(means: Tensor, anchor: Tensor) -> Tensor:
+    return nearest_etf(means, anchor, proximal_weight=DELTA).weight
+
+
+def through_svd(means: Tensor, anchor: Tensor) -> Tensor:
+    left, _, right = torch.linalg.svd(inner_matrix(means, anchor), full_matrices=False)
+    return frame_weight(left @ right)
+
+
+class PaperRoute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, means, anchor):
+        problem = ProximalProblem(unit_frobenius_norm(means).double().T, anchor.double(), DELTA)
+        ctx.problem, ctx.basis = problem, solve_by_trust_region(problem, anchor.double(), gradient_tolerance=1e-6)
+        return frame_weight(ctx.basis).float()
+
+    @staticmethod
+    def backward(ctx, grad):
+        jacobian = jacobian_by_declarative_node(ctx.problem, ctx.basis)
+        grad_basis = centre_classes(grad.double()).T
+        return (grad_basis.flatten() @ jacobian).reshape(grad_basis.shape).T.float(), None
+
+
+METHODS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "ours": ours,
+    "autograd through svd": through_svd,
+    "the paper's route": PaperRoute.apply,
+}
+
+
+def inputs(feature_dim: int, num_classes: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(num_classes, feature_dim), frame_basis(feature_dim, num_classes, direction="random").T.contiguous().T
+
+
+def median_seconds(run: Callable[[], object], repetitions: int) -> float:
+    times = []
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def measure(method: str, feature_dim: int, num_classes: int) -> dict[str, float]:
+    solve = METHODS[method]
+    solve(*inputs(16, 4)).sum()
+    means, anchor = inputs(feature_dim, num_classes)
+    repetitions = 1 if method == "the paper's route" else REPETITIONS
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = {"forward": median_seconds(lambda: solve(means, anchor), repetitions)}
+    leaf = means.clone().requires_grad_()
+
+    def both() -> None:
+        weight = solve(leaf, anchor)
+        weight.backward(torch.ones_like(weight))
+
+    try:
+        result["forward and backward"] = median_seconds(both, repetitions)
+    except MemoryError as error:
+        result["refused"] = str(error)
+    result["megabytes"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return result
+
+
+def measure_in_a_process_of_its_own(method: str, feature_dim: int, num_classes: int, limit_seconds: float) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", method, str(feature_dim), str(num_classes)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        return {"refused": f"not done after {limit_seconds:.0f} s"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compare_methods(limit_seconds: float) -> None:
+    print(f"{'size':10} {'method':22} {'forward':>10} {'+ backward':>10} {'peak extra':>12}")
+    for name, (feature_dim, num_classes) in SIZES.items():
+        for method in METHODS:
+            result = measure_in_a_process_of_its_own(method, feature_dim, num_classes, limit_seconds)
+            forward = f"{1e3 * result['forward']:8.1f}ms" if "forward" in result else "-"
+            both = f"{1e3 * result['forward and backward']:8.1f}ms" if "forward and backward" in result else "-"
+            memory = f"{result['megabytes']:9.0f} MB" if "megabytes" in result else "-"
+            print(f"{name:10} {method:22} {forward:>10} {both:>10} {memory:>12}  {result.get('refused', '')}", flush=True)
+
+
+def spectra(size: int) -> dict[str, Tensor | None]:
+    return {
+        "Gaussian means": None,
+        "all equal (collapse)": torch.ones(size),
+        "over 4 decades": torch.logspace(0, -4, size),
+        "over 7 decades": torch.logspace(0, -7, size),
+        "one large, rest 1e-6": torch.cat([torch.ones(1), torch.full((size - 1,), 1e-6)]),
+    }
+
+
+def compare_with_one_svd() -> None:
+    feature_dim, num_classes = SIZES["ImageNet"]
+    print(f"\nRatio to torch.linalg.svd(X, full_matrices=False) of the same matrix, {SIZES['ImageNet']}, float32, interleaved")
+    print(f"{'singular values of the means':30} {'delta':>7} {'SVD':>9} {'forward':>8} {'+ backward':>10}  |U'U - I|, asymmetry")
+    rotation, frame = (
+        haar_basis(num_classes, num_classes, dtype=torch.float64),
+        haar_basis(feature_dim, num_classes, dtype=torch.float64),
+    )
+    anchor = haar_basis(feature_dim, num_classes).T.contiguous().T
+    for name, values in spectra(num_classes).items():
+        means = torch.randn(num_classes, feature_dim) if values is None else (rotation * values.double() @ frame.T).float()
+        leaf, grad = means.clone().requires_grad_(), torch.randn(num_classes, feature_dim)
+        for delta in (DELTA, 1e-9):
+            unit = unit_frobenius_norm(means)
+            matrix = (2 / (num_classes - 1) ** 0.5 * centre_classes(unit).T + delta * anchor).contiguous()
+
+            def forward(means=means, delta=delta):
+                return nearest_etf(means, anchor, proximal_weight=delta)
+
+            def both(leaf=leaf, grad=grad, delta=delta):
+                nearest_etf(leaf, anchor, proximal_weight=delta).weight.backward(grad)
+
+            runs = [lambda matrix=matrix: torch.linalg.svd(matrix, full_matrices=False), forward, both]
+            times: list[list[float]] = [[], [], []]
+            for _ in range(REPETITIONS):
+                for run, taken in zip(runs, times, strict=True):
+                    taken.append(median_seconds(run, 1))
+            svd, ahead, full = (statistics.median(taken) for taken in times)
+            basis = forward().basis.double()
+            product = basis.T @ matrix.double()
+            orthonormality = float((basis.T @ basis - torch.eye(num_classes)).abs().max())
+            asymmetry = float((product - product.T).norm() / product.norm())
+            times_and_ratios = f"{1e3 * svd:7.0f}ms {ahead / svd:8.2f} {full / svd:10.2f}"
+            print(f"{name:30} {delta:7.0e} {times_and_ratios}  {orthonormality:.1e} {asymmetry:.1e}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", nargs=3, metavar=("METHOD", "D", "C"), help="measure one case and print it as JSON")
+    parser.add_argument("--ratio", action="store_true", help="only the ratio to one thin SVD")
+    parser.add_argument("--limit-seconds", type=float, default=120.0, help="give up on a measurement after this time")
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(arguments.one[0], int(arguments.one[1]), int(arguments.one[2]))))
+    else:
+        print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
+        if not arguments.ratio:
+            compare_methods(arguments.limit_seconds)
+        compare_with_one_svd()

@@ -1,0 +1,36 @@
+"""The README's example runs as it stands."""
+
+import re
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parent.parent
+
+
+def python_blocks(file: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", file.read_text(), flags=re.DOTALL)
+
+
+def test_the_example_runs_and_what_it_saves_needs_no_library(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(10, 20, generator=generator)
+    labels = torch.arange(400) % 10
+    inputs = centres[labels] + 0.3 * torch.randn(400, 20, generator=generator)
+    loader = [(inputs[start : start + 100], labels[start : start + 100]) for start in range(0, 400, 100)] * 20
+    (example,) = python_blocks(ROOT / "README.md")
+    names = {"loader": loader}
+    exec(compile(example, "README.md", "exec"), names)
+    assert (names["predictions"] == names["labels"]).float().mean() > 0.9
+    saved = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert {type(part).__module__.split(".")[0] for part in saved.modules()} == {"torch"}
+    torch.testing.assert_close(saved(inputs), names["model"](inputs), rtol=0, atol=1e-5)
+
+
+def test_every_public_name_is_in_the_readme():
+    import guided_collapse
+
+    text = (ROOT / "README.md").read_text()
+    explained_elsewhere = {"Head", "NearestETF"}
+    assert not [name for name in guided_collapse.__all__ if name not in text and name not in explained_elsewhere]
