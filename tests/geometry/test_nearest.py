@@ -130,15 +130,14 @@ def test_means_that_vanish_leave_the_proximal_point(feature_dim, num_classes):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_without_a_proximal_term_float32_noise_does_not_decide_open_directions(dtype):
-    # Two of six classes were seen: the means have rank 1, and rounding must not invent more.
-    means = torch.zeros(6, 9, dtype=dtype)
-    means[0] = torch.randn(9, dtype=dtype)
-    means[1] = -means[0]
+    # Means of rank 2, but for the rounding errors of the product: these must not invent more directions.
+    factors = torch.randn(6, 2, dtype=torch.float64), torch.randn(2, 9, dtype=torch.float64)
+    means = factors[0].to(dtype) @ factors[1].to(dtype)
     anchor = random_basis(9, 6, dtype)
     solution = nearest_etf(means, anchor, proximal_weight=0.0)
-    assert int(solution.rank) == 1
-    nearly = nearest_etf(means.double(), anchor.double(), proximal_weight=1e-8)
-    torch.testing.assert_close(solution.basis.double(), nearly.basis, rtol=0, atol=1e-6)
+    assert int(solution.rank) == 2
+    nearly = nearest_etf(factors[0] @ factors[1], anchor.double(), proximal_weight=1e-8)
+    torch.testing.assert_close(solution.basis.double(), nearly.basis, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
