@@ -19,7 +19,7 @@ def test_the_example_runs_and_what_it_saves_needs_no_library(tmp_path, monkeypat
     labels = torch.arange(400) % 10
     inputs = centres[labels] + 0.3 * torch.randn(400, 20, generator=generator)
     loader = [(inputs[start : start + 100], labels[start : start + 100]) for start in range(0, 400, 100)] * 20
-    (example,) = python_blocks(ROOT / "README.md")
+    example, _ = python_blocks(ROOT / "README.md")
     names = {"loader": loader}
     exec(compile(example, "README.md", "exec"), names)
     assert (names["predictions"] == names["labels"]).float().mean() > 0.9
@@ -28,9 +28,29 @@ def test_the_example_runs_and_what_it_saves_needs_no_library(tmp_path, monkeypat
     torch.testing.assert_close(saved.module()(names["inputs"]), names["model"](names["inputs"]), rtol=0, atol=1e-5)
 
 
+def test_the_measurement_runs(capsys):
+    features, labels = torch.randn(60, 8), torch.arange(60) % 4
+    network = torch.nn.Sequential()
+    network.add_module("body", torch.nn.Linear(5, 8))
+    network.add_module("fc", torch.nn.Linear(8, 4))
+    names = {
+        "features": features,
+        "labels": labels,
+        "weight": torch.randn(4, 8),
+        "bias": torch.zeros(4),
+        "network": network,
+        "loader": [(torch.randn(30, 5), labels[:30]), (torch.randn(30, 5), labels[30:])],
+    }
+    _, example = python_blocks(ROOT / "README.md")
+    exec(compile(example, "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "NC1" in printed
+    assert str(names["result"].nc1) in printed
+
+
 def test_every_public_name_is_in_the_readme():
     import guided_collapse
 
     text = (ROOT / "README.md").read_text()
-    explained_elsewhere = {"Head", "NearestETF"}
+    explained_elsewhere = {"Head", "NearestETF", "CollapseResult"}
     assert not [name for name in guided_collapse.__all__ if name not in text and name not in explained_elsewhere]

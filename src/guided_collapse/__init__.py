@@ -1,4 +1,4 @@
-"""Classifier heads that sit at the simplex ETF nearest to a network's own class means."""
+"""Classifier heads that sit at the simplex ETF nearest to a network's own class means, and a toolkit that measures collapse."""
 
 from importlib.metadata import version
 
@@ -11,6 +11,12 @@ from guided_collapse.heads.head import Head
 from guided_collapse.heads.linear import LinearHead
 from guided_collapse.heads.nearest import NearestETFHead
 from guided_collapse.heads.running_means import RunningClassMeans
+from guided_collapse.metrics.bound import cross_entropy_lower_bound
+from guided_collapse.metrics.collapse import measure_collapse
+from guided_collapse.metrics.model import collapse_of
+from guided_collapse.metrics.result import CollapseResult
+from guided_collapse.metrics.second_pass import SecondPass
+from guided_collapse.metrics.streaming import CollapseMetrics
 from guided_collapse.optim.agd import AGD
 
 __version__ = version("guided-collapse")
@@ -18,13 +24,19 @@ __version__ = version("guided-collapse")
 __all__ = [
     "AGD",
     "Classifier",
+    "CollapseMetrics",
+    "CollapseResult",
     "FixedETFHead",
     "Head",
     "LinearHead",
     "NearestETF",
     "NearestETFHead",
     "RunningClassMeans",
+    "SecondPass",
     "StratifiedBatchSampler",
+    "collapse_of",
+    "cross_entropy_lower_bound",
+    "measure_collapse",
     "nearest_etf",
     "simplex_etf",
 ]

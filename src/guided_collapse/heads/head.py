@@ -71,7 +71,7 @@ class Head(nn.Module, ABC):
         check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training)
         features = checked_values(features, labels if self.training else None, self.num_classes)
         with torch.autocast(features.device.type, enabled=False):
-            points = self._on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
+            points = self.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
             if self.training and labels is not None:
                 return self._training_logits(points, labels.to(torch.int64))
             return functional.linear(points, self.weight.to(points.dtype), self.bias.to(points.dtype))
@@ -80,7 +80,8 @@ class Head(nn.Module, ABC):
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
         """Logits in training mode, (num_samples, num_classes), after which the state has taken in the batch."""
 
-    def _on_sphere(self, features: Tensor) -> Tensor:
+    def on_sphere(self, features: Tensor) -> Tensor:
+        """The points that the weight is multiplied with, (num_samples, feature_dim): f = temperature h/|h|, or the features."""
         if self.temperature is None:
             return features
         return self.temperature * functional.normalize(features, dim=1, eps=SMALLEST_NORM)

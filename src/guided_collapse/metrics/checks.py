@@ -1,0 +1,100 @@
+"""What the metrics are given, checked at the public door."""
+
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry.simplex import check_num_classes
+
+INTEGER_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_samples(features: Tensor, labels: Tensor, num_classes: int, *, feature_dim: int | None = None, prefix: str = "") -> None:
+    """Refuses features and labels that do not fit each other, or that no statistics can be taken of.
+
+    Args:
+        features: to be (num_samples, feature_dim), finite.
+        labels: to be (num_samples,), class indices.
+        num_classes: what the labels must be below.
+        feature_dim: what the width must be; None takes any.
+        prefix: goes before "features" and "labels" in messages: "test_" for test data.
+
+    Raises:
+        ValueError: with the requirement, what was received, and a way out.
+    """
+    check_matching(features, labels, prefix=prefix)
+    if feature_dim is not None and features.shape[1] != feature_dim:
+        raise ValueError(
+            f"{prefix}features must have feature_dim={feature_dim} columns; got {tuple(features.shape)}. "
+            "Take them from the same layer as the rest."
+        )
+    check_num_classes(num_classes)
+    if len(labels) > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        raise ValueError(
+            f"{prefix}labels must be in 0 ... num_classes - 1 = {num_classes - 1}; got values from {int(labels.min())} to "
+            f"{int(labels.max())}. Number the classes from 0, or pass a larger num_classes."
+        )
+    check_finite(features, f"{prefix}features")
+
+
+def check_matching(features: Tensor, labels: Tensor, *, prefix: str = "") -> None:
+    """Refuses features and labels of the wrong type or shape."""
+    for name, value in ((f"{prefix}features", features), (f"{prefix}labels", labels)):
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name} must be a torch tensor; got {type(value).__name__}. Use torch.as_tensor({name}).")
+    if features.ndim != 2 or not features.is_floating_point():
+        raise ValueError(
+            f"{prefix}features must be a floating-point matrix (num_samples, feature_dim); got shape {tuple(features.shape)} of "
+            f"{features.dtype}. Pool or flatten them to one row for each sample."
+        )
+    if labels.dtype not in INTEGER_TYPES:
+        raise ValueError(f"{prefix}labels must be class indices of an integer type; got {labels.dtype}. Use labels.long().")
+    if labels.shape != features.shape[:1]:
+        raise ValueError(
+            f"{prefix}labels must be (num_samples,) = ({len(features)},), one for each row of {prefix}features; "
+            f"got {tuple(labels.shape)}. Make sure that both come from the same samples in the same order."
+        )
+
+
+def check_finite(values: Tensor, name: str) -> None:
+    """Refuses NaN and infinite entries, and says how many there are."""
+    # A sum is many times quicker than looking at every entry; it is finite only if all entries are. Where it overflows, count.
+    if bool(torch.isfinite(values.sum())):
+        return
+    wrong = int((~torch.isfinite(values)).sum())
+    if wrong > 0:
+        raise ValueError(
+            f"{name} must be finite; got {wrong} NaN or infinite entries of {values.numel()}. "
+            "Look for a diverging loss or a division by zero in the model."
+        )
+
+
+def check_classifier(weight: Tensor | None, bias: Tensor | None, num_classes: int, feature_dim: int) -> None:
+    """Refuses a weight or a bias that does not belong to these classes and features."""
+    if weight is None:
+        if bias is not None:
+            raise ValueError("a bias needs a weight; got a bias alone. Pass the classifier's weight too.")
+        return
+    if weight.shape != (num_classes, feature_dim) or not weight.is_floating_point():
+        raise ValueError(
+            f"weight must be a floating-point (num_classes, feature_dim) = ({num_classes}, {feature_dim}); got "
+            f"{tuple(weight.shape)} of {weight.dtype}. One row for each class, as in nn.Linear; transpose it if need be."
+        )
+    check_finite(weight, "weight")
+    if bias is None:
+        return
+    if bias.shape != (num_classes,) or not bias.is_floating_point():
+        raise ValueError(
+            f"bias must be a floating-point (num_classes,) = ({num_classes},); got {tuple(bias.shape)} of {bias.dtype}. "
+            "Leave it out for a classifier without one."
+        )
+    check_finite(bias, "bias")
+
+
+def check_enough_classes(counts: Tensor) -> None:
+    """Refuses samples of fewer than two classes."""
+    present = int((counts > 0).sum())
+    if present < 2:
+        raise ValueError(
+            f"at least two classes must have samples, collapse is about the classes relative to each other; got samples of "
+            f"{present} of {len(counts)} classes. Measure on more data."
+        )

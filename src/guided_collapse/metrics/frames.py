@@ -1,0 +1,50 @@
+"""How near weights and class means are to a simplex ETF: NC2, NC3, equal norms, equal angles, and the nearest frame."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry.simplex import centre_classes, simplex_etf
+
+
+def simplex_deviation(gram: Tensor) -> float:
+    """| G/|G|_F - P/sqrt(C-1) |_F with P = I - 11'/C: NC2 for G = WW', NC3 for G = W Hbar; NaN if G is zero.
+
+    Args:
+        gram: G, (num_classes, num_classes), float64.
+    """
+    norm = torch.linalg.vector_norm(gram)
+    target = simplex_etf(len(gram), dtype=gram.dtype, device=gram.device) / math.sqrt(len(gram))
+    return float(torch.linalg.vector_norm(gram / norm - target))
+
+
+def norm_variation(rows: Tensor) -> float:
+    """std_c |r_c| / avg_c |r_c|, with the sample standard deviation (ddof = 1): 0 for rows of equal norm, NaN if all are zero."""
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    return float(norms.std() / norms.mean())
+
+
+def angle_deviation(rows: Tensor) -> float:
+    """The mean over pairs of rows of |cos + 1/(C-1)|: 0 for rows with the angles of a simplex ETF; NaN if a row is zero."""
+    units = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
+    cosines = (units @ units.T)[first, second]
+    return float((cosines + 1 / (len(rows) - 1)).abs().mean())
+
+
+def nearest_frame_distance(centred_class_means: Tensor) -> float:
+    """The squared distance of the centred class means, at unit norm, to the nearest simplex ETF: 2 - 2 |H~ P|_* / sqrt(C-1).
+
+    |.|_* is the nuclear norm; P has a null direction, so the last singular value is rounding error and left out. NaN if the means
+    are all zero. A simplex ETF exists only for feature_dim >= num_classes - 1.
+
+    Args:
+        centred_class_means: (num_classes, feature_dim), of any scale.
+    """
+    num_classes, norm = len(centred_class_means), torch.linalg.vector_norm(centred_class_means)
+    if not bool(norm > 0):
+        return math.nan
+    means = centre_classes(centred_class_means / norm)
+    values = torch.linalg.eigvalsh(means @ means.T)[1:].clamp(min=0).sqrt()
+    return max(0.0, float(2 - 2 * values.sum() / math.sqrt(num_classes - 1)))

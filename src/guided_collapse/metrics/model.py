@@ -1,0 +1,105 @@
+"""The measurement of a model on a loader."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from guided_collapse.metrics.capture import Capture
+from guided_collapse.metrics.progress import counted
+from guided_collapse.metrics.result import CollapseResult
+from guided_collapse.metrics.statistics import GlobalMean
+from guided_collapse.metrics.streaming import CollapseMetrics
+
+Loader = Iterable[Any]
+
+
+def collapse_of(
+    model: nn.Module,
+    loader: Loader,
+    *,
+    layer: str | None = None,
+    classifier: str | nn.Linear | None = None,
+    num_classes: int | None = None,
+    test_loader: Loader | None = None,
+    keep_features: bool = False,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+    global_mean: GlobalMean = "samples",
+    centre_weight: bool = False,
+) -> CollapseResult:
+    """How collapsed a model is on the data of a loader.
+
+    The model is put in eval mode, and back. For a `Classifier` of this package nothing has to be named, and what is measured are
+    the points on the sphere that its head's weight is multiplied with. For any other model name its last linear layer as
+    `classifier`: the features are what goes into it. Give clean data, without augmentation: the loader is gone through twice, the
+    second time for NC4, accuracies and margins, and must give the same samples. Under several processes each takes its own share
+    of the data.
+
+    Args:
+        model: maps inputs to anything.
+        loader: gives batches (inputs, labels); labels (num_samples,), class indices.
+        layer: the name of the module whose output are the features, (num_samples, feature_dim); None takes the classifier's input.
+        classifier: the last linear layer, or its name.
+        num_classes: C; needed without a classifier.
+        test_loader: batches of other samples, judged by the class means of `loader`.
+        keep_features: whether all features are kept in memory, so that one pass over the loader is enough.
+        device: where inputs go; None takes the device of the model's parameters.
+        progress: whether a count of batches is shown on a terminal.
+        global_mean: as in `measure_collapse`.
+        centre_weight: as in `measure_collapse`.
+
+    Returns:
+        All metrics in one object; print it for a table.
+
+    Raises:
+        ValueError: if there is nothing that says where the features are, or for data that do not fit.
+    """
+    capture = Capture(model, layer, classifier)
+    weight, bias = capture.weight, capture.bias
+    if num_classes is None:
+        if weight is None:
+            raise ValueError("num_classes must be given when there is no classifier to count the rows of; got None.")
+        num_classes = len(weight)
+    if device is None:
+        device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
+    with capture.listening():
+        metrics = None
+        for features, labels in _batches(capture, loader, device, "class means", progress):
+            if metrics is None:
+                metrics = CollapseMetrics(
+                    num_classes,
+                    features.shape[1],
+                    keep_features=keep_features,
+                    global_mean=global_mean,
+                    centre_weight=centre_weight,
+                ).to(features.device)
+            metrics.update(features, labels)
+        if metrics is None:
+            raise ValueError("the loader must give at least one batch; got none.")
+        second = metrics.second_pass(weight, bias)
+        again = metrics.kept if keep_features else _batches(capture, loader, device, "samples", progress)
+        for features, labels in again:
+            second.update(features, labels)
+        if not second.update_called:
+            raise ValueError(
+                "the loader must be one that can be gone through twice; it gave nothing the second time. "
+                "Pass a DataLoader or a list, or keep_features=True."
+            )
+        for features, labels in _batches(capture, () if test_loader is None else test_loader, device, "test samples", progress):
+            second.update(features, labels, test=True)
+        return second.compute()
+
+
+def _batches(
+    capture: Capture, loader: Loader, device: torch.device | str, what: str, progress: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features and labels of every batch."""
+    for batch in counted(loader, what) if progress else loader:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ValueError(f"the loader must give batches (inputs, labels); got {type(batch).__name__}. Wrap it so that it does.")
+        inputs, labels = batch
+        features = capture(inputs.to(device) if isinstance(inputs, Tensor) else inputs)
+        yield features, torch.as_tensor(labels).to(features.device)

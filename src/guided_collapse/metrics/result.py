@@ -1,0 +1,107 @@
+"""The result of a measurement: every number, what it rests on, and what was left out."""
+
+import math
+from dataclasses import dataclass, fields
+
+from torch import Tensor
+
+from guided_collapse.metrics.statistics import GlobalMean
+from guided_collapse.metrics.table import collapse_table
+
+
+@dataclass(frozen=True, eq=False)
+class CollapseResult:
+    """How collapsed features and classifier are. `print` shows a table; `to_dict` gives plain values.
+
+    A number is None where what it takes was not given, with the reason in `left_out`, and NaN or infinite where it has no value,
+    with the reason in `notes`. C is the number of classes with samples wherever class means are involved, and the number of
+    all classes for what is said of the weights alone (`nc2`, `weight_equinorm`, `weight_equiangularity`, `bias_collapse`) and for
+    predictions and margins. Where weights are compared with means (`nc3`, `equinorm`) the rows of the classes with samples count.
+    """
+
+    nc1: float
+    """tr(S_W pinv(S_B)) / C: within-class variability, 0 at collapse."""
+    nc2: float | None
+    """| WW'/|WW'|_F - P/sqrt(C-1) |_F: how far the weights are from a simplex ETF."""
+    nc2_means: float
+    """The same for the centred class means."""
+    nc3: float | None
+    """| W Hbar/|W Hbar|_F - P/sqrt(C-1) |_F: how far weights and class means are from being dual."""
+    nc4: float | None
+    """The share of samples whose predicted class is not that of the nearest class mean."""
+    bias_collapse: float | None
+    """|W mu_G + b|, called NC4 in some code; 0 by construction for b = -W mu_G."""
+    weight_equinorm: float | None
+    """std_c |w_c| / avg_c |w_c|."""
+    mean_equinorm: float
+    """std_c |mu_c - mu_G| / avg_c |mu_c - mu_G|."""
+    equinorm: float | None
+    """WH-equinorm, the absolute difference of the two."""
+    weight_equiangularity: float | None
+    """The mean over pairs of classes of |cos(w_c, w_k) + 1/(C-1)|."""
+    mean_equiangularity: float
+    """The same for the centred class means."""
+    etf_distance: float | None
+    """The squared distance of the centred class means, at unit norm, to the nearest simplex ETF."""
+    mean_cosine_margin: float | None
+    """The mean over samples of the cosine margin."""
+    ideal_cosine_margin: float
+    """C/(C-1), the cosine margin of every sample at a simplex ETF."""
+    cosine_margins: Tensor | None
+    """All cosine margins, sorted, float64."""
+    cdnv: float
+    """Class-distance normalised variance."""
+    vci: float
+    """Variability collapse index, from 0 (collapsed) to 1."""
+    trace_ratio: float
+    """tr S_W / tr S_B."""
+    numerical_rank: float | None
+    """The mean over classes of |H_c|_*^2 / |H_c|_F^2, 1 at collapse."""
+    numerical_ranks: tuple[float, ...] | None
+    """The numerical rank of each class with samples, in order."""
+    accuracy: float | None
+    """The share of samples that the classifier predicts rightly."""
+    nearest_centre_accuracy: float | None
+    """The share of samples that are nearest to the mean of their own class."""
+    test_nc4: float | None
+    """NC4 of the test samples, with the class means of the others."""
+    test_accuracy: float | None
+    """Accuracy of the test samples."""
+    test_nearest_centre_accuracy: float | None
+    """Nearest-centre accuracy of the test samples, with the class means of the others."""
+    test_mean_cosine_margin: float | None
+    """Mean cosine margin of the test samples, with the global mean of the others."""
+    num_samples: int
+    num_classes: int
+    feature_dim: int
+    counts: tuple[int, ...]
+    """How many samples each class has."""
+    missing_classes: tuple[int, ...]
+    """Classes without samples: they have no mean, and take no part in anything that involves class means."""
+    between_class_rank: int
+    """In how many dimensions the class means differ: C-1 unless some coincide or lie in a common plane."""
+    global_mean: GlobalMean
+    """Whether mu_G is the mean of the samples or of the class means."""
+    centre_weight: bool
+    """Whether the weights were centred by their mean before NC2, NC3, equinorm and equiangularity."""
+    left_out: dict[str, str]
+    """What is None, and why."""
+    notes: tuple[str, ...]
+    """What a reader of the numbers should know."""
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields as plain numbers, strings, lists and dictionaries that JSON can hold; NaN and infinity become None."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    def __str__(self) -> str:
+        return collapse_table(self)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, dict):
+        return dict(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

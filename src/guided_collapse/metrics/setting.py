@@ -1,0 +1,69 @@
+"""What is measured: finished class statistics and a classifier, with the choices that change the numbers."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.metrics.checks import check_classifier
+from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Class statistics, a classifier if there is one, and the choices that change the numbers.
+
+    Raises:
+        ValueError: for a classifier that does not fit the statistics, or an unknown global mean.
+    """
+
+    statistics: ClassStatistics
+    weight: Tensor | None
+    """W, (num_classes, feature_dim)."""
+    bias: Tensor | None
+    """b, (num_classes,); None for a classifier without one."""
+    global_mean: GlobalMean
+    """Whether mu_G is the mean of the samples or of the class means."""
+    centre_weight: bool
+    """Whether W is centred by its mean row before NC2, NC3 and the norms and angles of the weights."""
+
+    def __post_init__(self) -> None:
+        check_classifier(self.weight, self.bias, len(self.statistics.counts), self.statistics.class_means.shape[1])
+        self.statistics.global_mean(self.global_mean)
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """mu_G, (feature_dim,), float64."""
+        return self.statistics.global_mean(self.global_mean)
+
+    @cached_property
+    def centred_class_means(self) -> Tensor:
+        """mu_c - mu_G for the classes that have samples, (num_present, feature_dim), float64."""
+        return self.statistics.class_means - self.centre
+
+    @cached_property
+    def exact_weight(self) -> Tensor | None:
+        """W in float64, beside the statistics."""
+        return None if self.weight is None else self.weight.detach().to(self.centre)
+
+    @cached_property
+    def measured_weight(self) -> Tensor | None:
+        """W in float64, centred if so chosen: what the weights are judged by."""
+        if self.exact_weight is None or not self.centre_weight:
+            return self.exact_weight
+        return centre_classes(self.exact_weight)
+
+    @cached_property
+    def centre_logits(self) -> Tensor | None:
+        """W mu_G + b, (num_classes,), float64: the logits of the global mean."""
+        if self.exact_weight is None:
+            return None
+        logits = self.exact_weight @ self.centre
+        return logits if self.bias is None else logits + self.bias.detach().to(logits)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the statistics are."""
+        return self.statistics.class_means.device

@@ -1,0 +1,102 @@
+"""Slow, obvious formulas in numpy, one sample or one pair at a time. Nothing here comes from the package."""
+
+import numpy as np
+from scipy import linalg
+
+
+def projector(n):
+    return np.eye(n) - np.ones((n, n)) / n
+
+
+def class_means(features, labels):
+    return {c: np.mean([h for h, y in zip(features, labels, strict=True) if y == c], axis=0) for c in sorted(set(labels.tolist()))}
+
+
+def centre(features, labels, kind):
+    return features.mean(axis=0) if kind == "samples" else np.mean(list(class_means(features, labels).values()), axis=0)
+
+
+def covariances(features, labels, kind):
+    means, middle = class_means(features, labels), centre(features, labels, kind)
+    within = sum(np.outer(h - means[y], h - means[y]) for h, y in zip(features, labels.tolist(), strict=True)) / len(features)
+    between = sum(np.outer(m - middle, m - middle) for m in means.values()) / len(means)
+    return within, between
+
+
+def simplex_deviation(gram):
+    return np.linalg.norm(gram / np.linalg.norm(gram) - projector(len(gram)) / np.sqrt(len(gram) - 1))
+
+
+def variation(rows):
+    norms = [np.linalg.norm(row) for row in rows]
+    return np.std(norms, ddof=1) / np.mean(norms)
+
+
+def angles(rows):
+    found = []
+    for i, a in enumerate(rows):
+        for j, b in enumerate(rows):
+            if i != j:
+                found.append(abs(a @ b / np.linalg.norm(a) / np.linalg.norm(b) + 1 / (len(rows) - 1)))
+    return np.mean(found)
+
+
+def measure(features, labels, weight, bias, *, kind="samples", centre_weight=False):
+    """All class-level and sample-level metrics, by name."""
+    feature_dim = weight.shape[1]
+    means, middle = class_means(features, labels), centre(features, labels, kind)
+    rows = np.array([m - middle for m in means.values()])
+    present = len(rows)
+    within, between = covariances(features, labels, kind)
+    used = weight - weight.mean(axis=0) if centre_weight else weight
+    known = used[list(means)]
+    rank = min(present - 1, feature_dim)
+    # The pseudo-inverse from the full spectrum, cut at its rank.
+    values, vectors = linalg.eigh(between)
+    inverse = sum(np.outer(vectors[:, -i], vectors[:, -i]) / values[-i] for i in range(1, rank + 1))
+    variance = {c: np.mean([np.sum((h - means[c]) ** 2) for h, y in zip(features, labels, strict=True) if y == c]) for c in means}
+    pairs = [(a, b) for a in means for b in means if a != b]
+    unit = rows / np.linalg.norm(rows)
+    ranks = []
+    for c in means:
+        values = linalg.svdvals(features[labels == c])
+        ranks.append(values.sum() ** 2 / (values**2).sum())
+    return {
+        "nc1": np.trace(within @ inverse) / present,
+        "nc2": simplex_deviation(used @ used.T),
+        "nc2_means": simplex_deviation(rows @ rows.T),
+        "nc3": simplex_deviation(known @ rows.T),
+        "bias_collapse": np.linalg.norm(weight @ middle + bias),
+        "weight_equinorm": variation(used),
+        "mean_equinorm": variation(rows),
+        "equinorm": abs(variation(known) - variation(rows)),
+        "weight_equiangularity": angles(used),
+        "mean_equiangularity": angles(rows),
+        "etf_distance": 2 - 2 * linalg.svdvals(projector(present) @ unit).sum() / np.sqrt(present - 1),
+        "cdnv": np.mean([(variance[a] + variance[b]) / 2 / np.sum((means[a] - means[b]) ** 2) for a, b in pairs]),
+        "vci": 1 - np.trace(linalg.pinvh(within + between) @ between) / rank,
+        "trace_ratio": np.trace(within) / np.trace(between),
+        "numerical_rank": np.mean(ranks),
+        **samples(features, labels, means, middle, weight, bias),
+    }
+
+
+def samples(features, labels, means, middle, weight, bias):
+    """What is counted sample by sample, with given class means and global mean."""
+    centred = weight - weight.mean(axis=0)
+    margins, disagreements, correct, centre_correct = [], 0, 0, 0
+    for h, y in zip(features, labels.tolist(), strict=True):
+        predicted = int(np.argmax(weight @ h + bias))
+        nearest = min(means, key=lambda c: np.linalg.norm(h - means[c]))
+        disagreements += predicted != nearest
+        correct += predicted == y
+        centre_correct += nearest == y
+        cosines = [w @ (h - middle) / np.linalg.norm(w) / np.linalg.norm(h - middle) for w in centred]
+        margins.append(cosines[y] - max(c for j, c in enumerate(cosines) if j != y))
+    return {
+        "nc4": disagreements / len(features),
+        "accuracy": correct / len(features),
+        "nearest_centre_accuracy": centre_correct / len(features),
+        "mean_cosine_margin": np.mean(margins),
+        "cosine_margins": np.sort(margins),
+    }

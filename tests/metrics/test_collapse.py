@@ -1,0 +1,208 @@
+"""The whole measurement against the slow formulas, exact answers at collapse, and refusals."""
+
+import math
+import re
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from guided_collapse.geometry.simplex import simplex_etf
+from guided_collapse.metrics.collapse import measure_collapse
+from tests.metrics import oracle
+from tests.metrics.cases import SIZES, case
+
+
+@pytest.mark.parametrize("centre_weight", [False, True])
+@pytest.mark.parametrize("kind", ["samples", "classes"])
+@pytest.mark.parametrize("name", SIZES)
+def test_every_number_equals_the_slow_formula(name, kind, centre_weight):
+    data = case(name)
+    result = measure_collapse(*data, global_mean=kind, centre_weight=centre_weight)
+    expected = oracle.measure(*(part.numpy() for part in data), kind=kind, centre_weight=centre_weight)
+    np.testing.assert_allclose(result.cosine_margins.numpy(), expected.pop("cosine_margins"), rtol=0, atol=1e-13)
+    if name == "narrow":
+        assert result.etf_distance is None
+        assert expected.pop("etf_distance") is not None
+    for field, value in expected.items():
+        assert getattr(result, field) == pytest.approx(value, rel=1e-9), field
+    assert (result.global_mean, result.centre_weight) == (kind, centre_weight)
+    assert 0 < result.nc4 < 1
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_float32_features_give_the_same_numbers(name):
+    data = case(name, dtype=torch.float32)
+    result = measure_collapse(*data)
+    expected = oracle.measure(
+        data.features.double().numpy(), data.labels.numpy(), data.weight.double().numpy(), data.bias.double().numpy()
+    )
+    np.testing.assert_allclose(result.cosine_margins.numpy(), expected.pop("cosine_margins"), rtol=0, atol=2e-6)
+    assert result.mean_cosine_margin == pytest.approx(expected.pop("mean_cosine_margin"), abs=1e-6)
+    if name == "narrow":
+        del expected["etf_distance"]
+    for field, value in expected.items():
+        assert getattr(result, field) == pytest.approx(value, rel=1e-9), field
+
+
+def test_a_test_set_is_judged_by_the_class_means_of_the_training_set():
+    data, other = case("imbalanced"), case("imbalanced", seed=1)
+    result = measure_collapse(*data, test_features=other.features, test_labels=other.labels)
+    features, labels, weight, bias = (part.numpy() for part in data)
+    means, middle = oracle.class_means(features, labels), features.mean(axis=0)
+    expected = oracle.samples(other.features.numpy(), other.labels.numpy(), means, middle, weight, bias)
+    assert result.test_nc4 == expected["nc4"]
+    assert result.test_accuracy == expected["accuracy"]
+    assert result.test_nearest_centre_accuracy == expected["nearest_centre_accuracy"]
+    assert result.test_mean_cosine_margin == pytest.approx(expected["mean_cosine_margin"], rel=1e-12)
+    assert result.test_nc4 != result.nc4
+    assert result.nc1 == measure_collapse(*data).nc1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num_classes", [2, 3, 10])
+def test_a_perfect_simplex_etf_is_perfect(num_classes, dtype):
+    frame = simplex_etf(num_classes, dtype=dtype)
+    labels = torch.arange(num_classes).repeat(7)
+    result = measure_collapse(3 * frame[labels], labels, frame, torch.zeros(num_classes, dtype=dtype))
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+    small = ("nc1", "nc2", "nc2_means", "nc3", "nc4", "equinorm", "weight_equinorm", "mean_equinorm", "mean_equiangularity")
+    for field in (*small, "weight_equiangularity", "etf_distance", "cdnv", "vci", "trace_ratio", "bias_collapse"):
+        assert 0 <= getattr(result, field) <= tolerance, field
+    ideal = num_classes / (num_classes - 1)
+    assert result.ideal_cosine_margin == ideal
+    assert result.mean_cosine_margin == pytest.approx(ideal, rel=tolerance)
+    assert result.cosine_margins.numpy() == pytest.approx(np.full(7 * num_classes, ideal), rel=tolerance)
+    assert result.accuracy == result.nearest_centre_accuracy == 1
+    assert result.numerical_rank == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_near_collapse_agrees_with_fifty_digits(dtype):
+    labels = torch.tensor([0] * 40 + [1] * 10 + [2] * 6 + [3] * 4)
+    features = (torch.eye(4, dtype=torch.float64)[labels] + 1e-6 * torch.randn(60, 4, dtype=torch.float64)).to(dtype)
+    with mpmath.workdps(50):
+        expected, index = fifty_digits(features.double().numpy(), labels.numpy())
+    result = measure_collapse(features, labels)
+    assert 0 < result.nc1 < 1e-10
+    assert result.nc1 == pytest.approx(expected, rel=1e-7)
+    assert result.vci == pytest.approx(index, rel=1e-6)
+
+
+def fifty_digits(features, labels):
+    """NC1 and VCI with 50 digits, by an inverse on the span of the differences of the class means."""
+    classes = sorted(set(labels.tolist()))
+    rows = [mpmath.matrix(row.tolist()) for row in features]
+    zero = mpmath.zeros(features.shape[1], 1)
+    means = {}
+    for c in classes:
+        own = [row for row, y in zip(rows, labels, strict=True) if y == c]
+        means[c] = sum(own, zero.copy()) / len(own)
+    middle = sum(rows, zero.copy()) / len(rows)
+    within = mpmath.zeros(features.shape[1])
+    for row, y in zip(rows, labels.tolist(), strict=True):
+        within += (row - means[y]) * (row - means[y]).T / len(rows)
+    between = mpmath.zeros(features.shape[1])
+    for c in classes:
+        between += (means[c] - middle) * (means[c] - middle).T / len(classes)
+    values, vectors = mpmath.eigsy(between)
+    kept = sorted(range(len(values)), key=lambda i: values[i])[-(len(classes) - 1) :]
+    nc1 = sum((vectors[:, i].T * within * vectors[:, i])[0] / values[i] for i in kept) / len(classes)
+    share = mpmath.inverse(within + between) * between
+    index = 1 - sum(share[i, i] for i in range(len(values))) / (len(classes) - 1)
+    return float(nc1), float(index)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-6, 1e-9, 0.0])
+def test_nc1_is_never_negative_and_falls_with_the_square_of_the_noise(noise):
+    result = measure_collapse(*case("balanced", noise=noise))
+    loud = measure_collapse(*case("balanced", noise=1e-3))
+    assert result.nc1 >= 0
+    assert result.nc1 == pytest.approx(loud.nc1 * (noise / 1e-3) ** 2, rel=1e-4 if noise > 1e-9 else 1e-2, abs=1e-28)
+
+
+def test_means_that_coincide_give_no_good_looking_number():
+    labels = torch.arange(30) % 3
+    features = torch.randn(10, 4).repeat_interleave(3, dim=0)
+    result = measure_collapse(features, labels, torch.randn(3, 4))
+    assert math.isnan(result.nc1)
+    assert result.between_class_rank == 0
+    assert result.vci == 1
+    assert math.isinf(result.cdnv)
+    assert result.to_dict()["nc1"] is None
+    assert any("coincide" in note for note in result.notes)
+
+
+def test_two_coinciding_means_are_seen():
+    data = case("balanced")
+    features, labels = data.features.clone(), data.labels
+    features[labels == 1] = features[labels == 0] + 0.0
+    result = measure_collapse(features, labels)
+    assert result.between_class_rank == 4
+    assert math.isinf(result.cdnv)
+    assert any("4 of 5 dimensions" in note for note in result.notes)
+
+
+def test_without_weights_what_needs_them_is_none_and_named():
+    data = case("missing")
+    result, full = measure_collapse(data.features, data.labels), measure_collapse(*data)
+    absent = {name for name, value in result.to_dict().items() if value is None}
+    assert {"nc2", "nc3", "nc4", "equinorm", "accuracy", "mean_cosine_margin"} < absent == set(result.left_out)
+    assert result.nc1 == full.nc1
+    assert result.nearest_centre_accuracy == full.nearest_centre_accuracy
+    assert "needs the classifier's weight" in str(result)
+
+
+def test_missing_classes_are_named_and_change_nothing():
+    data = case("missing")
+    result = measure_collapse(data.features, data.labels, num_classes=7)
+    assert result.missing_classes == (1, 4)
+    assert result.counts == (20, 0, 15, 15, 0, 9, 11)
+    assert any("no samples of class 1, 4" in note for note in result.notes)
+    present = torch.tensor([0, 2, 3, 5, 6])
+    renamed = measure_collapse(data.features, torch.searchsorted(present, data.labels))
+    for field in ("nc1", "nc2_means", "cdnv", "vci", "etf_distance", "mean_equinorm", "mean_equiangularity", "numerical_rank"):
+        assert getattr(result, field) == getattr(renamed, field), field
+
+
+def test_a_bias_left_out_is_a_bias_of_zero():
+    data = case("balanced")
+    zero = measure_collapse(data.features, data.labels, data.weight, torch.zeros(6))
+    none = measure_collapse(data.features, data.labels, data.weight)
+    assert zero.nc4 == none.nc4
+    assert zero.bias_collapse == none.bias_collapse
+
+
+def refusals():
+    data = case("balanced")
+    broken = data.features.clone()
+    broken[3, 2], broken[5, 1] = math.nan, math.inf
+    one = torch.zeros_like(data.labels)
+    yield "72 rows, 71 labels", (data.features, data.labels[:-1]), {}, "labels must be (num_samples,) = (72,)"
+    yield "label too large", (data.features, data.labels + 1, data.weight), {}, "got values from 1 to 6"
+    yield "label negative", (data.features, data.labels - 1), {}, "got values from -1 to 4"
+    yield "NaN", (broken, data.labels), {}, "got 2 NaN or infinite entries of 720"
+    yield "weight transposed", (data.features, data.labels, data.weight.T), {}, "= (10, 10); got (10, 6)"
+    yield "weight too narrow", (data.features, data.labels, data.weight[:, 1:]), {}, "= (6, 10); got (6, 9)"
+    yield "weight NaN", (data.features, data.labels, data.weight / 0), {}, "weight must be finite"
+    yield "bias", (data.features, data.labels, data.weight, data.bias[1:]), {}, "= (6,); got (5,)"
+    yield "bias alone", (data.features, data.labels, None, data.bias), {}, "a bias needs a weight"
+    yield "one class", (data.features, one), {"num_classes": 3}, "samples of 1 of 3 classes"
+    yield "one class, uncounted", (data.features, one), {}, "num_classes must be at least 2"
+    yield "no samples", (data.features[:0], data.labels[:0]), {"num_classes": 3}, "samples of 0 of 3 classes"
+    yield "float labels", (data.features, data.labels.float()), {}, "Use labels.long()"
+    yield "integer features", (data.features.long(), data.labels), {}, "features must be a floating-point matrix"
+    yield "images", (data.features[:, :, None], data.labels), {}, "got shape (72, 10, 1)"
+    yield "array", (data.features.numpy(), data.labels), {}, "got ndarray"
+    yield "global mean", data, {"global_mean": "median"}, "one of samples, classes; got 'median'"
+    yield "test alone", data, {"test_features": data.features}, "got test_features alone"
+    yield "test width", data, {"test_features": data.features[:, 1:], "test_labels": data.labels}, "test_features must have"
+    yield "test NaN", data, {"test_features": broken, "test_labels": data.labels}, "test_features must be finite; got 2"
+    yield "test empty", data, {"test_features": broken[:0], "test_labels": one[:0]}, "test_features must have at least one row"
+
+
+@pytest.mark.parametrize(("arguments", "options", "message"), [pytest.param(*rest, id=name) for name, *rest in refusals()])
+def test_refusals(arguments, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        measure_collapse(*arguments, **options)

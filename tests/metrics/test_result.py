@@ -1,0 +1,29 @@
+import dataclasses
+import json
+
+import pytest
+
+from guided_collapse.metrics.collapse import measure_collapse
+from tests.metrics.cases import case
+
+
+def test_the_dictionary_is_plain_and_whole():
+    result = measure_collapse(*case("missing"))
+    values = result.to_dict()
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    assert list(values) == [field.name for field in dataclasses.fields(result)]
+    assert values["cosine_margins"] == sorted(values["cosine_margins"])
+
+
+def test_it_is_frozen():
+    result = measure_collapse(*case("balanced"))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.nc1 = 0.0
+
+
+def test_one_sample_each_is_said_to_be_no_evidence():
+    data = case("balanced")
+    first = [data.labels.tolist().index(c) for c in range(6)]
+    result = measure_collapse(data.features[first], data.labels[first])
+    assert result.nc1 == 0
+    assert any("6 classes have a single sample" in note for note in result.notes)
