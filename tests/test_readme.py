@@ -25,7 +25,8 @@ def test_the_example_runs_and_what_it_saves_needs_no_library(tmp_path, monkeypat
     assert (names["predictions"] == names["labels"]).float().mean() > 0.9
     saved = torch.export.load(tmp_path / "model.pt2")
     assert not [node.target for node in saved.graph.nodes if "guided_collapse" in str(node.target)]
-    torch.testing.assert_close(saved.module()(names["inputs"]), names["model"](names["inputs"]), rtol=0, atol=1e-5)
+    few = names["inputs"][:7]
+    torch.testing.assert_close(saved.module()(few), names["model"](few), rtol=0, atol=1e-5)
 
 
 def test_the_measurement_runs(capsys):

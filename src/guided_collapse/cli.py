@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     request = parser.parse_args(arguments)
     try:
         status: int = request.run(request)
-    except ValueError as error:
+    except (ValueError, MemoryError, RuntimeError) as error:
         print(f"guided-collapse: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_REQUEST
     return status
@@ -43,7 +43,9 @@ def add_measure(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("file", metavar="FILE", type=Path, help="an .npz or .safetensors file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--margins", action="store_true", help="with --json: all sorted cosine margins too")
-    parser.add_argument("--num-classes", type=int, help="the number of classes, if it is more than weight and labels show")
+    parser.add_argument(
+        "--num-classes", type=int, help="the number of classes, if it is more than the labels show; a weight shows it too"
+    )
     parser.add_argument(
         "--global-mean",
         choices=get_args(GlobalMean),

@@ -66,7 +66,18 @@ def test_an_etf_is_its_own_nearest(feature_dim, num_classes):
 @pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
 def test_scale_of_the_means_does_not_matter(feature_dim, num_classes):
     means, anchor = centred_means(feature_dim, num_classes), random_basis(feature_dim, num_classes)
-    torch.testing.assert_close(nearest_etf(1e4 * means, anchor).weight, nearest_etf(1e-4 * means, anchor).weight)
+    for scale in (1e-200, 1e-4, 1e4, 1e200):
+        scaled = (scale * means).requires_grad_()
+        solution = nearest_etf(scaled, anchor)
+        torch.testing.assert_close(solution.weight, nearest_etf(means, anchor).weight)
+        torch.testing.assert_close(solution.distance, nearest_etf(means, anchor).distance)
+        (gradient,) = torch.autograd.grad(solution.weight[0, 0], scaled)
+        plain = means.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(nearest_etf(plain, anchor).weight[0, 0], plain)
+        torch.testing.assert_close(gradient * scale, expected, rtol=1e-6, atol=1e-9)
+    for scale in (1e-30, 1e30):
+        single = nearest_etf((scale * means).float(), anchor.float()).weight
+        torch.testing.assert_close(single.double(), nearest_etf(means, anchor).weight, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
@@ -114,6 +125,13 @@ def test_second_derivatives_are_refused():
     (gradient,) = torch.autograd.grad(nearest_etf(means).weight[0, 0], means, create_graph=True)
     with pytest.raises(NotImplementedError, match="differentiated once, not twice"):
         gradient.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_forward_mode_is_refused():
+    means = centred_means(6, 4)
+    with pytest.raises(NotImplementedError, match="reverse-mode gradient only"):
+        torch.func.jvp(lambda means: nearest_etf(means).weight, (means,), (torch.ones_like(means),))
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
@@ -203,8 +221,8 @@ step(64, 32, 0)
 *_, first = step(2048, 1000, 0)
 solution, means, anchor, second = step(2048, 1000, -5)
 with torch.no_grad():
-    unit = means / means.norm()
-    matrix = (2 / 999**0.5 * (unit - unit.mean(0)).T + 1e-3 * anchor).double()
+    unit = means.double() / means.double().norm()
+    matrix = 2 / 999**0.5 * (unit - unit.mean(0)).T + 1e-3 * anchor
     basis = solution.basis.double()
     symmetric = basis.T @ matrix
     print(first + second, float((basis.T @ basis - torch.eye(1000)).abs().max()),
@@ -233,6 +251,7 @@ def test_imagenet_size_in_float32_is_exact_and_small():
         (torch.ones(3, 4), {"proximal_basis": torch.zeros(3, 4)}, r"\(feature_dim, num_classes\) = \(4, 3\); got \(3, 4\)"),
         (torch.full((3, 4), torch.nan), {}, "must be finite"),
         (torch.full((3, 4), torch.inf), {}, "must be finite"),
+        (torch.ones(3, 4), {"proximal_basis": torch.full((4, 3), torch.nan)}, "proximal_basis must be finite"),
     ],
 )
 def test_refusals(means, options, message):

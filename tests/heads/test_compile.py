@@ -34,8 +34,9 @@ def test_compiled_training_agrees_with_eager(name, num_classes):
     torch.testing.assert_close(compiled.eval()(inputs), eager.eval()(inputs), rtol=1e-9, atol=1e-11)
 
 
-def test_inductor_agrees_with_eager():
-    eager = build("implicit")
+@pytest.mark.parametrize("name", ["implicit", "standard"])
+def test_inductor_agrees_with_eager(name):
+    eager = build(name)
     twin = copy.deepcopy(eager)
     torch._dynamo.reset()
     compiled = torch.compile(twin, fullgraph=True)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
+from guided_collapse.heads.batch import LABEL_TYPES
 from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train
 
 every_head = pytest.mark.parametrize("name", HEADS)
@@ -112,6 +113,18 @@ def test_bfloat16_autocast(name, num_classes):
 
 
 @every_head
+def test_state_keeps_its_precision_in_a_half_precision_model(name):
+    model = build(name).bfloat16()
+    for inputs, labels in batches(30):
+        logits = model(inputs.bfloat16(), labels)
+    assert logits.dtype == torch.float32
+    assert all(buffer.dtype == torch.float32 for buffer in model.head.buffers() if buffer.is_floating_point())
+    assert all(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
+    inputs, _ = next(batches(1))
+    torch.testing.assert_close(model.export()(inputs.bfloat16()).float(), model.eval()(inputs.bfloat16()), rtol=0.05, atol=0.1)
+
+
+@every_head
 def test_float64_features_give_float64_logits(name):
     head = build(name).head.double()
     features = torch.randn(10, FEATURE_DIM, dtype=torch.float64, requires_grad=True)
@@ -125,8 +138,8 @@ BAD_BATCHES = {
     "labels missing": (torch.ones(4, FEATURE_DIM), None, "labels are required in training mode"),
     "labels too large": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, 5]), "num_classes - 1 = 4; got values from 0 to 5"),
     "labels negative": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, -1]), "got values from -1 to 1"),
-    "labels not integers": (torch.ones(2, FEATURE_DIM), torch.tensor([0.0, 1.0]), "integer type; got torch.float32"),
-    "labels boolean": (torch.ones(2, FEATURE_DIM), torch.tensor([True, False]), "integer type; got torch.bool"),
+    "labels not integers": (torch.ones(2, FEATURE_DIM), torch.tensor([0.0, 1.0]), "int8 to int64 or uint8; got torch.float32"),
+    "labels boolean": (torch.ones(2, FEATURE_DIM), torch.tensor([True, False]), "or uint8; got torch.bool"),
     "labels one-hot": (torch.ones(2, FEATURE_DIM), torch.eye(2, 5).long(), r"\(num_samples,\) = \(2,\).*got \(2, 5\)"),
     "labels too few": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1]), r"= \(3,\).*got \(2,\)"),
     "features too wide": (torch.ones(2, 13), torch.tensor([0, 1]), r"feature_dim=12; got \(2, 13\)"),
@@ -134,6 +147,8 @@ BAD_BATCHES = {
     "features integer": (torch.ones(2, FEATURE_DIM).long(), torch.tensor([0, 1]), "floating-point; got torch.int64"),
     "features NaN": (torch.ones(2, FEATURE_DIM) * torch.nan, torch.tensor([0, 1]), "finite; got 24 NaN or infinite entries of 24"),
     "features infinite": (torch.ones(2, FEATURE_DIM) / 0, torch.tensor([0, 1]), "features must be finite"),
+    "features too large": (torch.ones(2, FEATURE_DIM) * 1e20, torch.tensor([0, 1]), "norm overflows; got 1.0e\\+20"),
+    "features a list": ([[1.0] * FEATURE_DIM], torch.tensor([0]), "must be torch tensors; got list and Tensor"),
     "no samples": (torch.ones(0, FEATURE_DIM), torch.zeros(0, dtype=torch.int64), "at least one sample; got none"),
 }
 
@@ -165,7 +180,7 @@ def test_bad_options_are_refused(kind):
         with pytest.raises(ValueError, match=f"temperature must be a positive, finite number; got {temperature}"):
             kind(8, 3, temperature=temperature)
     if kind is LinearHead:
-        with pytest.raises(ValueError, match="feature_dim must be at least 1; got 0"):
+        with pytest.raises(ValueError, match="feature_dim must be a whole number, at least 1; got 0"):
             kind(0, 3)
     else:
         with pytest.raises(ValueError, match=r"feature_dim=8, num_classes=10. Widen the last layer"):
@@ -183,5 +198,5 @@ def test_negative_proximal_weight_is_refused():
 def test_integer_labels_of_every_width(name):
     features = torch.randn(10, FEATURE_DIM)
     labels = torch.arange(10) % NUM_CLASSES
-    logits = [build(name).head(features, labels.to(dtype)) for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)]
+    logits = [build(name).head(features, labels.to(dtype)) for dtype in LABEL_TYPES]
     assert all(torch.equal(logits[0], other) for other in logits)

@@ -175,7 +175,7 @@ def test_a_refused_batch_changes_nothing():
 def test_refusals():
     with pytest.raises(ValueError, match="num_classes must be at least 2"):
         CollapseMetrics(1, 4)
-    with pytest.raises(ValueError, match="feature_dim must be at least 1; got 0"):
+    with pytest.raises(ValueError, match="feature_dim must be a whole number, at least 1; got 0"):
         CollapseMetrics(2, 0)
     with pytest.raises(ValueError, match=r"reference_means must be .* = \(3, 4\); got \(4, 3\)"):
         CollapseMetrics(3, 4, reference_means=torch.zeros(4, 3))

@@ -138,12 +138,47 @@ def test_closure_and_training():
 
 
 def test_one_dimensional_parameters_are_refused_with_what_to_do():
-    with pytest.raises(ValueError, match=r"at least two dimensions; got a parameter of shape \(5,\).*bias=False.*affine=False"):
+    with pytest.raises(
+        ValueError, match=r"at least two dimensions, none of them empty; got a parameter of shape \(5,\).*bias=False.*affine=False"
+    ):
         AGD(nn.Linear(3, 5).parameters())
     optimiser = AGD(nn.Linear(3, 5, bias=False).parameters())
     with pytest.raises(ValueError, match="at least two dimensions"):
         optimiser.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    with pytest.raises(TypeError):
+        optimiser.add_param_group({"params": [nn.Parameter(torch.ones(3, 3))], "gain": "large"})
+    with pytest.raises(ValueError, match="none of them empty"):
+        optimiser.add_param_group({"params": [nn.Parameter(torch.ones(3, 0))]})
     assert len(optimiser.param_groups) == 1
+
+
+def test_weights_of_any_memory_layout_are_initialised_and_frozen_ones_left_alone():
+    parameter = nn.Parameter(torch.randn(4, 3, 2, 2).permute(0, 1, 3, 2))
+    frozen = nn.Parameter(torch.randn(4, 4), requires_grad=False)
+    before, frozen_before = parameter.detach().clone(), frozen.clone()
+    optimiser = AGD([parameter, frozen])
+    optimiser.init_weights()
+    assert not torch.equal(parameter, before)
+    weight = parameter.detach()[:, :, 1, 0]
+    torch.testing.assert_close(weight.T @ weight, torch.eye(3) * 4 / 3 / 4, rtol=1e-5, atol=1e-6)
+    assert torch.equal(frozen, frozen_before)
+    parameter.grad = torch.randn_like(parameter)
+    alone = parameter.detach().clone().requires_grad_()
+    alone.grad = parameter.grad.clone()
+    optimiser.step()
+    AGD([alone]).step()
+    torch.testing.assert_close(parameter, alone)
+    assert torch.equal(frozen, frozen_before)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e-8), (torch.float16, 300.0), (torch.bfloat16, 300.0)])
+def test_small_gradients_and_half_precision_move(dtype, size):
+    parameter = nn.Parameter(torch.zeros(300, 300, dtype=dtype))
+    parameter.grad = torch.full_like(parameter, size)
+    AGD([parameter]).step()
+    norm = size * 300
+    eta = math.log1p((math.sqrt(1 + 4 * norm) - 1) / 2)
+    torch.testing.assert_close(parameter.detach().double(), torch.full((300, 300), -eta / 300).double(), rtol=1e-2, atol=0)
 
 
 @pytest.mark.parametrize("gain", [0.0, -1.0, float("nan")])

@@ -116,6 +116,8 @@ class StratifiedBatchSampler(Sampler[list[int]]):
         return position_in_class < np.repeat(share, counts)
 
     def _check(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative; got {self.seed}.")
         if self.num_replicas < 1 or not 0 <= self.rank < self.num_replicas:
             raise ValueError(
                 "rank must be in 0 ... num_replicas - 1, with at least one replica; "

@@ -46,7 +46,8 @@ def nearest_etf(centred_class_means: Tensor, proximal_basis: Tensor | None = Non
     Args:
         centred_class_means: (num_classes, feature_dim), class means minus the global mean, of any scale: they are divided by
             their Frobenius norm. float16 and bfloat16 are computed in float32.
-        proximal_basis: U_prox, (feature_dim, num_classes), held constant.
+        proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution, or another with
+            orthonormal columns.
         proximal_weight: delta, used when there is a proximal point.
 
     Returns:
@@ -70,9 +71,11 @@ def nearest_etf(centred_class_means: Tensor, proximal_basis: Tensor | None = Non
 
 
 def unit_frobenius_norm(matrix: Tensor) -> Tensor:
-    """The matrix divided by its Frobenius norm; a zero matrix stays zero, with zero gradient."""
-    norm = torch.linalg.vector_norm(matrix)
-    return matrix * torch.where(norm > 0, 1 / torch.where(norm > 0, norm, 1.0), 0.0)
+    """The matrix divided by its Frobenius norm, whatever its scale; a zero matrix stays zero, with zero gradient."""
+    largest = matrix.detach().abs().max()
+    scaled = matrix / torch.where(largest > 0, largest, 1.0)
+    norm = torch.linalg.vector_norm(scaled)
+    return scaled * torch.where(norm > 0, 1 / torch.where(norm > 0, norm, 1.0), 0.0)
 
 
 def _check(centred_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from guided_collapse.geometry.polar import SingularFactors, polar_factors, polar_gradient
 from guided_collapse.geometry.simplex import centre_classes
@@ -27,11 +28,19 @@ def nearest_basis(means: Tensor, proximal_basis: Tensor, proximal_weight: float)
 
     Raises:
         ValueError: for NaN or infinite means.
-        NotImplementedError: when it is differentiated twice.
+        NotImplementedError: when it is differentiated twice, or in forward mode.
     """
+    if not torch.compiler.is_compiling() and _has_tangent(means):
+        raise NotImplementedError(
+            "the nearest simplex ETF has a reverse-mode gradient only; got a forward-mode derivative. Use backward()."
+        )
     # The operation takes and gives U' to keep every matrix in one memory layout: transposing costs as much as multiplying.
     transposed_basis, _, values, _ = _solve(means, proximal_basis.T, proximal_weight)
     return transposed_basis.T, values
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def _fits(means: Tensor) -> bool:
@@ -40,21 +49,25 @@ def _fits(means: Tensor) -> bool:
     return feature_dim >= num_classes
 
 
-def _finite_norm(means: Tensor) -> float:
-    norm = float(torch.linalg.vector_norm(means))
-    if not math.isfinite(norm):
+def _magnitude(means: Tensor) -> float:
+    """The largest absolute entry, or 1 if all are zero: dividing by it keeps squares within range, whatever the scale."""
+    lowest, highest = torch.aminmax(means)
+    largest = float(torch.maximum(-lowest, highest))
+    if not math.isfinite(largest):
         raise ValueError("centred_class_means must be finite; got NaN or infinite entries. Look for a diverging loss.")
-    return norm
+    return largest or 1.0
 
 
 @torch.library.custom_op("guided_collapse::nearest_basis", mutates_args=())
 def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with torch.autocast(means.device.type, enabled=False):
-        # X over 2 / (|means| sqrt(C-1)): the polar factor does not depend on the scale. In float64 also for float32 means,
-        # because the projection must leave an exact null direction.
-        pull = proximal_weight * _finite_norm(means) * math.sqrt(len(means) - 1) / 2
-        matrix = means.to(torch.float64, copy=True)
+        # X over 2 / (|means| sqrt(C-1)), with means of magnitude 1: the polar factor does not depend on the scale. In float64 also
+        # for float32 means, because the projection must leave an exact null direction.
+        matrix = means.to(torch.float64, copy=True).div_(_magnitude(means))
+        pull = proximal_weight * float(torch.linalg.vector_norm(matrix)) * math.sqrt(len(means) - 1) / 2
         centre_classes(matrix, out=matrix).add_(proximal, alpha=pull)
+        if not math.isfinite(float(torch.linalg.vector_norm(proximal))):
+            raise ValueError("proximal_basis must be finite; got NaN or infinite entries. Pass the `basis` of an earlier solution.")
         # Without a proximal term nothing stands against the rounding errors of the means themselves.
         relative_floor = 8 * torch.finfo(torch.float64 if proximal_weight > 0 else means.dtype).eps
         if _fits(means):
@@ -89,9 +102,11 @@ def _differentiate(grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tens
             grad_matrix = polar_gradient(grad.T, factors, centre_classes(proximal).T).T.contiguous()
         centre_classes(grad_matrix, out=grad_matrix)
         # What would only rescale the means changes nothing: it gets no gradient.
-        squared_norm = float(torch.linalg.vector_norm(means)) ** 2
-        radial = float(torch.dot(grad_matrix.flatten(), means.flatten())) / squared_norm if squared_norm > 0 else 0.0
-        return grad_matrix.sub_(means, alpha=radial)
+        magnitude = _magnitude(means)
+        scaled = means / magnitude
+        squared_norm = float(torch.linalg.vector_norm(scaled)) ** 2
+        radial = float(torch.dot(grad_matrix.flatten(), scaled.flatten())) / squared_norm if squared_norm > 0 else 0.0
+        return grad_matrix.sub_(scaled, alpha=radial).div_(magnitude)
 
 
 @_differentiate.register_fake

@@ -56,13 +56,22 @@ def frame_scale(num_classes: int) -> float:
 
 def check_num_classes(num_classes: int) -> None:
     """Refuses fewer than two classes."""
+    if not isinstance(num_classes, int):
+        raise ValueError(f"num_classes must be a whole number; got {num_classes!r}.")
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2, one class has nothing to be told from; got num_classes={num_classes}.")
+
+
+def check_feature_dim(feature_dim: int) -> None:
+    """Refuses features without a dimension."""
+    if not isinstance(feature_dim, int) or feature_dim < 1:
+        raise ValueError(f"feature_dim must be a whole number, at least 1; got {feature_dim!r}.")
 
 
 def check_frame_exists(feature_dim: int, num_classes: int) -> None:
     """Refuses sizes for which no simplex ETF exists."""
     check_num_classes(num_classes)
+    check_feature_dim(feature_dim)
     if feature_dim < num_classes - 1:
         raise ValueError(
             "feature_dim must be at least num_classes - 1 for a simplex ETF to exist; "

@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 
 def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, training: bool) -> None:
     """Refuses a batch whose shapes or types do not fit the head.
@@ -14,6 +16,11 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
     Raises:
         ValueError: with the requirement and what was received.
     """
+    if not isinstance(features, Tensor) or not isinstance(labels, Tensor | None):
+        raise ValueError(
+            "features and labels must be torch tensors; "
+            f"got {type(features).__name__} and {type(labels).__name__}. Use torch.as_tensor."
+        )
     if features.ndim != 2 or features.shape[1] != feature_dim:
         raise ValueError(
             f"features must be (num_samples, feature_dim) with feature_dim={feature_dim}; got {tuple(features.shape)}. "
@@ -25,8 +32,8 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
         return
     if labels is None:
         raise ValueError("labels are required in training mode; got None. Pass head(features, labels), or call head.eval() first.")
-    if labels.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
-        raise ValueError(f"labels must be class indices of an integer type; got {labels.dtype}.")
+    if labels.dtype not in LABEL_TYPES:
+        raise ValueError(f"labels must be class indices, int8 to int64 or uint8; got {labels.dtype}. Use labels.long().")
     if labels.shape != features.shape[:1]:
         raise ValueError(
             f"labels must be (num_samples,) = ({features.shape[0]},), one for each row of features; got {tuple(labels.shape)}."
@@ -49,13 +56,18 @@ def checked_values(features: Tensor, labels: Tensor | None, num_classes: int) ->
 # An operation, so that a compiled graph keeps the check: its result is used, and its inside is not traced.
 @torch.library.custom_op("guided_collapse::checked_values", mutates_args=())
 def _checked_values(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    # One pass and no temporary in the good case: what is not finite stays so in the sum.
-    if not math.isfinite(float(features.sum(dtype=torch.float64))):
+    # One pass and no temporary in the good case.
+    lowest, highest = torch.aminmax(features) if features.numel() > 0 else features.new_zeros(2)
+    largest = float(torch.maximum(-lowest, highest))
+    if not math.isfinite(largest):
         bad = int((~torch.isfinite(features)).sum())
         raise ValueError(
             f"features must be finite; got {bad} NaN or infinite entries of {features.numel()} in a batch of {features.shape[0]}. "
-            "Lower the learning rate, or look for a division by zero in the backbone."
+            "Look for a diverging loss, or a division by zero in the backbone."
         )
+    limit = math.sqrt(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max / features.shape[1])
+    if largest > limit:
+        raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
     if labels.numel() > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         raise ValueError(
             f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; "

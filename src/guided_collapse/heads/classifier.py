@@ -26,5 +26,11 @@ class Classifier(nn.Module):
         return logits
 
     def export(self) -> nn.Module:
-        """A copy of the backbone and the exported head, in eval mode: a model that takes inputs alone and needs no labels."""
-        return nn.Sequential(copy.deepcopy(self.backbone), self.head.export()).eval()
+        """A copy of the backbone and the exported head, in eval mode: a model that takes inputs alone and needs no labels.
+
+        The head is exported in the backbone's floating-point type.
+        """
+        backbone = copy.deepcopy(self.backbone)
+        head = self.head.export()
+        dtype = next((parameter.dtype for parameter in backbone.parameters() if parameter.is_floating_point()), None)
+        return nn.Sequential(backbone, head if dtype is None else head.to(dtype)).eval()

@@ -6,9 +6,10 @@ from torch import Tensor
 from guided_collapse.geometry.directions import Direction, frame_basis
 from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.heads.head import Head
+from guided_collapse.heads.snapshot import SinglePrecisionState
 
 
-class FixedETFHead(Head):
+class FixedETFHead(SinglePrecisionState, Head):
     """A simplex ETF that never moves, in the canonical or in a Haar-random direction.
 
     Args:

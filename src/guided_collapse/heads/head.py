@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guided_collapse.geometry.simplex import check_num_classes
+from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values
 from guided_collapse.heads.running_means import RunningMean
 
@@ -19,7 +19,11 @@ class Head(nn.Module, ABC):
 
     logits = (f - f_G) W' with f = temperature h/|h|. The global mean f_G is the batch's in training, with its gradient, and a
     running mean in evaluation, so the logits of a sample never depend on the others in its batch. Everything is computed in
-    float32 or wider, whatever autocast says.
+    float32 or wider, whatever autocast says, and state stays in float32 when a model is turned to half precision.
+
+    Every forward pass in training mode takes in its batch, as with BatchNorm. So keep the head outside activation checkpointing,
+    which would run it twice, and give it batches of several classes: a batch of one class or one sample, once centred, is zero
+    and teaches nothing.
     """
 
     temperature: float | None
@@ -28,8 +32,7 @@ class Head(nn.Module, ABC):
     def __init__(self, feature_dim: int, num_classes: int, *, temperature: float | None, centre: bool) -> None:
         super().__init__()
         check_num_classes(num_classes)
-        if feature_dim < 1:
-            raise ValueError(f"feature_dim must be at least 1; got {feature_dim}.")
+        check_feature_dim(feature_dim)
         if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
             raise ValueError(f"temperature must be a positive, finite number; got {temperature}.")
         self.feature_dim = feature_dim

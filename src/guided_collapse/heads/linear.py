@@ -5,14 +5,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.heads.head import Head
+from guided_collapse.heads.snapshot import snapshot
 
 
 class LinearHead(Head):
     """A learned linear layer.
 
     With `normalise` it is the paper's standard head: features have norm `temperature` and the rows of the weight norm 1. The rows
-    are brought back to norm 1 at every training step and the gradient is the tangent one, so plain gradient descent on the weight
-    is Riemannian gradient descent on a product of spheres. Without it, it is an ordinary linear layer on the features as they are.
+    are brought back to norm 1 at every forward pass in training mode and the gradient is the tangent one, so plain gradient descent
+    on the weight is Riemannian gradient descent on a product of spheres. Without it, it is an ordinary linear layer on the features
+    as they are.
 
     Args:
         feature_dim: d.
@@ -60,7 +62,7 @@ class LinearHead(Head):
             with torch.no_grad():
                 weight.copy_(functional.normalize(weight, dim=1))
             # The copy lets several forward passes share one backward pass: the next one writes to the parameter again.
-            weight = functional.normalize(weight.clone(), dim=1)
+            weight = functional.normalize(snapshot(weight), dim=1)
         bias = None if self.learned_bias is None else self.learned_bias.to(points.dtype)
         return functional.linear(self._centred(points), weight.to(points.dtype), bias)
 

@@ -9,10 +9,10 @@ from guided_collapse.geometry.operations import proximal_point
 from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.heads.head import Head
 from guided_collapse.heads.running_means import RunningClassMeans, RunningMean
-from guided_collapse.heads.snapshot import snapshot
+from guided_collapse.heads.snapshot import SinglePrecisionState, snapshot
 
 
-class NearestETFHead(Head):
+class NearestETFHead(SinglePrecisionState, Head):
     """The simplex ETF nearest to the network's own class means, solved anew at every training step.
 
     It has no parameters: the weight is a function of the features, and with `implicit_gradient` the loss is differentiated through

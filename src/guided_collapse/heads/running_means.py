@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from guided_collapse.geometry.nearest import unit_frobenius_norm
-from guided_collapse.geometry.simplex import check_num_classes
+from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.heads.batch import check_shapes, checked_values, class_totals
-from guided_collapse.heads.snapshot import snapshot
+from guided_collapse.heads.snapshot import SinglePrecisionState, snapshot
 
 GLOBAL_MEAN_MOMENTUM = 0.1
 SMALLEST_STEP_SHARE = 1e-4
@@ -23,7 +23,7 @@ class BatchMeans(NamedTuple):
     """The mean of this batch alone, (feature_dim,)."""
 
 
-class RunningMean(nn.Module):
+class RunningMean(SinglePrecisionState):
     """The running mean of all features: set by the first batch, then moved by a tenth, as BatchNorm does."""
 
     value: Tensor
@@ -42,7 +42,7 @@ class RunningMean(nn.Module):
         self.steps.add_(1)
 
 
-class RunningClassMeans(nn.Module):
+class RunningClassMeans(SinglePrecisionState):
     """Exponential moving average of the centred, normalised class means, over the batches of all processes.
 
     Step t takes the batch with the share a = max(2/(t+1), 1e-4), so its gradient fades as training goes on: the paper's
@@ -57,6 +57,7 @@ class RunningClassMeans(nn.Module):
     def __init__(self, feature_dim: int, num_classes: int) -> None:
         super().__init__()
         check_num_classes(num_classes)
+        check_feature_dim(feature_dim)
         self.feature_dim = feature_dim
         self.num_classes = num_classes
         self.register_buffer("running", torch.zeros(num_classes, feature_dim))

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import check_num_classes
-
-INTEGER_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+from guided_collapse.heads.batch import LABEL_TYPES
 
 
 def check_samples(features: Tensor, labels: Tensor, num_classes: int, *, feature_dim: int | None = None, prefix: str = "") -> None:
@@ -46,8 +45,13 @@ def check_matching(features: Tensor, labels: Tensor, *, prefix: str = "") -> Non
             f"{prefix}features must be a floating-point matrix (num_samples, feature_dim); got shape {tuple(features.shape)} of "
             f"{features.dtype}. Pool or flatten them to one row for each sample."
         )
-    if labels.dtype not in INTEGER_TYPES:
-        raise ValueError(f"{prefix}labels must be class indices of an integer type; got {labels.dtype}. Use labels.long().")
+    if features.shape[1] == 0:
+        raise ValueError(f"{prefix}features must have at least one column; got shape {tuple(features.shape)}.")
+    if labels.dtype not in LABEL_TYPES:
+        raise ValueError(
+            f"{prefix}labels must be class indices of an integer type, int8 to int64 or uint8; got {labels.dtype}. "
+            "Use labels.long()."
+        )
     if labels.shape != features.shape[:1]:
         raise ValueError(
             f"{prefix}labels must be (num_samples,) = ({len(features)},), one for each row of {prefix}features; "

@@ -59,7 +59,7 @@ def measure_collapse(
     """
     check_matching(features, labels)
     if num_classes is None:
-        num_classes = len(weight) if weight is not None else int(labels.max()) + 1 if len(labels) > 0 else 0
+        num_classes = len(weight) if weight is not None else _classes_shown_by(labels)
     check_classifier(weight, bias, num_classes, features.shape[1])
     check_samples(features, labels, num_classes)
     if (test_features is None) != (test_labels is None):
@@ -136,6 +136,19 @@ def collapse_result(
         left_out=left_out(setting, samples, test_samples),
         notes=notes(setting, len(between.values), samples, test_samples),
     )
+
+
+def _classes_shown_by(labels: Tensor) -> int:
+    """The largest label + 1, unless it is so far beyond the number of samples that the labels are no class indices."""
+    if len(labels) == 0:
+        raise ValueError("features must have at least one row; got none. Measure on some data.")
+    largest = int(labels.max())
+    if largest > 1000 + 10 * len(labels):
+        raise ValueError(
+            f"labels must be class indices from 0; got up to {largest} for {len(labels)} samples. "
+            "Number the classes from 0, or pass num_classes."
+        )
+    return largest + 1
 
 
 class _Shares(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from guided_collapse.metrics.capture import Capture
 from guided_collapse.metrics.progress import counted
 from guided_collapse.metrics.result import CollapseResult
-from guided_collapse.metrics.statistics import GlobalMean
+from guided_collapse.metrics.statistics import GlobalMean, check_global_mean
 from guided_collapse.metrics.streaming import CollapseMetrics
 
 Loader = Iterable[Any]
@@ -57,6 +57,7 @@ def collapse_of(
     Raises:
         ValueError: if there is nothing that says where the features are, or for data that do not fit.
     """
+    check_global_mean(global_mean)
     capture = Capture(model, layer, classifier)
     weight, bias = capture.weight, capture.bias
     if num_classes is None:

@@ -53,12 +53,17 @@ class ClassStatistics:
         Raises:
             ValueError: for another kind.
         """
-        if kind not in get_args(GlobalMean):
-            raise ValueError(f"global_mean must be one of {', '.join(get_args(GlobalMean))}; got {kind!r}.")
+        check_global_mean(kind)
         if kind == "classes":
             return self.class_means.mean(dim=0)
         shares = self.counts[self.present].to(torch.float64) / self.num_samples
         return shares @ self.class_means
+
+
+def check_global_mean(kind: GlobalMean) -> None:
+    """Refuses an unknown kind of global mean."""
+    if kind not in get_args(GlobalMean):
+        raise ValueError(f"global_mean must be one of {', '.join(get_args(GlobalMean))}; got {kind!r}.")
 
 
 def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> ClassStatistics:

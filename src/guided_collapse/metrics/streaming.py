@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from guided_collapse.geometry.simplex import check_num_classes
+from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.metrics.checks import check_finite, check_samples
 from guided_collapse.metrics.collapse import collapse_result
 from guided_collapse.metrics.moments import Moments, batch_moments, first_samples, merge, no_moments
@@ -16,7 +16,7 @@ from guided_collapse.metrics.opaque import unwrapped
 from guided_collapse.metrics.result import CollapseResult
 from guided_collapse.metrics.second_pass import SecondPass
 from guided_collapse.metrics.setting import Setting
-from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean, class_statistics
+from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean, check_global_mean, class_statistics
 
 
 class CollapseMetrics(Metric):
@@ -59,8 +59,8 @@ class CollapseMetrics(Metric):
     ) -> None:
         super().__init__()
         check_num_classes(num_classes)
-        if feature_dim < 1:
-            raise ValueError(f"feature_dim must be at least 1; got {feature_dim}.")
+        check_feature_dim(feature_dim)
+        check_global_mean(global_mean)
         self.num_classes = num_classes
         self.feature_dim = feature_dim
         self.keep_features = keep_features

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 class AGD(torch.optim.Optimizer):
     """Automatic gradient descent. All parameters of all groups count as one network's layers.
 
-    Call `init_weights()` once before training: the theory wants semi-orthogonal weights.
+    Call `init_weights()` once before training: the theory wants semi-orthogonal weights. Frozen parameters are left alone and do
+    not count as layers. There is no learning rate for a scheduler to change; to schedule the step, set a group's "gain".
 
     Args:
         params: parameters or parameter groups; a group may have a gain of its own. At least two-dimensional.
@@ -37,7 +38,7 @@ class AGD(torch.optim.Optimizer):
         super().add_param_group(param_group)
         try:
             _check_group(self.param_groups[-1])
-        except ValueError:
+        except Exception:
             del self.param_groups[-1]
             raise
 
@@ -45,11 +46,9 @@ class AGD(torch.optim.Optimizer):
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Makes every position's slice semi-orthogonal, times s_l."""
         for parameter in self._parameters():
-            scale = layer_scale(parameter)
-            slices = parameter.flatten(2) if parameter.ndim > 2 else parameter[:, :, None]
-            for position in range(slices.shape[2]):
-                orthogonal = nn.init.orthogonal_(torch.empty(parameter.shape[:2]), generator=generator)
-                slices[:, :, position].copy_(scale * orthogonal)
+            num_positions = math.prod(parameter.shape[2:])
+            slices = [nn.init.orthogonal_(torch.empty(parameter.shape[:2]), generator=generator) for _ in range(num_positions)]
+            parameter.copy_(layer_scale(parameter) * torch.stack(slices, dim=2).reshape(parameter.shape))
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -64,17 +63,20 @@ class AGD(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        with_gradient = [parameter for parameter in self._parameters() if parameter.grad is not None]
-        if not with_gradient:
-            return loss
-        gains = [group["gain"] for group in self.param_groups for parameter in group["params"] if parameter.grad is not None]
-        automatic_step(
-            with_gradient, [_gradient(parameter) for parameter in with_gradient], gains, num_layers=len(self._parameters())
-        )
+        moving = [
+            (parameter, _dense(parameter.grad), group["gain"])
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad and parameter.grad is not None
+        ]
+        if moving:
+            parameters, gradients, gains = (list(column) for column in zip(*moving, strict=True))
+            automatic_step(parameters, gradients, gains, num_layers=len(self._parameters()))
         return loss
 
     def _parameters(self) -> list[Tensor]:
-        return [parameter for group in self.param_groups for parameter in group["params"]]
+        """The layers: all parameters that are not frozen."""
+        return [parameter for group in self.param_groups for parameter in group["params"] if parameter.requires_grad]
 
 
 def layer_scale(weight: Tensor) -> float:
@@ -89,23 +91,24 @@ def automatic_step(parameters: list[Tensor], gradients: list[Tensor], gains: lis
     norms = [_slice_norms(gradient) for gradient in gradients]
     device = norms[0].device
     summed = torch.stack([(scale * norm.sum()).to(device) for scale, norm in zip(scales, norms, strict=True)]).sum()
-    step_size = torch.log((1 + torch.sqrt(1 + 4 * summed / num_layers)) / 2) / num_layers
+    mean = summed / num_layers
+    # The same logarithm, written so that it does not vanish for small gradients.
+    step_size = torch.log1p(2 * mean / (1 + torch.sqrt(1 + 4 * mean))) / num_layers
     factors = [
         # A slice without gradient does not move.
-        torch.where(norm > 0, gain * scale * step_size.to(norm.device) / norm, 0.0)
-        for gain, scale, norm in zip(gains, scales, norms, strict=True)
+        torch.where(norm > 0, gain * scale * step_size.to(norm.device) / norm, 0.0).to(gradient.dtype)
+        for gain, scale, norm, gradient in zip(gains, scales, norms, gradients, strict=True)
     ]
     torch._foreach_addcmul_(parameters, gradients, factors, value=-1.0)
 
 
 def _slice_norms(gradient: Tensor) -> Tensor:
     """The Frobenius norm of each position's output x input slice, shaped (1, 1, *positions)."""
-    return torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True)
+    dtype = torch.promote_types(gradient.dtype, torch.float32)
+    return torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True, dtype=dtype)
 
 
-def _gradient(parameter: Tensor) -> Tensor:
-    gradient = parameter.grad
-    assert gradient is not None  # the caller has chosen such parameters
+def _dense(gradient: Tensor) -> Tensor:
     if gradient.is_sparse:
         raise ValueError("AGD takes dense gradients; got a sparse one. Use sparse=False in the embedding.")
     return gradient
@@ -115,8 +118,9 @@ def _check_group(group: dict[str, Any]) -> None:
     if not (group["gain"] > 0 and math.isfinite(group["gain"])):
         raise ValueError(f"gain must be a positive, finite number; got {group['gain']}.")
     for parameter in group["params"]:
-        if parameter.ndim < 2:
+        if parameter.ndim < 2 or parameter.numel() == 0:
             raise ValueError(
-                f"AGD trains weights with at least two dimensions; got a parameter of shape {tuple(parameter.shape)}. Build layers "
-                "with bias=False and BatchNorm with affine=False, or give such parameters to another optimiser."
+                "AGD trains weights with at least two dimensions, none of them empty; "
+                f"got a parameter of shape {tuple(parameter.shape)}. Build layers with bias=False and BatchNorm with affine=False, "
+                "or give such parameters to another optimiser."
             )
