@@ -144,8 +144,9 @@ def compare_with_one_svd() -> None:
         means = torch.randn(num_classes, feature_dim) if values is None else (rotation * values.double() @ frame.T).float()
         leaf, grad = means.clone().requires_grad_(), torch.randn(num_classes, feature_dim)
         for delta in (DELTA, 1e-9):
-            unit = unit_frobenius_norm(means)
-            matrix = (2 / (num_classes - 1) ** 0.5 * centre_classes(unit).T + delta * anchor).contiguous()
+            unit = unit_frobenius_norm(means.double())
+            exact = 2 / (num_classes - 1) ** 0.5 * centre_classes(unit).T + delta * anchor
+            matrix = exact.float().contiguous()
 
             def forward(means=means, delta=delta):
                 return nearest_etf(means, anchor, proximal_weight=delta)
@@ -160,7 +161,7 @@ def compare_with_one_svd() -> None:
                     taken.append(median_seconds(run, 1))
             svd, ahead, full = (statistics.median(taken) for taken in times)
             basis = forward().basis.double()
-            product = basis.T @ matrix.double()
+            product = basis.T @ exact
             orthonormality = float((basis.T @ basis - torch.eye(num_classes)).abs().max())
             asymmetry = float((product - product.T).norm() / product.norm())
             times_and_ratios = f"{1e3 * svd:7.0f}ms {ahead / svd:8.2f} {full / svd:10.2f}"

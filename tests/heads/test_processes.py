@@ -1,14 +1,10 @@
 """Two real processes with half the batch each train as one process with the whole batch."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from tests.heads.cases import HEADS, batches, build, train
+from tests.processes import results_of_two_processes
 
 NUM_STEPS = 10
 
@@ -36,21 +32,7 @@ dist.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("processes")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(rank), str(folder / "rendezvous"), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for worker in workers:
-        _, errors = worker.communicate(timeout=150)
-        assert worker.returncode == 0, errors
-    return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
+    return results_of_two_processes(WORKER, tmp_path_factory.mktemp("processes"))
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -1,15 +1,11 @@
 """Two real processes, with uneven shares of the samples, measure as one."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from guided_collapse.metrics.collapse import measure_collapse
 from tests.metrics.cases import case
+from tests.processes import results_of_two_processes
 
 CASES = [("balanced", 0.7), ("imbalanced", 1e-6), ("missing", 0.7)]
 
@@ -58,20 +54,7 @@ def share(labels, rank):
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("processes")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(rank), str(folder / "rendezvous"), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    errors = [worker.communicate(timeout=120)[1][-2000:] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(errors)
-    return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
+    return results_of_two_processes(WORKER, tmp_path_factory.mktemp("processes"))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
