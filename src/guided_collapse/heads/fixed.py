@@ -6,7 +6,7 @@ from torch import Tensor
 from guided_collapse.geometry.directions import Direction, frame_basis
 from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.heads.head import Head
-from guided_collapse.heads.snapshot import SinglePrecisionState
+from guided_collapse.heads.precision import SinglePrecisionState
 
 
 class FixedETFHead(SinglePrecisionState, Head):

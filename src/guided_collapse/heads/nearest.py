@@ -8,8 +8,9 @@ from guided_collapse.geometry.nearest import check_proximal_weight, nearest_etf
 from guided_collapse.geometry.operations import proximal_point
 from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.heads.head import Head
+from guided_collapse.heads.precision import SinglePrecisionState
 from guided_collapse.heads.running_means import RunningClassMeans, RunningMean
-from guided_collapse.heads.snapshot import SinglePrecisionState, snapshot
+from guided_collapse.heads.snapshot import snapshot
 
 
 class NearestETFHead(SinglePrecisionState, Head):

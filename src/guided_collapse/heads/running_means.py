@@ -8,7 +8,8 @@ from torch import Tensor
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.heads.batch import check_shapes, checked_values, class_totals
-from guided_collapse.heads.snapshot import SinglePrecisionState, snapshot
+from guided_collapse.heads.precision import SinglePrecisionState
+from guided_collapse.heads.snapshot import snapshot
 
 GLOBAL_MEAN_MOMENTUM = 0.1
 SMALLEST_STEP_SHARE = 1e-4
