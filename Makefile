@@ -7,10 +7,10 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test check clean
 .DEFAULT_GOAL := test
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: Makefile pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet uv
-	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[paper,onnx,dev]'
+	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[experiments,hub,paper,onnx,tensorboard,dev]'
 	touch $@
 
 demo: $(VENV)/installed ## trains three heads on scikit-learn's digits and prints what came of it
