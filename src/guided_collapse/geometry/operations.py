@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from guided_collapse.geometry.polar import SingularFactors, polar_factors, polar_gradient
+from guided_collapse.geometry.factors import SingularFactors
+from guided_collapse.geometry.polar import polar_factors, polar_gradient
 from guided_collapse.geometry.simplex import centre_classes
 
 
