@@ -1,1 +1,1 @@
-"""Data: stratified batches."""
+"""Data: sources of images, augmentation on whole batches, stratified batches."""

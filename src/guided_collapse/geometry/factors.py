@@ -108,7 +108,9 @@ def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     if float(values.min()) <= negligible or not float(correction.abs().max()) <= CORRECTABLE:
         return None
     known_rotation -= known_rotation @ correction.mul_(values).div_(values[:, None] + values)
-    return _with_remainder(matrix, vanishing, rotation, values, frame, negligible)
+    remainder = vanishing.T @ matrix
+    # Once more than elsewhere, because the frame itself is not corrected.
+    return _with_remainder(_beside(known, remainder), rotation, values, frame, negligible)
 
 
 def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> SingularFactors:
@@ -128,19 +130,28 @@ def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     known = frame[:num_known]
     values = torch.linalg.vector_norm(known, dim=1)
     known.div_(values[:, None])
-    return _with_remainder(matrix, rotation[:, num_known:], single_rotation, values, frame, negligible)
+    return _with_remainder(rotation[:, num_known:].T @ matrix, single_rotation, values, frame, negligible)
 
 
-def _with_remainder(
-    matrix: Tensor, open_rotation: Tensor, rotation: Tensor, values: Tensor, frame: Tensor, negligible: float
-) -> SingularFactors:
-    """The factors when the last columns of the rotation, given in float64, are still to be decomposed among themselves."""
+def _with_remainder(remainder: Tensor, rotation: Tensor, values: Tensor, frame: Tensor, negligible: float) -> SingularFactors:
+    """The factors when the last columns of the rotation and the rows that belong to them are still to be decomposed.
+
+    Args:
+        remainder: Q_n'X for these columns Q_n, in float64.
+        rotation: Q, float32.
+        values: of the first columns only.
+        frame: A, whose last rows are filled in here.
+        negligible: singular values up to this count as 0.
+    """
     num_known = len(values)
-    if num_known == len(matrix):
+    if num_known == len(frame):
         return SingularFactors(rotation, values, frame)
-    known = frame[:num_known]
-    remainder = open_rotation.T @ matrix
-    small = factors_by_gram(remainder.sub_(remainder.float() @ known.T @ known), negligible)
+    small = factors_by_gram(_beside(frame[:num_known], remainder), negligible)
     frame[num_known:] = small.frame
     rotation[:, num_known:] = rotation[:, num_known:] @ small.rotation
     return SingularFactors(rotation, torch.cat([values, small.values]), frame)
+
+
+def _beside(known: Tensor, remainder: Tensor) -> Tensor:
+    """What of the remainder is orthogonal to the known rows of the frame, in place."""
+    return remainder.sub_(remainder.float() @ known.T @ known)

@@ -1,0 +1,47 @@
+"""How many images of 3 x 32 x 32 a second go through flip, padded crop and normalisation, and through a rotation as well.
+
+    python benchmarks/augmentation.py
+
+On one thread and on two: two threads wait for each other at every operation, which costs much on a busy machine.
+"""
+
+import statistics
+import time
+
+import torch
+
+from guided_collapse.data.augmentation import Augmentation, augment, normalise
+from guided_collapse.data.known import KNOWN
+
+BATCH_SIZE = 256
+BATCHES = 40
+REPETITIONS = 5
+CASES = {
+    "flip + crop(4) + normalise": Augmentation(flip=True, crop_padding=4),
+    "flip + crop(4) + rotation(15) + normalise": Augmentation(flip=True, crop_padding=4, rotation=15.0),
+}
+
+
+def images_per_second(augmentation: Augmentation) -> float:
+    known = KNOWN["cifar10"]
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (BATCH_SIZE, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    start = time.perf_counter()
+    for _ in range(BATCHES):
+        normalise(augment(images, augmentation, generator), known.mean, known.std)
+    return BATCHES * BATCH_SIZE / (time.perf_counter() - start)
+
+
+def main() -> None:
+    print(f"torch {torch.__version__}, batches of {BATCH_SIZE}; median of {REPETITIONS} and range")
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        for name, augmentation in CASES.items():
+            images_per_second(augmentation)
+            rates = [images_per_second(augmentation) for _ in range(REPETITIONS)]
+            spread = f"({min(rates):,.0f} to {max(rates):,.0f})"
+            print(f"{num_threads} thread(s), {name}: {statistics.median(rates):,.0f} images/s {spread}")
+
+
+if __name__ == "__main__":
+    main()

