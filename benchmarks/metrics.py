@@ -1,15 +1,27 @@
-"""How quick the metrics are, as ratios within one run: against the usual script, and against one product features' features.
+"""How quick the metrics are, as ratios within one run: against public scripts, and against one product features' features.
 
     OMP_NUM_THREADS=2 python benchmarks/metrics.py
 
-The usual script keeps every sample in a dictionary of lists, one per class, adds up S_W one outer product at a time, takes the
-pseudo-inverse of S_B, and computes NC1, NC2, NC3, NC4 and the cosine margins. `measure_collapse` computes these and all others.
+The scripts are written anew from what these files do, on features that are there already, without model, data and printing:
+
+- the paper's: nc/validate_NC.py and nc/utils.py of github.com/evanmarkou/Guiding-Neural-Collapse (00cdf29). A loop over all samples
+  puts each into a dictionary of class sums and one of lists; S_W class by class from the lists, pinv of S_B for NC1 and of S_T for
+  VCI, an SVD of each class for the numerical rank, the differences to all class means for NC4, margins class by class.
+- the most copied: validate_NC.py of github.com/tding1/Neural-Collapse (0106f93, Zhu et al. 2021). Class sums in the same loop, S_W
+  from one outer product for each sample, pinv of S_B; no VCI, rank, NC4 or margins.
+- the first: the notebook of Papyan, Han and Donoho, as copied in measurements.py of github.com/mariuslindegaard/neuralcollapse-master.
+  Batch by batch and class by class, S_W from a stack of outer products, NC4 sample by sample, svds of S_B; no VCI, rank or margins.
+
+`measure_collapse` computes all that and the rest of its table.
 """
 
 import statistics
 import time
 from collections.abc import Callable
 
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
 import torch
 from torch import Tensor
 
@@ -17,90 +29,179 @@ from guided_collapse.metrics.collapse import measure_collapse
 from guided_collapse.metrics.streaming import CollapseMetrics
 
 SIZES = ((50_000, 512, 10), (20_000, 2048, 1000))
-REPETITIONS = 5
-BATCH_SIZE = 512
+REPETITIONS = 7
+STREAMED_BATCH, SCRIPT_BATCH = 512, 128
 
 
-def usual_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> dict[str, float]:
-    num_classes = len(weight)
-    samples: dict[int, list[Tensor]] = {}
-    for index in range(len(labels)):
-        samples.setdefault(int(labels[index]), []).append(features[index])
-    means = {c: torch.stack(samples[c]).mean(dim=0) for c in samples}
-    centre = features.mean(dim=0)
+def paper_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> dict[str, float]:
+    means: dict[int, Tensor] = {}
+    samples: dict[int, list[np.ndarray]] = {}
+    for some_features, some_labels in batches(features, labels, size=SCRIPT_BATCH):
+        for b in range(len(some_labels)):
+            y = some_labels[b].item()
+            if y not in means:
+                means[y], samples[y] = some_features[b].clone(), [some_features[b].numpy()]
+            else:
+                means[y] += some_features[b]
+                samples[y].append(some_features[b].numpy())
+    for y in means:
+        means[y] /= len(samples[y])
+    all_means, centre = torch.stack([means[y] for y in range(len(weight))]), features.mean(dim=0)
+    disagreements = 0
+    for (some_features,) in batches(features, size=SCRIPT_BATCH):
+        predictions = (some_features @ weight.T + bias).argmax(dim=1)
+        distances = torch.linalg.norm(some_features.unsqueeze(1) - all_means.unsqueeze(0), dim=-1)
+        disagreements += int((distances.argmin(dim=1) != predictions).sum())
     within = torch.zeros(features.shape[1], features.shape[1])
-    for c, rows in samples.items():
-        for row in rows:
-            deviation = row - means[c]
-            within += torch.outer(deviation, deviation)
-    within /= len(labels)
-    between = torch.zeros_like(within)
-    for mean in means.values():
-        between += torch.outer(mean - centre, mean - centre)
-    between /= num_classes
-    target = (torch.eye(num_classes) - 1 / num_classes) / (num_classes - 1) ** 0.5
-    gram = weight @ weight.T
-    dual = weight @ torch.stack([means[c] - centre for c in range(num_classes)]).T
-    all_means = torch.stack([means[c] for c in range(num_classes)])
-    directions = torch.nn.functional.normalize(weight - weight.mean(dim=0), dim=1)
-    disagreements, margins = 0, 0.0
-    for c, rows in samples.items():
-        for row in rows:
-            nearest = int((all_means - row).square().sum(dim=1).argmin())
-            disagreements += int((weight @ row + bias).argmax()) != nearest
-            cosines = directions @ torch.nn.functional.normalize(row - centre, dim=0)
-            own = float(cosines[c])
-            cosines[c] = -2
-            margins += own - float(cosines.max())
-    return {
-        "nc1": float(torch.trace(within @ torch.linalg.pinv(between))) / num_classes,
-        "nc2": float((gram / gram.norm() - target).norm()),
-        "nc3": float((dual / dual.norm() - target).norm()),
+    for y, rows in samples.items():
+        for (part,) in batches(torch.from_numpy(np.array(rows)), size=SCRIPT_BATCH):
+            within += torch.einsum("bi, bj->ij", part - means[y], part - means[y])
+    within = (within / len(labels)).numpy()
+    between = between_classes(means, centre)
+    ranks = []
+    for rows in samples.values():
+        values = scipy.linalg.svd(np.array(rows), compute_uv=False)
+        ranks.append((values.sum() / np.linalg.norm(np.array(rows))) ** 2)
+    directions, margins = weight - weight.mean(dim=0), []
+    for y, rows in samples.items():
+        for (part,) in batches(torch.from_numpy(np.array(rows)), size=SCRIPT_BATCH):
+            points = part - centre
+            cosines = points @ directions.T / (points.norm(dim=1, keepdim=True) * directions.norm(dim=1))
+            others = cosines.clone()
+            others[:, y] = -torch.inf
+            margins.append((cosines[:, y] - others.amax(dim=1)).numpy())
+    rank = min(features.shape[1], len(means) - 1)
+    return frame_metrics(weight, bias, means, centre) | {
+        "nc1": np.trace(within @ scipy.linalg.pinv(between)) / len(means),
+        "vci": 1 - np.trace(scipy.linalg.pinv(within + between) @ between) / rank,
         "nc4": disagreements / len(labels),
-        "mean_cosine_margin": margins / len(labels),
+        "numerical_rank": float(np.mean(ranks)),
+        "mean_cosine_margin": float(np.sort(np.concatenate(margins)).mean()),
     }
 
 
-def stream(features: Tensor, labels: Tensor, num_classes: int) -> CollapseMetrics:
+def most_copied_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> dict[str, float]:
+    means: dict[int, Tensor] = {}
+    for some_features, some_labels in batches(features, labels, size=SCRIPT_BATCH):
+        for b in range(len(some_labels)):
+            y = some_labels[b].item()
+            if y not in means:
+                means[y] = some_features[b].clone()
+            else:
+                means[y] += some_features[b]
+    counts = torch.bincount(labels, minlength=len(weight))
+    for y in means:
+        means[y] /= counts[y]
+    within = torch.zeros(features.shape[1], features.shape[1])
+    for some_features, some_labels in batches(features, labels, size=SCRIPT_BATCH):
+        for b in range(len(some_labels)):
+            y = some_labels[b].item()
+            within += (some_features[b] - means[y]).unsqueeze(1) @ (some_features[b] - means[y]).unsqueeze(0)
+    centre = features.mean(dim=0)
+    inverse = scipy.linalg.pinv(between_classes(means, centre))
+    nc1 = np.trace((within / len(labels)).numpy() @ inverse) / len(means)
+    return frame_metrics(weight, bias, means, centre) | {"nc1": nc1}
+
+
+def first_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> dict[str, float]:
+    num_classes = len(weight)
+    sums, counts = torch.zeros_like(weight), torch.zeros(num_classes, 1)
+    for some_features, some_labels in batches(features, labels, size=SCRIPT_BATCH):
+        for c in range(num_classes):
+            own = some_features[(some_labels == c).nonzero(as_tuple=True)[0]]
+            sums[c] += own.sum(dim=0)
+            counts[c] += len(own)
+    means = sums / counts
+    within, disagreements = torch.zeros(features.shape[1], features.shape[1]), 0
+    for some_features, some_labels in batches(features, labels, size=SCRIPT_BATCH):
+        predictions = (some_features @ weight.T + bias).argmax(dim=1)
+        for c in range(num_classes):
+            indices = (some_labels == c).nonzero(as_tuple=True)[0]
+            if len(indices) == 0:
+                continue
+            own = some_features[indices]
+            deviations = own - means[c]
+            within += torch.matmul(deviations.unsqueeze(-1), deviations.unsqueeze(1)).sum(dim=0)
+            nearest = torch.stack([torch.norm(row - means, dim=1) for row in own]).argmin(dim=1)
+            disagreements += int((nearest != predictions[indices]).sum())
+    centre = means.mean(dim=0)
+    centred = means - centre
+    vectors, values, _ = scipy.sparse.linalg.svds((centred.T @ centred / num_classes).numpy(), k=num_classes - 1)
+    inverse = vectors @ np.diag(1 / values) @ vectors.T
+    nc1 = np.trace((within / len(labels)).numpy() @ inverse) / num_classes
+    return frame_metrics(weight, bias, dict(enumerate(means)), centre) | {"nc1": nc1, "nc4": disagreements / len(labels)}
+
+
+def between_classes(means: dict[int, Tensor], centre: Tensor) -> np.ndarray:
+    between = torch.zeros(len(centre), len(centre))
+    for y in means:
+        between += (means[y] - centre).unsqueeze(1) @ (means[y] - centre).unsqueeze(0)
+    return (between / len(means)).numpy()
+
+
+def frame_metrics(weight: Tensor, bias: Tensor, means: dict[int, Tensor], centre: Tensor) -> dict[str, float]:
+    num_classes = len(weight)
+    target = (torch.eye(num_classes) - 1 / num_classes) / (num_classes - 1) ** 0.5
+    centred = torch.stack([means[y] - centre for y in range(num_classes)])
+    gram, dual = weight @ weight.T, weight @ centred.T
+    variations = [rows.norm(dim=1).std() / rows.norm(dim=1).mean() for rows in (weight, centred)]
+    return {
+        "nc2": float((gram / gram.norm() - target).norm()),
+        "nc3": float((dual / dual.norm() - target).norm()),
+        "bias_collapse": float((weight @ centre + bias).norm()),
+        "equinorm": float((variations[0] - variations[1]).abs()),
+    }
+
+
+def batches(*arrays: Tensor, size: int) -> zip:
+    return zip(*(array.split(size) for array in arrays), strict=True)
+
+
+def stream(features: Tensor, labels: Tensor, num_classes: int) -> None:
     metrics = CollapseMetrics(num_classes, features.shape[1])
-    for some_features, some_labels in zip(features.split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True):
+    for some_features, some_labels in batches(features, labels, size=STREAMED_BATCH):
         metrics.update(some_features, some_labels)
     metrics.compute()
-    return metrics
 
 
-def seconds(run: Callable[[], object], repetitions: int = REPETITIONS) -> float:
-    taken = []
-    for _ in range(repetitions):
-        start = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+def seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def main() -> None:
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, median of {REPETITIONS}; the usual script once")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, median of {REPETITIONS} in turn; the scripts once")
     for num_samples, feature_dim, num_classes in SIZES:
         generator = torch.Generator().manual_seed(0)
         means = torch.randn(num_classes, feature_dim, generator=generator)
         labels = torch.randint(num_classes, (num_samples,), generator=generator)
         features = means[labels] + torch.randn(num_samples, feature_dim, generator=generator)
         weight, bias = means + torch.randn(num_classes, feature_dim, generator=generator), torch.zeros(num_classes)
-        arrays = (features, labels, weight, bias)
-        result = measure_collapse(*arrays)
-        product = seconds(lambda features=features: features.T @ features)
-        ours = seconds(lambda arrays=arrays: measure_collapse(*arrays))
-        streamed = seconds(lambda features=features, labels=labels, c=num_classes: stream(features, labels, c))
+        compare(features, labels, weight, bias)
+
+
+def compare(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> None:
+    result = measure_collapse(features, labels, weight, bias)
+    rounds = [
+        (
+            seconds(lambda: features.T @ features),
+            seconds(lambda: measure_collapse(features, labels, weight, bias)),
+            seconds(lambda: stream(features, labels, len(weight))),
+        )
+        for _ in range(REPETITIONS)
+    ]
+    product, ours, streamed = (statistics.median(times) for times in zip(*rounds, strict=True))
+    print(f"\n{len(features)} x {features.shape[1]}, {len(weight)} classes")
+    print(f"  the product, float32     {product:8.3f} s")
+    print(f"  measure_collapse         {ours:8.3f} s   {ours / product:6.2f} times it")
+    print(f"  CollapseMetrics, pass 1  {streamed:8.3f} s   {streamed / product:6.2f} times it, batches of {STREAMED_BATCH}")
+    for name, script in (("the paper's", paper_script), ("the most copied", most_copied_script), ("the first", first_script)):
         start = time.perf_counter()
-        usual = usual_script(*arrays)
-        script = time.perf_counter() - start
-        print(f"\n{num_samples} x {feature_dim}, {num_classes} classes")
-        print(f"  usual script            {script:8.2f} s   {script / ours:6.1f} times measure_collapse")
-        print(f"  measure_collapse        {ours:8.2f} s   {ours / product:6.2f} times one product features' features")
-        print(f"  CollapseMetrics, pass 1 {streamed:8.2f} s   {streamed / product:6.2f} times it, batches of {BATCH_SIZE}")
-        print(f"  the product, float32    {product:8.2f} s")
-        for name, value in usual.items():
-            print(f"  {name:<20} usual {value:.6g}, ours {getattr(result, name):.6g}")
+        found = script(features, labels, weight, bias)
+        taken = time.perf_counter() - start
+        print(f"  {name + ' script':<24} {taken:8.2f} s   {taken / ours:6.1f} times measure_collapse", flush=True)
+        print("   ", ", ".join(f"{field} {value:.6g} ({getattr(result, field):.6g})" for field, value in found.items()))
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def test_rows_that_sum_to_nearly_zero_are_split_off(sum_of_rows, monkeypatch):
 def test_what_is_too_much_to_correct_is_done_in_double_precision(monkeypatch):
     matrix = matrix_with(SPECTRA["flat"])
     monkeypatch.setattr(room, "CORRECTABLE", 1e-9)
-    assert relative_error(factors_by_gram(matrix, 0.0).polar(), exact_polar(matrix)) < 2e-7
+    assert relative_error(factors_by_gram(matrix, 0.0).polar(), exact_polar(matrix)) < 4e-7
 
 
 @pytest.mark.parametrize("floor", [0.5, 2.0])

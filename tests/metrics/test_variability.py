@@ -7,25 +7,30 @@ from guided_collapse.metrics.statistics import class_statistics
 from guided_collapse.metrics.variability import between_classes, class_distance_normalised_variance, variability_collapse_index
 
 
+def directions(rows, magnitude):
+    return between_classes(rows, rows @ rows.T, torch.tensor(magnitude))
+
+
 @pytest.mark.parametrize("smallest", [0.9, 1e-2, 1e-5, 1e-9])
 def test_directions_of_badly_conditioned_means(smallest):
     left = torch.linalg.qr(torch.cat([torch.ones(5, 1), torch.randn(5, 4)], dim=1).double()).Q[:, 1:]
     right = torch.linalg.qr(torch.randn(8, 4, dtype=torch.float64)).Q
     values = torch.tensor([3.0, 2.0, 1.5, smallest], dtype=torch.float64)
-    found = between_classes(left * values @ right.T, torch.tensor(3.0))
+    found = directions(left * values @ right.T, 3.0)
     torch.testing.assert_close(found.values, values, rtol=1e-6, atol=0)
     torch.testing.assert_close((found.directions * right).sum(dim=0).abs(), torch.ones(4, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
 def test_values_at_rounding_level_are_cut():
     rows = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 1e-17], [0.0, 0.0, 0.0]], dtype=torch.float64)
-    assert len(between_classes(rows, torch.tensor(1.0)).values) == 1
+    assert len(directions(rows, 1.0).values) == 1
 
 
 def test_means_that_nearly_coincide_keep_their_distance():
     gap = 1e-9
     features = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 1 + gap], [2.0, 1 + gap], [9.0, 9.0], [11.0, 9.0]], dtype=torch.float64)
-    found = class_distance_normalised_variance(class_statistics(features, torch.tensor([0, 0, 1, 1, 2, 2]), 3))
+    statistics = class_statistics(features, torch.tensor([0, 0, 1, 1, 2, 2]), 3)
+    found = class_distance_normalised_variance(statistics, statistics.class_means @ statistics.class_means.T)
     distance = ((1 + gap) - 1) ** 2
     assert found == pytest.approx((2 / (2 * distance) + 2 / (2 * (81 + 64)) * 2) / 3, rel=1e-6)
 
@@ -34,7 +39,7 @@ def test_index_without_scatter_in_some_directions():
     # Scatter in a direction in which the means do not differ, and none elsewhere: collapsed, as far as classes go.
     features = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
     statistics = class_statistics(features, torch.tensor([0, 0, 1, 1]), 2)
-    between = between_classes(statistics.class_means, torch.tensor(1.0))
+    between = directions(statistics.class_means, 1.0)
     assert 0 <= variability_collapse_index(statistics, between) < 1e-12
     broken = class_statistics(features, torch.tensor([0, 0, 1, 1]), 2)
     broken.scatter[0, 0] = -5.0

@@ -91,30 +91,32 @@ def collapse_result(
     statistics, means, weight = setting.statistics, setting.centred_class_means, setting.measured_weight
     num_classes, feature_dim = len(statistics.counts), means.shape[1]
     known_weight = None if weight is None else weight[statistics.present]
-    between = between_classes(means, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
+    gram, weight_gram = means @ means.T, None if weight is None else weight @ weight.T
+    between = between_classes(means, gram, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
+    cdnv = class_distance_normalised_variance(statistics, gram)
     if len(between.values) == 0:
         # What is left is rounding error, whose shape must not be taken for that of the means.
-        means = torch.zeros_like(means)
+        means, gram = torch.zeros_like(means), torch.zeros_like(gram)
     mean_equinorm = norm_variation(means)
     ranks = statistics.numerical_ranks
     seen, test = _shares(setting, samples), _shares(setting, test_samples)
     return CollapseResult(
         nc1=variability_collapse(statistics, between),
-        nc2=None if weight is None else simplex_deviation(weight @ weight.T),
-        nc2_means=simplex_deviation(means @ means.T),
+        nc2=None if weight_gram is None else simplex_deviation(weight_gram),
+        nc2_means=simplex_deviation(gram),
         nc3=None if known_weight is None else simplex_deviation(known_weight @ means.T),
         nc4=seen.disagreement,
         bias_collapse=None if setting.centre_logits is None else float(torch.linalg.vector_norm(setting.centre_logits)),
         weight_equinorm=None if weight is None else norm_variation(weight),
         mean_equinorm=mean_equinorm,
         equinorm=None if known_weight is None else abs(norm_variation(known_weight) - mean_equinorm),
-        weight_equiangularity=None if weight is None else angle_deviation(weight),
-        mean_equiangularity=angle_deviation(means),
-        etf_distance=nearest_frame_distance(means) if frame_exists(setting) else None,
+        weight_equiangularity=None if weight_gram is None else angle_deviation(weight_gram),
+        mean_equiangularity=angle_deviation(gram),
+        etf_distance=nearest_frame_distance(gram) if frame_exists(setting) else None,
         mean_cosine_margin=seen.mean_margin,
         ideal_cosine_margin=num_classes / (num_classes - 1),
         cosine_margins=None if samples is None or weight is None else samples.margins.sort().values,
-        cdnv=class_distance_normalised_variance(statistics),
+        cdnv=cdnv,
         vci=variability_collapse_index(statistics, between),
         trace_ratio=trace_ratio(statistics, means),
         numerical_rank=None if ranks is None else float(ranks.mean()),

@@ -25,26 +25,29 @@ def norm_variation(rows: Tensor) -> float:
     return float(norms.std() / norms.mean())
 
 
-def angle_deviation(rows: Tensor) -> float:
-    """The mean over pairs of rows of |cos + 1/(C-1)|: 0 for rows with the angles of a simplex ETF; NaN if a row is zero."""
-    units = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
-    cosines = (units @ units.T)[first, second]
-    return float((cosines + 1 / (len(rows) - 1)).abs().mean())
+def angle_deviation(gram: Tensor) -> float:
+    """The mean over pairs of rows of |cos + 1/(C-1)|: 0 for rows with the angles of a simplex ETF; NaN if a row is zero.
+
+    Args:
+        gram: the inner products of the rows, (num_classes, num_classes), float64.
+    """
+    norms = gram.diagonal().sqrt()
+    first, second = torch.triu_indices(len(gram), len(gram), offset=1, device=gram.device)
+    cosines = (gram / norms / norms[:, None])[first, second]
+    return float((cosines + 1 / (len(gram) - 1)).abs().mean())
 
 
-def nearest_frame_distance(centred_class_means: Tensor) -> float:
-    """The squared distance of the centred class means, at unit norm, to the nearest simplex ETF: 2 - 2 |H~ P|_* / sqrt(C-1).
+def nearest_frame_distance(gram: Tensor) -> float:
+    """The squared distance of class means, centred and at unit norm, to the nearest simplex ETF: 2 - 2 |H~ P|_* / sqrt(C-1).
 
     |.|_* is the nuclear norm; P has a null direction, so the last singular value is rounding error and left out. NaN if the means
     are all zero. A simplex ETF exists only for feature_dim >= num_classes - 1.
 
     Args:
-        centred_class_means: (num_classes, feature_dim), of any scale.
+        gram: the inner products of the class means, of any scale, (num_classes, num_classes), float64.
     """
-    num_classes, norm = len(centred_class_means), torch.linalg.vector_norm(centred_class_means)
-    if not bool(norm > 0):
+    num_classes, square = len(gram), gram.diagonal().sum()
+    if not bool(square > 0):
         return math.nan
-    means = centre_classes(centred_class_means / norm)
-    values = torch.linalg.eigvalsh(means @ means.T)[1:].clamp(min=0).sqrt()
+    values = torch.linalg.eigvalsh(centre_classes(centre_classes(gram / square).T))[1:].clamp(min=0).sqrt()
     return max(0.0, float(2 - 2 * values.sum() / math.sqrt(num_classes - 1)))

@@ -5,12 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.metrics.decisions import centred_points
+from guided_collapse.metrics.precision import product_dtype
 from guided_collapse.metrics.setting import Setting
 from guided_collapse.metrics.statistics import chunk_rows
-
-SAFE_IN_FLOAT32 = (1e-20, 1e20)
-"""Sizes of inner products between which neither overflow nor underflow is near."""
 
 
 class SampleCounts(NamedTuple):
@@ -45,8 +43,9 @@ def count_samples(setting: Setting, features: Tensor, labels: Tensor) -> SampleC
     """
     labels = labels.to(setting.device, torch.int64)
     rows = chunk_rows(features.shape[1])
-    chunks = zip(torch.split(features, rows), torch.split(labels, rows), strict=True)
-    parts = [_count_chunk(setting, *chunk) for chunk in chunks]
+    chunks = zip(torch.split(features.detach(), rows), torch.split(labels, rows), strict=True)
+    with torch.autocast(setting.device.type, enabled=False):
+        parts = [_count_chunk(setting, *chunk) for chunk in chunks]
     return SampleCounts(
         num_samples=torch.stack([part.num_samples for part in parts]).sum(),
         centre_correct=torch.stack([part.centre_correct for part in parts]).sum(),
@@ -57,44 +56,23 @@ def count_samples(setting: Setting, features: Tensor, labels: Tensor) -> SampleC
 
 
 def _count_chunk(setting: Setting, features: Tensor, labels: Tensor) -> SampleCounts:
-    dtype = torch.promote_types(features.dtype, torch.float32)
-    points = features.detach().to(setting.centre) - setting.centre
-    means = setting.centred_class_means
-    # |h - mu_c|^2 is |h - mu_G|^2, the same for all classes, minus twice this.
-    _, nearest = _scores(points, means, -means.square().sum(dim=1) / 2, dtype)
-    nearest = setting.statistics.present[nearest]
+    points = centred_points(features.to(setting.device), setting.centre, product_dtype(features.dtype))
+    centres = setting.centre_scores
+    nearest = setting.statistics.present[centres.largest(centres.products(points), points)]
     number, centre_correct = labels.new_tensor(len(labels)), (nearest == labels).sum()
-    if setting.exact_weight is None or setting.centre_logits is None:
-        return SampleCounts(number, centre_correct, torch.zeros_like(number), torch.zeros_like(number), points.new_empty(0))
-    # <w_j, h> + b_j is <w_j - w_G, h - mu_G> + (W mu_G + b)_j plus what is the same for all j.
-    weight = centre_classes(setting.exact_weight)
-    products, predictions = _scores(points, weight, setting.centre_logits, dtype)
-    margins = _margins(products, points, weight, labels)
+    classes = setting.class_scores
+    if classes is None:
+        return SampleCounts(number, centre_correct, torch.zeros_like(number), torch.zeros_like(number), points.norms.new_empty(0))
+    products = classes.products(points)
+    predictions = classes.largest(products, points)
+    margins = _margins(products, classes.norms, points.norms, labels)
     return SampleCounts(number, centre_correct, (predictions == labels).sum(), (predictions != nearest).sum(), margins)
 
 
-def _scores(points: Tensor, rows: Tensor, offsets: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The products points @ rows' in `dtype`, and argmax_j (points @ rows' + offsets)_j as float64 finds it."""
-    sizes = torch.linalg.vector_norm(points, dim=1) * torch.linalg.vector_norm(rows, dim=1).max() + offsets.abs().max()
-    if not SAFE_IN_FLOAT32[0] < float(sizes.max()) < SAFE_IN_FLOAT32[1]:
-        dtype = torch.float64
-    products = points.to(dtype) @ rows.to(dtype).T
-    scores = products + offsets.to(dtype)
-    if dtype == torch.float64:
-        return products, scores.argmax(dim=1)
-    best, indices = scores.topk(2, dim=1)
-    # A bound on the rounding error of the difference of two scores, whatever the order of summation.
-    doubtful = best[:, 0] - best[:, 1] <= (points.shape[1] + 4) * torch.finfo(dtype).eps * sizes
-    winners = indices[:, 0]
-    if bool(doubtful.any()):
-        winners[doubtful] = (points[doubtful] @ rows.T + offsets).argmax(dim=1)
-    return products, winners
-
-
-def _margins(products: Tensor, points: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+def _margins(products: Tensor, weight_norms: Tensor, norms: Tensor, labels: Tensor) -> Tensor:
     """The cosine margins that are defined, float64; overwrites `products`."""
-    cosines = products.div_(torch.linalg.vector_norm(weight, dim=1).to(products.dtype))
+    cosines = products.div_(weight_norms.to(products.dtype))
     own = cosines.gather(1, labels[:, None]).squeeze(1)
     others = cosines.scatter_(1, labels[:, None], -torch.inf).amax(dim=1)
-    margins = (own - others).to(torch.float64) / torch.linalg.vector_norm(points, dim=1)
+    margins = (own - others).to(torch.float64) / norms
     return margins[torch.isfinite(margins)]

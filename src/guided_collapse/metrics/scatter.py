@@ -12,12 +12,16 @@ def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
     blocks. `symmetrised` fills in the rest once, when the sum is complete.
 
     Args:
-        scatter: (feature_dim, feature_dim).
-        rows: (num_rows, feature_dim), of the same dtype.
+        scatter: (feature_dim, feature_dim), float64.
+        rows: (num_rows, feature_dim), whose products are taken in their own precision.
     """
     width = -(-len(scatter) // COLUMN_BLOCKS)
     for start in range(0, len(scatter), width):
-        scatter[start : start + width, start:].addmm_(rows[:, start : start + width].T, rows[:, start:])
+        block, left, right = scatter[start : start + width, start:], rows[:, start : start + width].T, rows[:, start:]
+        if rows.dtype == scatter.dtype:
+            block.addmm_(left, right)
+        else:
+            block.add_(left @ right)
 
 
 def symmetrised(scatter: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from guided_collapse.geometry.simplex import centre_classes
 from guided_collapse.metrics.checks import check_classifier
+from guided_collapse.metrics.decisions import LinearScores
 from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean
 
 
@@ -62,6 +63,19 @@ class Setting:
             return None
         logits = self.exact_weight @ self.centre
         return logits if self.bias is None else logits + self.bias.detach().to(logits)
+
+    @cached_property
+    def centre_scores(self) -> LinearScores:
+        """Of h - mu_G, largest for the nearest class mean: |h - mu_c|^2 is |h - mu_G|^2, the same for all c, minus twice these."""
+        means = self.centred_class_means
+        return LinearScores(means, -means.square().sum(dim=1) / 2)
+
+    @cached_property
+    def class_scores(self) -> LinearScores | None:
+        """Of h - mu_G, largest for the predicted class: <w_j - w_G, h - mu_G> + (W mu_G + b)_j, the logits up to a common term."""
+        if self.exact_weight is None or self.centre_logits is None:
+            return None
+        return LinearScores(centre_classes(self.exact_weight), self.centre_logits)
 
     @property
     def device(self) -> torch.device:

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from guided_collapse.metrics.checks import check_enough_classes
-from guided_collapse.metrics.rank import numerical_rank
-from guided_collapse.metrics.scatter import add_outer_products, symmetrised
+from guided_collapse.metrics.precision import product_dtype
+from guided_collapse.metrics.scatter import symmetrised
+from guided_collapse.metrics.within import add_large_class, add_small_classes
 
 GlobalMean = Literal["samples", "classes"]
 
 CHUNK_ENTRIES = 2**20
-"""How many float64 entries are worked on at a time: 8 MB, so that they stay near the processor."""
+"""How many entries are worked on at a time: 4 MB in float32, so that they stay near the processor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class ClassStatistics:
     """sum over the samples of a class of |h - mu_c|^2, (num_present,), float64."""
     numerical_ranks: Tensor | None = None
     """(num_present,), float64; None where the features of a class were never together."""
+    rounding: float = torch.finfo(torch.float64).eps
+    """The relative rounding error of the outer products in `scatter`."""
 
     @property
     def present(self) -> Tensor:
@@ -67,7 +70,10 @@ def check_global_mean(kind: GlobalMean) -> None:
 
 
 def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> ClassStatistics:
-    """The statistics of features that are all at hand, in two passes: means, then deviations from them, in float64.
+    """The statistics of features that are all at hand, from deviations from the class means.
+
+    Outer products of deviations are taken in the features' own precision, at least float32, and summed up in float64: of float32
+    features the scatter has six correct digits, also where they are collapsed.
 
     Args:
         features: (num_samples, feature_dim), finite.
@@ -80,31 +86,26 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
     labels = labels.to(torch.int64)
     counts = torch.bincount(labels, minlength=num_classes)
     check_enough_classes(counts)
-    present = counts.nonzero().flatten()
-    means = _class_sums(features, labels, num_classes)[present] / counts[present, None]
-    scatter = means.new_zeros(features.shape[1], features.shape[1])
-    class_scatter, ranks = means.new_empty(len(present)), means.new_empty(len(present))
-    samples = torch.split(torch.argsort(labels, stable=True), counts[present].tolist())
-    position = 0
-    for group in _groups([len(indices) for indices in samples], features.shape[1]):
-        classes = slice(position, position + group)
-        class_scatter[classes], ranks[classes] = _add_classes(scatter, features, samples[classes], means[classes])
-        position += group
-    return ClassStatistics(counts, means, symmetrised(scatter), class_scatter, ranks)
+    features, feature_dim = features.detach(), features.shape[1]
+    buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim)
+    scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=features.device)
+    samples = torch.split(torch.argsort(labels, stable=True), counts[counts > 0].tolist())
+    found, position = [], 0
+    with torch.autocast(features.device.type, enabled=False):
+        for group in _groups([len(indices) for indices in samples], feature_dim):
+            some, position = samples[position : position + group], position + group
+            if len(some[0]) >= feature_dim:
+                found.append(add_large_class(scatter, features, some[0], buffer))
+            else:
+                found.append(add_small_classes(scatter, features, some, buffer))
+    means, class_scatter, ranks = (torch.cat(parts) for parts in zip(*found, strict=True))
+    rounding = torch.finfo(product_dtype(features.dtype)).eps
+    return ClassStatistics(counts, means, symmetrised(scatter), class_scatter, ranks, rounding)
 
 
 def chunk_rows(feature_dim: int) -> int:
-    """How many samples are worked on at a time."""
-    return max(1, CHUNK_ENTRIES // feature_dim)
-
-
-def _class_sums(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """(num_classes, feature_dim), float64."""
-    sums = torch.zeros(num_classes, features.shape[1], dtype=torch.float64, device=features.device)
-    rows = chunk_rows(features.shape[1])
-    for some_features, some_labels in zip(torch.split(features, rows), torch.split(labels, rows), strict=True):
-        sums.index_add_(0, some_labels, some_features.to(torch.float64))
-    return sums
+    """How many samples are worked on at a time: so many that their outer products cost more than adding these to the others."""
+    return max(feature_dim, CHUNK_ENTRIES // feature_dim)
 
 
 def _groups(sizes: list[int], feature_dim: int) -> Iterator[int]:
@@ -120,27 +121,3 @@ def _groups(sizes: list[int], feature_dim: int) -> Iterator[int]:
             classes, rows = 0, 0
     if classes > 0:
         yield classes
-
-
-def _add_classes(scatter: Tensor, features: Tensor, samples: tuple[Tensor, ...], means: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds the scatter of a group of classes to `scatter`; returns each one's squared deviations and numerical rank."""
-    if len(samples[0]) >= features.shape[1]:
-        return _add_large_class(scatter, features, samples[0], means[0])
-    deviations = features[torch.cat(samples)].to(torch.float64)
-    pieces = torch.split(deviations, [len(indices) for indices in samples])
-    squares, ranks = torch.empty_like(means[:, 0]), torch.empty_like(means[:, 0])
-    for position, (piece, mean) in enumerate(zip(pieces, means, strict=True)):
-        ranks[position] = numerical_rank(piece @ piece.T)
-        squares[position] = piece.sub_(mean).square().sum()
-    add_outer_products(scatter, deviations)
-    return squares, ranks
-
-
-def _add_large_class(scatter: Tensor, features: Tensor, indices: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for one class of at least feature_dim samples, whose own scatter is the smaller Gram matrix."""
-    own_scatter = torch.zeros_like(scatter)
-    for some in torch.split(indices, chunk_rows(len(mean))):
-        add_outer_products(own_scatter, features[some].to(torch.float64).sub_(mean))
-    scatter += own_scatter
-    gram = torch.addr(symmetrised(own_scatter), mean, mean, alpha=len(indices))
-    return own_scatter.diagonal().sum(), numerical_rank(gram)

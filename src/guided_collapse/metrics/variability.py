@@ -23,7 +23,7 @@ class BetweenClasses(NamedTuple):
     """The positive singular values of the centred class means, (rank,), largest first."""
 
 
-def between_classes(centred_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
+def between_classes(centred_class_means: Tensor, gram: Tensor, magnitude: Tensor) -> BetweenClasses:
     """The singular directions of the centred class means, cut at rank C-1.
 
     Centring takes one dimension away, so S_B has rank C-1 at most, and what is left of the last singular value is rounding error
@@ -32,13 +32,14 @@ def between_classes(centred_class_means: Tensor, magnitude: Tensor) -> BetweenCl
 
     Args:
         centred_class_means: mu_c - mu_G, (num_classes, feature_dim), float64.
+        gram: their inner products, (num_classes, num_classes).
         magnitude: the largest norm of a class mean before centring, a scalar.
     """
     num_classes, feature_dim = centred_class_means.shape
     most = min(num_classes - 1, feature_dim)
     floor = 4 * math.sqrt(num_classes) * EPSILON * magnitude
     # The Gram matrix is several times quicker than an SVD, and as good while no eigenvalue is small against the largest.
-    squares, vectors = torch.linalg.eigh(centred_class_means @ centred_class_means.T)
+    squares, vectors = torch.linalg.eigh(gram)
     squares, vectors = squares.flip(0)[:most], vectors.flip(1)[:, :most]
     if bool(squares[-1] > EIGENVALUE_FLOOR * squares[0]) and bool(squares[-1].clamp(min=0).sqrt() > floor):
         values = squares.sqrt()
@@ -56,7 +57,7 @@ def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -
     """
     if len(between.values) == 0:
         return math.nan
-    within = (between.directions * (statistics.scatter @ between.directions)).sum(dim=0)
+    within = (between.directions * (statistics.scatter @ between.directions)).sum(dim=0).clamp(min=0)
     return float((within / between.values.square()).sum()) / statistics.num_samples
 
 
@@ -73,9 +74,13 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     trace = within.diagonal().sum()
     if rank == 0 or bool(trace == 0):
         return (most - rank) / most
-    within.diagonal().add_(8 * EPSILON * trace)
-    factor, failed = torch.linalg.cholesky_ex(within)
-    if bool(failed):
+    # Products in float32 can leave a matrix without scatter in some direction indefinite at their own rounding level, no higher.
+    for ridge in (EPSILON, statistics.rounding):
+        within.diagonal().add_(8 * ridge * trace)
+        factor, failed = torch.linalg.cholesky_ex(within)
+        if not bool(failed):
+            break
+    else:
         return math.nan
     spread = between.directions * (between.values / math.sqrt(num_classes))
     whitened = torch.linalg.solve_triangular(factor, spread, upper=False)
@@ -89,23 +94,25 @@ def trace_ratio(statistics: ClassStatistics, centred_class_means: Tensor) -> flo
     return float(within / centred_class_means.square().sum(dim=1).mean())
 
 
-def class_distance_normalised_variance(statistics: ClassStatistics) -> float:
+def class_distance_normalised_variance(statistics: ClassStatistics, gram: Tensor) -> float:
     """CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
 
     Infinite or NaN if two class means coincide.
+
+    Args:
+        statistics: of the classes.
+        gram: the inner products of the class means relative to any common point, (num_present, num_present), float64.
     """
     variances = statistics.class_scatter / statistics.counts[statistics.present]
     first, second = torch.triu_indices(len(variances), len(variances), offset=1, device=variances.device)
-    distances = _squared_distances(statistics.class_means)[first, second]
+    distances = _squared_distances(statistics.class_means, gram)[first, second]
     return float(((variances[first] + variances[second]) / (2 * distances)).mean())
 
 
-def _squared_distances(rows: Tensor) -> Tensor:
-    """|r_i - r_j|^2 for all pairs of rows: by a matrix product, and directly for pairs so close that it would cancel."""
-    rows = rows - rows.mean(dim=0)
-    products = rows @ rows.T
-    sizes = products.diagonal()[:, None] + products.diagonal()
-    distances = sizes - 2 * products
+def _squared_distances(rows: Tensor, gram: Tensor) -> Tensor:
+    """|r_i - r_j|^2 for all pairs of rows: from their inner products, and directly for pairs so close that these would cancel."""
+    sizes = gram.diagonal()[:, None] + gram.diagonal()
+    distances = sizes - 2 * gram
     close_pairs = (distances <= DISTANCE_FLOOR * sizes).triu(1).nonzero()
     for close in torch.split(close_pairs, CLOSE_PAIRS_AT_ONCE):
         first, second = close.T
