@@ -3,7 +3,8 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -11,35 +12,168 @@ from guided_collapse.metrics.collapse import measure_collapse
 from guided_collapse.metrics.files import read_arrays
 from guided_collapse.metrics.statistics import GlobalMean
 
-DONE, WRONG_REQUEST = 0, 2
+DONE, FAILED, WRONG_REQUEST = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0 done, 2 the request was wrong.
+    """Runs one command and returns its exit status: 0 done, 1 something failed on the way, 2 the request was wrong.
 
     Args:
         arguments: None takes those of the process.
     """
     parser = argparse.ArgumentParser(prog="guided-collapse", description="Classifier heads at the nearest simplex ETF.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    add_measure(commands)
-    request = parser.parse_args(arguments)
+    for add in (add_list, add_train, add_compare, add_resume, add_data, add_export, add_measure):
+        add(commands)
+    request, flags = parser.parse_known_args(arguments)
+    if flags and not request.takes_flags:
+        parser.error(f"unrecognised arguments: {' '.join(flags)}")
+    request.flags = flags
+    warnings.showwarning = _show_warning
     try:
         status: int = request.run(request)
-    except (ValueError, MemoryError, RuntimeError) as error:
+    except (ValueError, MemoryError, RuntimeError, OSError, ImportError) as error:
         print(f"guided-collapse: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_REQUEST
+    except KeyboardInterrupt:
+        print("guided-collapse: interrupted; what was done is kept.", file=sys.stderr)
+        return FAILED
     return status
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"guided-collapse: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _add(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    summary: str,
+    description: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    takes_flags: bool = False,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=summary, description=description, add_help=not takes_flags)
+    parser.set_defaults(run=run, takes_flags=takes_flags)
+    return parser
+
+
+def add_list(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `list`."""
+    _add(commands, "list", "the experiments and the heads", "Prints the names of all experiments and heads.", list_names)
+
+
+def list_names(_: argparse.Namespace) -> int:
+    """Prints the names of experiments and heads."""
+    from guided_collapse.experiments.presets import PRESETS
+    from guided_collapse.training.configuration import HEADS
+
+    for name, configuration in PRESETS.items():
+        what = f"{configuration.backbone}, {configuration.epochs} epochs, batch {configuration.batch_size}"
+        print(f"{name:20} {configuration.data:15} {what}")
+    print(f"\nheads: {', '.join(HEADS)}")
+    return DONE
+
+
+def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `train [PRESET]`."""
+    parser = _add(commands, "train", "one run", "Trains one head with one seed.", train_one, takes_flags=True)
+    parser.add_argument("preset", nargs="?", metavar="PRESET")
+
+
+def train_one(request: argparse.Namespace) -> int:
+    """Trains one configuration, from where it is."""
+    from guided_collapse.experiments.requests import train_request
+    from guided_collapse.training.loop import train
+
+    wanted = train_request(request.preset, request.flags)
+    run = train(wanted.configuration, wanted.placement)
+    print(run.path)
+    return DONE
+
+
+def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `compare [PRESET]`."""
+    summary = "several heads over several seeds"
+    parser = _add(commands, "compare", summary, "Trains every head with every seed.", compare_heads, takes_flags=True)
+    parser.add_argument("preset", nargs="?", metavar="PRESET")
+
+
+def compare_heads(request: argparse.Namespace) -> int:
+    """Runs the grid and prints its table."""
+    from guided_collapse.experiments.compare import compare, comparison_table
+    from guided_collapse.experiments.requests import compare_request
+
+    wanted = compare_request(request.preset, request.flags)
+    comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement)
+    if comparison.finished:
+        print(comparison_table(comparison))
+    for run, reason in comparison.failed:
+        print(f"failed: {run.path}: {reason}", file=sys.stderr)
+    return FAILED if comparison.failed else DONE
+
+
+def add_resume(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `resume RUN_DIR`."""
+    parser = _add(
+        commands, "resume", "goes on with a run", "Goes on with a run from its last checkpoint.", resume, takes_flags=True
+    )
+    parser.add_argument("run_folder", nargs="?", metavar="RUN_DIR", type=Path)
+
+
+def resume(request: argparse.Namespace) -> int:
+    """Goes on with a run."""
+    from guided_collapse.experiments.requests import resume_request
+    from guided_collapse.training.loop import train
+
+    wanted = resume_request(request.run_folder, request.flags)
+    train(wanted.configuration, wanted.placement)
+    print(request.run_folder)
+    return DONE
+
+
+def add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `data NAME`."""
+    description = "Fetches a data set or says how to get it, checks it, and says where it is."
+    parser = _add(commands, "data", "gets a data set", description, fetch_data)
+    parser.add_argument("name", metavar="NAME", help="digits, mnist, fashion-mnist, cifar10, cifar100, stl10 or imagenet")
+    parser.add_argument("--data-root", type=Path, help="the folder of all data sets")
+
+
+def fetch_data(request: argparse.Namespace) -> int:
+    """Fetches a data set."""
+    from guided_collapse.data.fetch import fetch
+
+    print(fetch(request.name, root=request.data_root))
+    return DONE
+
+
+def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `export RUN_DIR --to FILE`."""
+    description = "Writes the inference model of a finished run: images from 0 to 1 in, logits out, in stock operations."
+    parser = _add(commands, "export", "the inference model of a run", description, export)
+    parser.add_argument("run_folder", metavar="RUN_DIR", type=Path)
+    parser.add_argument("--to", metavar="FILE", type=Path, required=True, help="ends in .onnx, .pt2 or .safetensors")
+
+
+def export(request: argparse.Namespace) -> int:
+    """Writes the inference model of a run."""
+    from guided_collapse.training.export import export_run
+    from guided_collapse.training.run import RunFolder
+
+    export_run(RunFolder(request.run_folder), request.to)
+    print(request.to)
+    return DONE
 
 
 def add_measure(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command `measure FILE`."""
-    parser = commands.add_parser(
-        "measure",
-        help="how collapsed features are, from a file",
-        description="Prints the neural-collapse metrics of the arrays features (N, d) and labels (N,) in FILE, and of "
-        "weight (C, d), bias (C,), test_features and test_labels if it has them.",
+    description = (
+        "Prints the neural-collapse metrics of the arrays features (N, d) and labels (N,) in FILE, and of "
+        "weight (C, d), bias (C,), test_features and test_labels if it has them."
     )
+    parser = _add(commands, "measure", "how collapsed features are, from a file", description, measure)
     parser.add_argument("file", metavar="FILE", type=Path, help="an .npz or .safetensors file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--margins", action="store_true", help="with --json: all sorted cosine margins too")
@@ -53,7 +187,6 @@ def add_measure(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="the global mean is that of the samples (default) or of the class means",
     )
     parser.add_argument("--centre-weight", action="store_true", help="centre the weights before NC2, NC3, equinorm and angles")
-    parser.set_defaults(run=measure)
 
 
 def measure(request: argparse.Namespace) -> int:

@@ -75,8 +75,8 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     if rank == 0 or bool(trace == 0):
         return (most - rank) / most
     # Products in float32 can leave a matrix without scatter in some direction indefinite at their own rounding level, no higher.
-    for ridge in (EPSILON, statistics.rounding):
-        within.diagonal().add_(8 * ridge * trace)
+    for ridge in (8 * EPSILON, statistics.rounding, 8 * statistics.rounding):
+        within.diagonal().add_(ridge * trace)
         factor, failed = torch.linalg.cholesky_ex(within)
         if not bool(failed):
             break

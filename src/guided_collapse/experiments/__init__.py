@@ -1,0 +1,1 @@
+"""The presets, and comparisons of heads over seeds."""

@@ -1,0 +1,109 @@
+"""Heads against each other over seeds."""
+
+import statistics
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from guided_collapse.training.configuration import Configuration, HeadName
+from guided_collapse.training.loop import train
+from guided_collapse.training.placement import Placement
+from guided_collapse.training.run import RunFolder
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs that finished, and runs that failed with the reason."""
+
+    finished: tuple[RunFolder, ...]
+    failed: tuple[tuple[RunFolder, str], ...]
+
+
+def compare(
+    configuration: Configuration,
+    heads: Sequence[HeadName],
+    seeds: Sequence[int],
+    placement: Placement,
+) -> Comparison:
+    """Runs every head with every seed; what is finished is skipped, what was begun is resumed, and a failure stops only its run.
+
+    Args:
+        configuration: what all runs share.
+        heads: names of heads.
+        seeds: seeds, each used for every head.
+        placement: where to run. With several processes each run is a command of its own.
+    """
+    finished: list[RunFolder] = []
+    failed: list[tuple[RunFolder, str]] = []
+    # Seeds outside, so that an interrupted comparison still has something to compare.
+    for seed in dict.fromkeys(seeds):
+        for head in dict.fromkeys(heads):
+            wanted = replace(configuration, head=head, seed=seed).resolved()
+            run = RunFolder.of(wanted, placement.out)
+            try:
+                if placement.processes == 1:
+                    train(wanted, placement)
+                else:
+                    _train_in_a_command(wanted, placement)
+                finished.append(run)
+            except Exception as error:
+                warnings.warn(f"{run.path} failed: {error}", RuntimeWarning, stacklevel=2)
+                failed.append((run, f"{type(error).__name__}: {error}"))
+    return Comparison(tuple(finished), tuple(failed))
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """Median and range over seeds at the end of training, for each head."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for run in comparison.finished:
+        facts = run.facts()
+        last = run.records(until=facts["configuration"]["epochs"])[-1]
+        of_head = values.setdefault(facts["head"], {})
+        for part, name, heading, factor in COLUMNS:
+            value = last.get(part, {}).get(name)
+            if value is not None:
+                of_head.setdefault(heading, []).append(factor * value)
+    headings = [heading for *_, heading, _ in COLUMNS if any(heading in of_head for of_head in values.values())]
+    rows = [["head", "seeds", *headings]]
+    for head, of_head in values.items():
+        count = str(max(len(entries) for entries in of_head.values()))
+        rows.append([head, count, *(_median_and_range(of_head.get(heading, [])) for heading in headings)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+COLUMNS = (
+    ("train", "top1", "train acc %", 100.0),
+    ("test", "top1", "test acc %", 100.0),
+    ("train", "loss", "train loss", 1.0),
+    ("train", "nc1", "NC1", 1.0),
+    ("train", "mean_cosine_margin", "margin", 1.0),
+)
+
+
+def _median_and_range(entries: Sequence[float]) -> str:
+    if not entries:
+        return "-"
+    median, lowest, highest = (f"{value:.4g}" for value in (statistics.median(entries), min(entries), max(entries)))
+    return median if len(entries) == 1 else f"{median} ({lowest} to {highest})"
+
+
+def _train_in_a_command(configuration: Configuration, placement: Placement) -> None:
+    """A process of its own, which Fabric may start copies of."""
+    command = [sys.executable, "-m", "guided_collapse.cli", "train", *_flags(configuration), *_flags(placement)]
+    done = subprocess.run(command, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"its command ended with status {done.returncode}")
+
+
+def _flags(values: Configuration | Placement) -> list[str]:
+    flags: list[str] = []
+    for field in fields(values):
+        name, value = field.name.replace("_", "-"), getattr(values, field.name)
+        if isinstance(value, bool):
+            flags.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            flags += [f"--{name}", str(value)]
+    return flags

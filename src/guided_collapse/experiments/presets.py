@@ -1,0 +1,102 @@
+"""One named configuration for each experiment of the paper, and ours for a CPU.
+
+The paper gives batch size, epochs and optimiser, and says that images are flipped, rotated and cropped at random, but not by how
+much: the padding of 4 pixels (an eighth of the image) and the 15 degrees are ours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from guided_collapse.training.configuration import Configuration
+
+
+def _unconstrained(num_classes: int, feature_dim: int, num_samples: int) -> Configuration:
+    return Configuration(
+        experiment=f"ufm-{num_classes}",
+        data="unconstrained",
+        backbone="unconstrained",
+        num_classes=num_classes,
+        feature_dim=feature_dim,
+        num_samples=num_samples,
+        batch_size=num_samples,
+        epochs=2000,
+        measure_every=10,
+    )
+
+
+_TURNED: Mapping[str, Any] = {"flip": True, "rotation": 15.0}
+_SMALL = Configuration("", data="cifar10", backbone="resnet18", stem="imagenet", crop_padding=4, **_TURNED)
+_VGG = replace(_SMALL, backbone="vgg13", stem=None)
+_LARGER: Mapping[str, Any] = {"data": "stl10", "crop_padding": 12}
+
+_CONFIGURATIONS = (
+    _unconstrained(10, 512, 1000),
+    _unconstrained(100, 1024, 5000),
+    _unconstrained(200, 1024, 5000),
+    _unconstrained(1000, 1024, 10_000),
+    replace(_SMALL, experiment="cifar10-resnet18"),
+    replace(_VGG, experiment="cifar10-vgg13"),
+    replace(_SMALL, experiment="cifar100-resnet50", data="cifar100", backbone="resnet50"),
+    replace(_VGG, experiment="cifar100-vgg13", data="cifar100"),
+    replace(_SMALL, experiment="stl10-resnet50", backbone="resnet50", **_LARGER),
+    replace(_VGG, experiment="stl10-vgg13", **_LARGER),
+    Configuration(
+        "imagenet-resnet50",
+        data="imagenet",
+        backbone="resnet50",
+        stem="imagenet",
+        crop_size=224,
+        random_resized=True,
+        **_TURNED,
+    ),
+    Configuration("digits", data="digits", backbone="small", batch_size=128, epochs=20),
+    Configuration("fashion-mnist", data="fashion-mnist", backbone="small", flip=True, crop_padding=2, epochs=20),
+    Configuration(
+        "cifar10-small",
+        data="cifar10",
+        backbone="resnet18",
+        stem="imagenet",
+        width=0.5,
+        flip=True,
+        crop_padding=4,
+        epochs=30,
+    ),
+)
+
+PRESETS: Mapping[str, Configuration] = {configuration.experiment: configuration for configuration in _CONFIGURATIONS}
+
+OWN_IMAGES = Configuration(
+    "images",
+    data="",
+    backbone="resnet18",
+    stem="imagenet",
+    affine=True,
+    optimiser="sgd",
+    batch_size=64,
+    epochs=30,
+    flip=True,
+    random_resized=True,
+)
+"""Where a user's own class folders start from: the usual recipe for photographs."""
+
+DESCRIPTIONS: Mapping[str, str] = {
+    "ufm": "unconstrained features, the paper's",
+    "digits": "scikit-learn's 8x8 digits, seconds on a CPU",
+    "fashion-mnist": "small network, minutes on a CPU",
+    "cifar10-small": "ResNet-18 of half width, minutes an epoch on a CPU at most",
+}
+
+
+def preset(name: str) -> Configuration:
+    """The configuration of that name.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest ones.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    near = get_close_matches(name, PRESETS, n=3, cutoff=0.4)
+    guess = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise ValueError(f"an experiment must be one of {', '.join(PRESETS)}; got {name!r}.{guess}")

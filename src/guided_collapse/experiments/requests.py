@@ -1,0 +1,110 @@
+"""What the commands `train`, `compare` and `resume` are asked for, from flags that are the fields of the configuration."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import tyro
+
+from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
+from guided_collapse.training.configuration import HEADS, Configuration, HeadName, check_choice
+from guided_collapse.training.placement import Placement
+from guided_collapse.training.run import RunFolder
+
+Request = TypeVar("Request")
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """One run."""
+
+    configuration: Configuration
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """Every head with every seed."""
+
+    configuration: Configuration
+    placement: Placement
+    heads: tuple[HeadName, ...] = ("standard", "fixed", "implicit")
+    """Heads to compare."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds, each used for every head."""
+
+
+def train_request(name: str | None, flags: Sequence[str]) -> TrainRequest:
+    """What `train [PRESET] FLAGS` asks for.
+
+    Raises:
+        ValueError: for an unknown preset or head, or neither preset nor data.
+    """
+    return _parsed(TrainRequest, TrainRequest(_starting_point(name, flags), Placement()), "train", name, flags)
+
+
+def compare_request(name: str | None, flags: Sequence[str]) -> CompareRequest:
+    """What `compare [PRESET] FLAGS` asks for.
+
+    Raises:
+        ValueError: for an unknown preset or head, or a single head or seed.
+    """
+    for flag, instead in (("--head", "--heads"), ("--seed", "--seeds")):
+        if any(given == flag or given.startswith(f"{flag}=") for given in flags):
+            raise ValueError(f"compare takes {instead}, with one or more values; got {flag}.")
+    return _parsed(CompareRequest, CompareRequest(_starting_point(name, flags), Placement()), "compare", name, flags)
+
+
+def resume_request(folder: Path | None, flags: Sequence[str]) -> TrainRequest:
+    """What `resume RUN_DIR FLAGS` asks for: the configuration that is there, wherever it is to run.
+
+    Raises:
+        ValueError: for a folder that is not that of a run, or has been moved out of its place.
+    """
+    placement = _parsed(Placement, Placement(), "resume", "RUN_DIR", flags)
+    if folder is None:
+        raise ValueError("resume needs the folder of a run; got none. Usage: guided-collapse resume RUN_DIR")
+    facts = RunFolder(folder).facts()
+    configuration = Configuration.from_dict(facts["configuration"])
+    out = folder.resolve().parents[2]
+    if RunFolder.of(configuration, out).path != folder.resolve():
+        raise ValueError(
+            f"a run is in a folder <experiment>/<head>/seed-<k>, here {RunFolder.of(configuration, Path()).path}; "
+            f"got {folder}. Move it back to such a place."
+        )
+    return TrainRequest(configuration, replace(placement, out=out))
+
+
+def _starting_point(name: str | None, flags: Sequence[str]) -> Configuration:
+    """The preset, or for a user's own images the recipe for them."""
+    _check_heads(flags)
+    if name is not None:
+        return preset(name)
+    if any(flag == "--data" or flag.startswith("--data=") for flag in flags) or _asks_for_help(flags):
+        return OWN_IMAGES
+    raise ValueError(f"name an experiment ({', '.join(PRESETS)}), or give --data FOLDER with your own images.")
+
+
+def _check_heads(flags: Sequence[str]) -> None:
+    """Refuses unknown heads before the flags are parsed, with the nearest names."""
+    values: list[str] = []
+    collecting = False
+    for flag in flags:
+        name, equals, value = flag.partition("=")
+        if flag.startswith("-"):
+            collecting = name in ("--head", "--heads")
+            values += [value] if collecting and equals else []
+        elif collecting:
+            values.append(flag)
+    for value in values:
+        check_choice("the head", value, HEADS)
+
+
+def _asks_for_help(flags: Sequence[str]) -> bool:
+    return "--help" in flags or "-h" in flags
+
+
+def _parsed(kind: type[Request], default: Request, command: str, name: str | None, flags: Sequence[str]) -> Request:
+    prog = f"guided-collapse {command} {name or ''}".rstrip()
+    return tyro.cli(kind, prog=prog, default=default, args=list(flags), config=(tyro.conf.OmitArgPrefixes,))

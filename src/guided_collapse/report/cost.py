@@ -1,0 +1,63 @@
+"""What heads cost, as `guided-collapse cost` recorded it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from guided_collapse.report.fields import RecordError, number_field, object_field, read_object, text_field
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """Milliseconds of one step of a head, and megabytes at its peak; None where it was not measured."""
+
+    head: str
+    forward_ms: float | None
+    backward_ms: float | None
+    peak_mb: float | None
+    note: str | None
+
+
+@dataclass(frozen=True)
+class CostRecord:
+    """The costs of several heads in one experiment."""
+
+    path: Path
+    experiment: str
+    rows: tuple[HeadCost, ...]
+    versions: Mapping[str, Any]
+    hardware: Mapping[str, Any]
+
+
+def read_cost(path: Path) -> CostRecord:
+    """The costs in a file.
+
+    Raises:
+        RecordError: if the file is no such record.
+    """
+    record = read_object(path)
+    rows = record.get("rows")
+    if record.get("format") != FORMAT or record.get("kind") != "cost" or not isinstance(rows, list):
+        raise RecordError(f"{path.name} must be a record of costs, with format {FORMAT}, kind cost and rows")
+    return CostRecord(
+        path=path,
+        experiment=text_field(record, "experiment"),
+        rows=tuple(_row(row) for row in rows),
+        versions=object_field(record, "versions"),
+        hardware=object_field(record, "hardware"),
+    )
+
+
+def _row(row: object) -> HeadCost:
+    if not isinstance(row, dict):
+        raise RecordError(f"a row of costs must be an object; got {row!r}")
+    return HeadCost(
+        head=text_field(row, "head"),
+        forward_ms=number_field(row, "forward_ms"),
+        backward_ms=number_field(row, "backward_ms"),
+        peak_mb=number_field(row, "peak_mb"),
+        note=None if row.get("note") is None else text_field(row, "note"),
+    )

@@ -1,0 +1,67 @@
+"""How heads are named, ordered and told apart: by colour, dash and marker, so that none is needed alone.
+
+The colours are those of Okabe and Ito, made for colour-blind readers, some darkened for a white ground.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Look:
+    """A colour on light and on dark ground, a dash of plotly and of matplotlib, a marker of plotly and of matplotlib."""
+
+    light: str
+    dark: str
+    dash: str
+    print_dash: str | tuple[int, tuple[int, ...]]
+    marker: str
+    print_marker: str
+
+
+LOOKS = (
+    Look("#0072b2", "#3d9bd6", "solid", "-", "circle", "o"),
+    Look("#d55e00", "#e8762b", "dash", "--", "square", "s"),
+    Look("#00805d", "#00b488", "longdash", (0, (8, 2)), "diamond", "D"),
+    Look("#a3477f", "#cc79a7", "dashdot", "-.", "triangle-up", "^"),
+    Look("#8f6a00", "#f0c02a", "dot", ":", "x", "X"),
+    Look("#2f86b8", "#56b4e9", "longdashdot", (0, (8, 2, 1, 2)), "triangle-down", "v"),
+    Look("#3c3c3c", "#e6e6e6", "5px,2px,1px,2px,1px,2px", (0, (5, 2, 1, 2, 1, 2)), "star", "*"),
+)
+
+# The known heads: their place in LOOKS, the name in print and the letter of the paper's cost figure.
+KNOWN = {
+    "standard": (0, "Standard", "S"),
+    "standard-unnormalised": (5, "Standard, unnormalised", "Su"),
+    "fixed": (1, "Fixed ETF", "F"),
+    "fixed-random": (4, "Fixed ETF, random", "Fr"),
+    "implicit": (2, "Implicit ETF", "I"),
+    "implicit-detached": (3, "Implicit ETF, no gradient", "Id"),
+    "implicit-lagged": (6, "Implicit ETF, lagged", "Il"),
+}
+
+
+def in_order(heads: Iterable[str]) -> list[str]:
+    """Each head once: the known ones first, in their order, then the others by name."""
+    found = set(heads)
+    return [head for head in KNOWN if head in found] + sorted(found - set(KNOWN))
+
+
+def looks_of(heads: Iterable[str]) -> dict[str, Look]:
+    """A look for each head: always the same one for a known head, what is left for the others."""
+    order = in_order(heads)
+    taken = {KNOWN[head][0] for head in order if head in KNOWN}
+    free = [look for place, look in enumerate(LOOKS) if place not in taken] or list(LOOKS)
+    others = [head for head in order if head not in KNOWN]
+    looks = {head: LOOKS[KNOWN[head][0]] for head in order if head in KNOWN}
+    return looks | {head: free[place % len(free)] for place, head in enumerate(others)}
+
+
+def label(head: str) -> str:
+    """The name in print."""
+    return KNOWN[head][1] if head in KNOWN else head
+
+
+def letter(head: str) -> str:
+    """The letter of the paper's notation S/F, S/B ...; the name of a head that has none."""
+    return KNOWN[head][2] if head in KNOWN else head

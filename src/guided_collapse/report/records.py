@@ -1,0 +1,78 @@
+"""Every record below some folders."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from guided_collapse.report.cost import CostRecord, read_cost
+from guided_collapse.report.fields import RecordError
+from guided_collapse.report.run import Run, State, read_run
+
+# Of two records of the same seed the better one is kept.
+RANK: dict[State, int] = {"finished": 0, "unfinished": 1, "failed": 2}
+
+
+@dataclass(frozen=True)
+class Records:
+    """Runs and costs, and in words what was found and could not be used."""
+
+    runs: tuple[Run, ...]
+    costs: tuple[CostRecord, ...]
+    skipped: tuple[str, ...]
+
+
+def read_records(paths: Sequence[Path]) -> Records:
+    """All runs and costs below the paths, each folder once.
+
+    What cannot be used is named, with a warning, and left out.
+
+    Raises:
+        ValueError: if there are no paths, a path does not exist, or nothing is left.
+    """
+    if not paths:
+        raise ValueError("a report needs at least one folder with runs; got none.")
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"a report is made from folders with runs; there is no {path}.")
+    runs: list[Run] = []
+    costs: list[CostRecord] = []
+    skipped: list[str] = []
+    for file in _find(paths, "config.json"):
+        try:
+            runs.append(read_run(file.parent))
+            skipped += [f"{file.parent}: {problem}" for problem in runs[-1].problems]
+        except RecordError as error:
+            skipped.append(f"{file.parent}: {error}")
+    for file in _find(paths, "cost.json"):
+        try:
+            costs.append(read_cost(file))
+        except RecordError as error:
+            skipped.append(f"{file.parent}: {error}")
+    kept = _one_per_seed(runs, skipped)
+    for message in skipped:
+        warnings.warn(f"left out of the report: {message}", stacklevel=2)
+    if not kept and not costs:
+        named = ", ".join(map(str, paths))
+        reason = f"{len(skipped)} could not be used, the first is {skipped[0]}" if skipped else "none was found"
+        raise ValueError(f"a report needs at least one run (a folder with a config.json) below {named}; {reason}.")
+    return Records(tuple(kept), tuple(costs), tuple(skipped))
+
+
+def _find(paths: Iterable[Path], name: str) -> list[Path]:
+    """Files of that name below the paths, sorted in each, every one once."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        for file in sorted(path.rglob(name)):
+            if file.is_file():
+                found.setdefault(file.resolve(), file)
+    return list(found.values())
+
+
+def _one_per_seed(runs: Sequence[Run], skipped: list[str]) -> list[Run]:
+    kept: dict[tuple[str, str, int], Run] = {}
+    for run in sorted(runs, key=lambda run: RANK[run.state]):
+        first = kept.setdefault((run.experiment, run.head, run.seed), run)
+        if first is not run:
+            skipped.append(f"{run.folder}: the same experiment, head and seed as {first.folder}, which is shown")
+    return sorted(kept.values(), key=lambda run: (run.experiment, run.head, run.seed))

@@ -1,0 +1,89 @@
+"""Median and range over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from guided_collapse.report.epochs import Floats, Integers
+from guided_collapse.report.quantities import Quantity
+from guided_collapse.report.run import Run
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median over seeds, the lowest, the highest, and over how many seeds; in the units that are shown."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Median, lowest and highest over seeds at each x, (num_points,) each, and of how many seeds each is."""
+
+    x: Floats
+    median: Floats
+    low: Floats
+    high: Floats
+    count: Integers
+
+
+@dataclass(frozen=True)
+class AtEpoch:
+    """The spread at an epoch, and the epoch that each run's value is from."""
+
+    spread: Spread
+    epochs: tuple[int, ...]
+
+
+def spread(values: Sequence[float] | Floats) -> Spread:
+    """Median and range of at least one value; an infinite value stands for what never happened."""
+    return Spread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values))
+
+
+def curve_over(x: Floats, values: Floats) -> Curve | None:
+    """Median and range over the rows of (num_runs, num_points) values, where there are any; None if there are none.
+
+    NaN stands for a value that was not measured. At each point the runs that have a value count, so a run that is shorter than the
+    others counts as far as it goes.
+    """
+    known = ~np.isnan(values)
+    some = known.any(axis=0)
+    if not some.any():
+        return None
+    values = values[:, some]
+    return Curve(
+        x[some], np.nanmedian(values, axis=0), np.nanmin(values, axis=0), np.nanmax(values, axis=0), known.sum(axis=0)[some]
+    )
+
+
+def over_seeds(runs: Sequence[Run], quantity: Quantity) -> Curve | None:
+    """A quantity of several runs over epochs; None if none has measured it."""
+    epochs = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(run.epochs.numbers for run in runs)]))
+    values = np.full((len(runs), len(epochs)), np.nan)
+    for row, run in enumerate(runs):
+        columns = np.searchsorted(epochs, run.epochs.numbers)
+        values[row, columns] = run.epochs.of(quantity.split, quantity.name) * quantity.factor
+    return curve_over(epochs.astype(np.float64), values)
+
+
+def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None) -> AtEpoch | None:
+    """A quantity at an epoch: of each run the last measurement at or before it; None if there is none.
+
+    Args:
+        runs: over which the median is taken; those without such a measurement do not count.
+        quantity: what is shown.
+        epoch: None takes the last measurement of each run.
+    """
+    values, epochs = [], []
+    for run in runs:
+        measured = run.epochs.of(quantity.split, quantity.name)
+        usable = ~np.isnan(measured) & (run.epochs.numbers <= (np.inf if epoch is None else epoch))
+        if usable.any():
+            last = int(np.flatnonzero(usable)[-1])
+            values.append(float(measured[last]) * quantity.factor)
+            epochs.append(int(run.epochs.numbers[last]))
+    return AtEpoch(spread(values), tuple(epochs)) if values else None

@@ -1,0 +1,1 @@
+"""Configuration, the loop, checkpoints, records."""

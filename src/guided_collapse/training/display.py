@@ -1,0 +1,78 @@
+"""What a user sees while a run goes on."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+REFRESH_SECONDS = 0.2
+
+
+class Display:
+    """A progress bar on a terminal, or one line for each measurement.
+
+    Args:
+        title: what runs.
+        total_steps: steps of the whole run.
+        done_steps: those done before a resume.
+        quiet: lines instead of a bar.
+        silent: nothing at all: another process shows it.
+    """
+
+    def __init__(self, title: str, total_steps: int, done_steps: int, *, quiet: bool, silent: bool) -> None:
+        self.title, self.silent = title, silent
+        self.lines = quiet or not sys.stderr.isatty()
+        self.next_refresh = 0.0
+        self.seen_images, self.started = 0, time.perf_counter()
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=silent or self.lines,
+        )
+        self.bar = self.progress.add_task(title, total=total_steps, completed=done_steps, numbers="")
+
+    def __enter__(self) -> "Display":
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.progress.stop()
+
+    def step(self, images: int) -> bool:
+        """Counts a step; whether it is time to show numbers, which are not free to get."""
+        self.seen_images += images
+        self.progress.advance(self.bar)
+        now = time.perf_counter()
+        if self.silent or self.lines or now < self.next_refresh:
+            return False
+        self.next_refresh = now + REFRESH_SECONDS
+        return True
+
+    def show(self, epoch: int, loss: float, top1: float) -> None:
+        """Shows the numbers of the epoch so far."""
+        rate = self.seen_images / (time.perf_counter() - self.started)
+        numbers = f"epoch {epoch}  loss {loss:.4f}  acc {top1:.1%}  {rate:,.0f}/s"
+        self.progress.update(self.bar, numbers=numbers)
+
+    def measured(self, record: dict[str, Any]) -> None:
+        """Says what a measurement found."""
+        if self.silent:
+            return
+        parts = [f"{self.title}: epoch {record['epoch']}"]
+        for name in ("train", "test"):
+            if name in record:
+                parts.append(f"{name} loss {record[name]['loss']:.4f} acc {record[name]['top1']:.2%}")
+        if record["train"].get("nc1") is not None:
+            parts.append(f"NC1 {record['train']['nc1']:.3g}")
+        line = "  ".join(parts)
+        if self.lines:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self.progress.console.print(line, highlight=False)

@@ -1,0 +1,59 @@
+"""What a run ran on."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    return {
+        "guided_collapse": metadata.version("guided-collapse"),
+        "python": platform.python_version(),
+        **{name.replace("-", "_"): metadata.version(name) for name in PACKAGES},
+    }
+
+
+def commit() -> str | None:
+    """The commit of this package's checkout, with a plus if files have been changed since; None for an installed package."""
+    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(folder), *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", str(Path(__file__))) is None:
+        return None
+    revision = git("rev-parse", "HEAD")
+    return None if revision is None else revision + ("+" if git("status", "--porcelain", "--", str(folder.parent)) else "")
+
+
+def hardware(device: torch.device, processes: int) -> dict[str, str | int]:
+    """The processor, its cores, and the devices used."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {
+        "cpu": _processor(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "devices": name,
+        "processes": processes,
+    }
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        for line in information.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

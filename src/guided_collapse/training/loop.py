@@ -1,0 +1,250 @@
+"""The training loop."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.metrics.bound import cross_entropy_lower_bound
+from guided_collapse.training import environment, randomness
+from guided_collapse.training.checkpoint import PREVIOUS, load_checkpoint, save_checkpoint
+from guided_collapse.training.configuration import Configuration
+from guided_collapse.training.curves import Curves
+from guided_collapse.training.display import Display
+from guided_collapse.training.files import written_whole
+from guided_collapse.training.heads import build_head, protocol_differences
+from guided_collapse.training.measure import Measurement, measure
+from guided_collapse.training.optimisers import build_optimiser, set_learning_rate
+from guided_collapse.training.placement import Placement
+from guided_collapse.training.run import Record, RunFolder
+from guided_collapse.training.tasks import Share, Task, build_task
+from guided_collapse.training.trace import Trace
+
+ALWAYS_MEASURED = 10  # first epochs
+
+
+def train(configuration: Configuration, placement: Placement) -> RunFolder:
+    """Runs the configuration from where it is: from the beginning, from its last checkpoint, or not at all if it is finished.
+
+    Args:
+        configuration: what to run.
+        placement: where to run it.
+
+    Returns:
+        The folder of the finished run.
+
+    Raises:
+        MissingData: if the data are not there.
+        ValueError: for a configuration that does not fit the data, or a folder with a run of another one.
+    """
+    configuration = configuration.resolved()
+    run = RunFolder.of(configuration, placement.out)
+    run.prepare(configuration)
+    if run.is_finished:
+        return run
+    task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
+    fabric = Fabric(
+        accelerator=placement.accelerator,
+        devices=placement.devices,
+        num_nodes=placement.nodes,
+        strategy="ddp" if placement.processes > 1 else placement.strategy,
+        precision=configuration.precision,
+    )
+    fabric.launch()
+    try:
+        _Training(configuration, placement, run, task, fabric).run_to_the_end()
+    except Exception as error:
+        if fabric.is_global_zero:
+            run.write_failure(error)
+        raise
+    return run
+
+
+def build_model(configuration: Configuration, task: Task) -> Classifier:
+    """The untrained model; heads of one seed share the backbone's initial weights."""
+    seed = configuration.seed
+    backbone = task.backbone(randomness.generator(seed, randomness.BACKBONE))
+    head = build_head(configuration, backbone.feature_dim, task.num_classes, randomness.generator(seed, randomness.HEAD))
+    return Classifier(backbone, head)
+
+
+@dataclass
+class _Running:
+    """Loss and accuracy as seen while training, over this process's samples."""
+
+    loss: Tensor
+    correct: Tensor
+    samples: int = 0
+
+    @classmethod
+    def start(cls, device: torch.device) -> "_Running":
+        return cls(torch.zeros((), device=device), torch.zeros((), dtype=torch.int64, device=device))
+
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        self.loss += loss.detach() * len(labels)
+        self.correct += (logits.detach().argmax(dim=1) == labels).sum()
+        self.samples += len(labels)
+
+    def averages(self) -> tuple[float, float]:
+        return float(self.loss) / self.samples, int(self.correct) / self.samples
+
+
+class _Training:
+    """One run in one process."""
+
+    def __init__(self, configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
+        self.configuration, self.placement, self.run, self.task, self.fabric = configuration, placement, run, task, fabric
+        self.share = Share(fabric.global_rank, fabric.world_size, fabric.device)
+        self.classifier = build_model(configuration, task)
+        if fabric.world_size > 1 and fabric.device.type == "cuda":
+            self.classifier = nn.SyncBatchNorm.convert_sync_batchnorm(self.classifier)  # type: ignore[no-untyped-call]
+        source = randomness.generator(configuration.seed, randomness.OPTIMISER)
+        optimiser = build_optimiser(configuration, self.classifier.parameters(), source)
+        self.model, self.optimiser = fabric.setup(self.classifier, optimiser)
+        self.records: list[Record] = []
+        self.trace = Trace() if configuration.trace else None
+        self.finished_epochs = 0
+        self.margins: Measurement | None = None
+
+    def run_to_the_end(self) -> None:
+        """Resumes, trains, and writes the finished model."""
+        self._resume()
+        if self.fabric.is_global_zero:
+            self.run.write_config(self.configuration, self._facts())
+        steps = self.task.steps_per_epoch()
+        title = f"{self.configuration.experiment} {self.configuration.head} seed {self.configuration.seed}"
+        curves = Curves(self.run.path if self.placement.tensorboard and self.fabric.is_global_zero else None)
+        last_saved = time.monotonic()
+        with (
+            curves,
+            Display(
+                title,
+                steps * self.configuration.epochs,
+                steps * self.finished_epochs,
+                quiet=self.placement.quiet,
+                silent=not self.fabric.is_global_zero,
+            ) as display,
+        ):
+            for epoch in range(self.finished_epochs + 1, self.configuration.epochs + 1):
+                record = self._train_epoch(epoch, steps, display)
+                if self._is_measured(epoch):
+                    self._measure(record)
+                    display.measured(record)
+                curves.add(record)
+                self.records.append(record)
+                self.finished_epochs = epoch
+                if epoch == self.configuration.epochs or time.monotonic() - last_saved >= self.placement.checkpoint_seconds:
+                    self._save()
+                    last_saved = time.monotonic()
+        self._finish()
+
+    def _train_epoch(self, epoch: int, steps: int, display: Display) -> Record:
+        self.model.train()
+        start = time.perf_counter()
+        running = _Running.start(self.share.device)
+        for step, (inputs, labels) in enumerate(self.task.training_batches(epoch, self.share)):
+            done = ((epoch - 1) * steps + step) / (self.configuration.epochs * steps)
+            set_learning_rate(self.optimiser, self.configuration, done)
+            self.optimiser.zero_grad()
+            logits = self.model(inputs, labels)
+            loss = functional.cross_entropy(logits, labels)
+            self.fabric.backward(loss * self._weight_of_this_process(len(labels)))
+            self.optimiser.step()
+            running.add(loss, logits, labels)
+            if display.step(len(labels) * self.share.processes):
+                display.show(epoch, *running.averages())
+        loss_now, top1 = self._averages_of_all(running)
+        return {"epoch": epoch, "running": {"loss": loss_now, "top1": top1}, "seconds": time.perf_counter() - start}
+
+    def _weight_of_this_process(self, num_samples: int) -> float:
+        """What makes the mean over processes that of the global batch, though their parts may differ by a sample."""
+        if self.share.processes == 1:
+            return 1.0
+        total = self.fabric.all_reduce(torch.tensor(float(num_samples), device=self.share.device), reduce_op="sum")
+        return num_samples * self.share.processes / float(torch.as_tensor(total))
+
+    def _averages_of_all(self, running: _Running) -> tuple[float, float]:
+        if self.share.processes == 1:
+            return running.averages()
+        totals = torch.stack(
+            [running.loss.double(), running.correct.double(), torch.tensor(running.samples).to(running.loss).double()]
+        )
+        loss, correct, samples = torch.as_tensor(self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
+        return loss / samples, correct / samples
+
+    def _is_measured(self, epoch: int) -> bool:
+        first_or_last = epoch <= ALWAYS_MEASURED or epoch == self.configuration.epochs
+        return first_or_last or epoch % self.configuration.measure_every == 0
+
+    def _measure(self, record: Record) -> None:
+        measurement = measure(self.classifier, self.task, self.share, self.fabric)
+        record["train"] = measurement.train
+        if measurement.test is not None:
+            record["test"] = measurement.test
+        if self.trace is not None:
+            self.trace.add(record["epoch"], self.classifier, self.task, self.share)
+        self.margins = measurement
+
+    def _facts(self) -> dict[str, Any]:
+        head = self.classifier.head
+        bound = None if head.temperature is None else cross_entropy_lower_bound(head.num_classes, head.temperature)
+        return {
+            "protocol": self.configuration.protocol,
+            "protocol_differences": protocol_differences(self.configuration),
+            "num_classes": head.num_classes,
+            "feature_dim": head.feature_dim,
+            "num_train": self.task.num_train,
+            "num_test": self.task.num_test,
+            "inputs": self.task.inputs(),
+            "global_batch": min(self.configuration.batch_size, self.task.num_train),
+            "loss_lower_bound": bound,
+            "versions": environment.versions(),
+            "commit": environment.commit(),
+            "hardware": environment.hardware(self.share.device, self.share.processes),
+        }
+
+    def _save(self) -> None:
+        """Records first, then the checkpoint: a resume cuts off records that the checkpoint does not know."""
+        if not self.fabric.is_global_zero:
+            return
+        self.run.write_records(self.records)
+        state: dict[str, Any] = {
+            "epoch": self.finished_epochs,
+            "model": self.classifier.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        if self.trace is not None:
+            state["trace"] = self.trace.state()
+        save_checkpoint(self.run.path, state)
+
+    def _resume(self) -> None:
+        state = load_checkpoint(self.run.path)
+        if state is None:
+            return
+        self.classifier.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        torch.set_rng_state(state["random"])
+        self.finished_epochs = state["epoch"]
+        self.records = self.run.records(until=self.finished_epochs)
+        if self.trace is not None:
+            self.trace.restore(state["trace"])
+
+    def _finish(self) -> None:
+        """Margins and the trace, then the model, whose file says that the run is finished."""
+        measurement = self.margins or measure(self.classifier, self.task, self.share, self.fabric)
+        if self.fabric.is_global_zero:
+            self.run.write_arrays("margins.npz", measurement.margins)
+            if self.trace is not None:
+                self.run.write_arrays("trace.npz", self.trace.arrays())
+            tensors = {name: value.detach().cpu().contiguous() for name, value in self.classifier.state_dict().items()}
+            with written_whole(self.run.model_file) as beside:
+                save_file(tensors, beside)
+            (self.run.path / PREVIOUS).unlink(missing_ok=True)
+        self.fabric.barrier()

@@ -1,0 +1,221 @@
+"""What is learned: images with labels, or free features with labels."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from guided_collapse.backbones.backbone import Backbone
+from guided_collapse.backbones.build import build_backbone
+from guided_collapse.backbones.unconstrained import UnconstrainedFeatures
+from guided_collapse.data.augmentation import augment, normalise
+from guided_collapse.data.batches import batches
+from guided_collapse.data.folders import load_folder
+from guided_collapse.data.known import KNOWN, known_data
+from guided_collapse.data.long_tail import long_tailed
+from guided_collapse.data.resampling import centre_crop
+from guided_collapse.data.shuffled import ShuffledBatchSampler
+from guided_collapse.data.sources import load_data
+from guided_collapse.data.split import ImageData, Split
+from guided_collapse.data.statistics import PixelStatistics, pixel_statistics
+from guided_collapse.data.stratified import StratifiedBatchSampler
+from guided_collapse.training import randomness
+from guided_collapse.training.configuration import Configuration
+from guided_collapse.training.heads import takes_stratified_batches
+
+LARGEST_MEASURED_BATCH = 1000
+
+
+class Share(NamedTuple):
+    """Which part of every batch is this process's."""
+
+    rank: int = 0
+    processes: int = 1
+    device: torch.device = torch.device("cpu")
+
+
+class LabelledInputs(NamedTuple):
+    """A batch as the model takes it."""
+
+    inputs: Tensor
+    labels: Tensor
+
+
+class Task(ABC):
+    """Batches to train on and to measure on, and the backbone that fits them.
+
+    Args:
+        configuration: batch size, protocol and seed.
+        train_labels: (num_train,).
+        num_test: test samples.
+        num_classes: C.
+    """
+
+    def __init__(self, configuration: Configuration, train_labels: Tensor, num_test: int, num_classes: int) -> None:
+        self.configuration = configuration
+        self.train_labels = train_labels
+        self.num_train, self.num_test, self.num_classes = len(train_labels), num_test, num_classes
+
+    @abstractmethod
+    def backbone(self, generator: torch.Generator) -> Backbone:
+        """A fresh backbone."""
+
+    @abstractmethod
+    def inputs(self) -> dict[str, Any] | None:
+        """What an exported model must know of its inputs, as plain values; None if there is nothing to export for."""
+
+    @abstractmethod
+    def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
+        """This process's part of the batches of an epoch, counted from 1."""
+
+    @abstractmethod
+    def clean_batches(self, share: Share, *, test: bool) -> Iterator[LabelledInputs]:
+        """Every sample once, without random changes, in order."""
+
+    def steps_per_epoch(self) -> int:
+        """How many batches an epoch has."""
+        return len(self._sampler(Share()))
+
+    def _in_order(self, num_samples: int, share: Share) -> list[list[int]]:
+        """This process's samples, in batches no larger than those of training."""
+        own = range(share.rank, num_samples, share.processes)
+        size = min(LARGEST_MEASURED_BATCH, max(self.configuration.batch_size // share.processes, 1))
+        return [list(own[start : start + size]) for start in range(0, len(own), size)]
+
+    def _sampler(self, share: Share) -> StratifiedBatchSampler | ShuffledBatchSampler:
+        size, seed = min(self.configuration.batch_size, self.num_train), self.configuration.seed
+        if takes_stratified_batches(self.configuration):
+            return StratifiedBatchSampler(self.train_labels, size, num_replicas=share.processes, rank=share.rank, seed=seed)
+        return ShuffledBatchSampler(self.num_train, size, num_replicas=share.processes, rank=share.rank, seed=seed)
+
+
+class ImageTask(Task):
+    """Images, changed at random for training and left as they are for measurement.
+
+    Args:
+        configuration: what is done with the images.
+        data: the images.
+        statistics: by which pixels are normalised.
+        num_workers: processes that read streamed images.
+    """
+
+    def __init__(self, configuration: Configuration, data: ImageData, statistics: PixelStatistics, *, num_workers: int = 0) -> None:
+        super().__init__(configuration, data.train.labels, len(data.test), data.num_classes)
+        self.data, self.statistics, self.num_workers = data, statistics, num_workers
+
+    def backbone(self, generator: torch.Generator) -> Backbone:
+        """The network that the configuration names."""
+        return image_backbone(self.configuration, self.data.image_shape[0], generator)
+
+    def inputs(self) -> dict[str, Any]:
+        """Shape, normalisation and the names of the classes."""
+        channels, height, width = self.data.image_shape
+        size = self.configuration.crop_size
+        return {
+            "shape": [channels, size or height, size or width],
+            "mean": list(self.statistics.mean),
+            "std": list(self.statistics.std),
+            "class_names": list(self.data.class_names),
+        }
+
+    def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
+        """Stratified or shuffled, and augmented; the same for every head of a seed."""
+        sampler = self._sampler(share)
+        sampler.set_epoch(epoch)
+        source = randomness.generator(self.configuration.seed, randomness.AUGMENTATION, epoch, share.rank)
+        for batch in batches(self.data.train, sampler, device=share.device, num_workers=self.num_workers):
+            images = augment(batch.images, self.configuration.augmentation, source)
+            yield LabelledInputs(normalise(images, *self.statistics), batch.labels)
+
+    def clean_batches(self, share: Share, *, test: bool) -> Iterator[LabelledInputs]:
+        """In order; cropped at the centre if training images are cropped."""
+        split, size = self.data.test if test else self.data.train, self.configuration.crop_size
+        for batch in batches(split, self._in_order(len(split), share), device=share.device, num_workers=self.num_workers):
+            images = batch.images if size is None else centre_crop(batch.images, size)
+            yield LabelledInputs(normalise(images, *self.statistics), batch.labels)
+
+
+class UnconstrainedTask(Task):
+    """Free features: sample i has class i mod num_classes, and inputs are the samples' indices. There is nothing to test on."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        num_samples, num_classes = configuration.num_samples or 0, configuration.num_classes or 0
+        super().__init__(configuration, torch.arange(num_samples) % num_classes, 0, num_classes)
+
+    def backbone(self, generator: torch.Generator) -> Backbone:
+        """A free feature for each sample."""
+        feature_dim = self.configuration.feature_dim or self.num_classes
+        return UnconstrainedFeatures(self.num_train, feature_dim, generator=generator)
+
+    def inputs(self) -> None:
+        """Nothing: a free feature belongs to its sample and says nothing about another."""
+
+    def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
+        """All samples at once if the batch size allows it."""
+        sampler = self._sampler(share)
+        sampler.set_epoch(epoch)
+        return self._labelled(sampler, share)
+
+    def clean_batches(self, share: Share, *, test: bool) -> Iterator[LabelledInputs]:
+        """All samples, in order."""
+        return self._labelled(self._in_order(0 if test else self.num_train, share), share)
+
+    def _labelled(self, chosen: Iterable[list[int]], share: Share) -> Iterator[LabelledInputs]:
+        for batch in chosen:
+            indices = torch.tensor(batch)
+            yield LabelledInputs(indices.to(share.device), self.train_labels[indices].to(share.device))
+
+
+def image_backbone(configuration: Configuration, in_channels: int, generator: torch.Generator | None = None) -> Backbone:
+    """The network that the configuration names."""
+    return build_backbone(
+        configuration.backbone,
+        in_channels=in_channels,
+        stem=configuration.stem,
+        width=configuration.width,
+        affine=configuration.affine,
+        batch_norm=configuration.batch_norm,
+        feature_dim=configuration.feature_dim,
+        generator=generator,
+    )
+
+
+def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
+    """The task that the configuration names.
+
+    Raises:
+        MissingData: if the data are not there, with the command that gets them.
+        ValueError: for data that do not fit.
+    """
+    if configuration.is_unconstrained:
+        return UnconstrainedTask(configuration)
+    if configuration.data in KNOWN:
+        data = load_data(configuration.data, root=data_root, image_size=configuration.image_size)
+        known = known_data(configuration.data)
+        statistics = PixelStatistics(known.mean, known.std)
+    elif Path(configuration.data).is_dir():
+        data = load_folder(
+            Path(configuration.data),
+            image_size=configuration.image_size,
+            test_fraction=configuration.test_fraction,
+        )
+        statistics = pixel_statistics(data.train)
+    else:
+        raise ValueError(
+            f"data must be a folder of images or one of {', '.join(KNOWN)}, unconstrained; got {configuration.data!r}, "
+            "which is neither."
+        )
+    if configuration.long_tail != "none":
+        data = _thinned(data, configuration)
+    return ImageTask(configuration, data, statistics, num_workers=num_workers)
+
+
+def _thinned(data: ImageData, configuration: Configuration) -> ImageData:
+    kind = configuration.long_tail
+    if kind == "none":
+        return data
+    train: Split = long_tailed(data.train, kind=kind, ratio=configuration.long_tail_ratio, seed=0)
+    return ImageData(data.name, train, data.test, data.class_names, data.location)

@@ -1,0 +1,83 @@
+"""What the animation shows: a few classes in the space of their own classifier rows, measurement by measurement."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry.directions import helmert_basis
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.training.tasks import Share, Task
+
+NUM_CLASSES = 4
+SAMPLES_PER_CLASS = 40
+
+
+class Trace:
+    """Coordinates in which the classes' rows of a simplex ETF are the corners of a regular simplex at distance 1 from the origin.
+
+    With y_k = (x - f_G) . w_k / |f| for the chosen classes k, the coordinates are those of y in the plane or space of vectors that
+    sum to 0.
+    """
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self.frames: dict[str, list[Tensor]] = {"weights": [], "means": [], "samples": []}
+        self.sample_labels = torch.zeros(0, dtype=torch.int64)
+
+    @torch.no_grad()
+    def add(self, epoch: int, model: Classifier, task: Task, share: Share) -> None:
+        """Takes in the model as it is, in eval mode, on the first samples of each chosen class."""
+        num_shown = min(NUM_CLASSES, task.num_classes)
+        features, labels = self._features(model, task, share._replace(rank=0, processes=1), num_shown)
+        head = model.head
+        rows = head.weight[:num_shown]
+        scale = (task.num_classes - 1) / task.num_classes / math.sqrt(1 - 1 / num_shown)
+        simplex = scale * helmert_basis(num_shown, dtype=rows.dtype).to(rows.device)
+        norms = head.temperature or float(torch.linalg.vector_norm(features, dim=1).mean())
+        samples = (features @ rows.T + head.bias[:num_shown]) / norms @ simplex
+        means = torch.stack([samples[labels == shown].mean(dim=0) for shown in range(num_shown)])
+        unit = torch.nn.functional.normalize(rows, dim=1)
+        for name, points in (("weights", unit @ unit.T @ simplex), ("means", means), ("samples", samples)):
+            self.frames[name].append(torch.nn.functional.pad(points, (0, 3 - points.shape[1])).float().cpu())
+        self.epochs.append(epoch)
+        self.sample_labels = labels.cpu()
+
+    def _features(self, model: Classifier, task: Task, share: Share, num_shown: int) -> tuple[Tensor, Tensor]:
+        found: list[Tensor] = []
+        found_labels: list[Tensor] = []
+        missing = torch.full((num_shown,), SAMPLES_PER_CLASS)
+        was_training = model.training
+        model.eval()
+        for inputs, labels in task.clean_batches(share, test=False):
+            for shown in range(num_shown):
+                wanted = torch.nonzero(labels == shown)[: int(missing[shown]), 0]
+                if len(wanted) > 0:
+                    found.append(model.head.on_sphere(model.backbone(inputs[wanted]).float()))
+                    found_labels.append(labels[wanted])
+                    missing[shown] -= len(wanted)
+            if not missing.any():
+                break
+        model.train(was_training)
+        return torch.cat(found), torch.cat(found_labels)
+
+    def arrays(self) -> dict[str, npt.NDArray[np.float32] | npt.NDArray[np.int64]]:
+        """The contents of `trace.npz`."""
+        num_shown = len(self.frames["means"][0])
+        stacked = {name: torch.stack(points).numpy() for name, points in self.frames.items()}
+        return {
+            "epochs": np.array(self.epochs),
+            "classes": np.arange(num_shown),
+            **stacked,
+            "sample_labels": self.sample_labels.numpy(),
+        }
+
+    def state(self) -> dict[str, object]:
+        """What a checkpoint keeps."""
+        return {"epochs": self.epochs, "frames": self.frames, "sample_labels": self.sample_labels}
+
+    def restore(self, state: dict[str, object]) -> None:
+        """Takes up where a checkpoint was."""
+        self.epochs, self.frames, self.sample_labels = state["epochs"], state["frames"], state["sample_labels"]  # type: ignore[assignment]
