@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognised arguments: {' '.join(flags)}")
     request.flags = flags
     warnings.showwarning = _show_warning
+    for category in (DeprecationWarning, FutureWarning):
+        warnings.simplefilter("ignore", category)  # of the libraries beneath, for their developers
     try:
         status: int = request.run(request)
     except (ValueError, MemoryError, RuntimeError, OSError, ImportError) as error:
@@ -89,8 +91,16 @@ def train_one(request: argparse.Namespace) -> int:
 
     wanted = train_request(request.preset, request.flags)
     run = train(wanted.configuration, wanted.placement)
-    print(run.path)
+    _print_once(run.path)
     return DONE
+
+
+def _print_once(path: Path) -> None:
+    """Prints in the first of several processes."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0):
+        print(path)
 
 
 def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -129,7 +139,7 @@ def resume(request: argparse.Namespace) -> int:
 
     wanted = resume_request(request.run_folder, request.flags)
     train(wanted.configuration, wanted.placement)
-    print(request.run_folder)
+    _print_once(request.run_folder)
     return DONE
 
 

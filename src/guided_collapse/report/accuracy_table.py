@@ -7,7 +7,7 @@ from guided_collapse.report.looks import in_order
 from guided_collapse.report.numbers import at_epoch_cell, epochs_text
 from guided_collapse.report.paper_figures import Printed, paper_accuracy
 from guided_collapse.report.quantities import Quantity
-from guided_collapse.report.summaries import AtEpoch, at_epoch
+from guided_collapse.report.summaries import AtEpoch, Spread, at_epoch
 from guided_collapse.report.table import NOTHING, Cell, Table, words
 
 Record = dict[str, str | int | float | None]
@@ -16,7 +16,7 @@ Record = dict[str, str | int | float | None]
 def accuracy_table(experiments: Sequence[Experiment], quantity: Quantity, epochs: Sequence[int]) -> Table | None:
     """Median and range over seeds of an accuracy, experiments as rows, heads under epochs as columns; None if there is none.
 
-    A run that is shorter than an epoch, or was not measured there, enters with its last measurement before it, and the cell says so.
+    A run that is shorter than an epoch, or was not measured there, enters with its last measurement before it; the cell says so.
     """
     found = {
         (experiment.name, epoch, head): at_epoch(experiment.of(head), quantity, epoch)
@@ -54,14 +54,21 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: Quantity, epochs
 
 def seed_notes(experiments: Sequence[Experiment]) -> list[str]:
     """How many seeds each median is over, and how many failed."""
-    notes = []
+    notes: dict[str, list[str]] = {}
     for experiment in experiments:
-        parts = []
+        parts = {}
         for head in experiment.heads:
-            count, failed = len(experiment.of(head)), len(experiment.all_of(head)) - len(experiment.of(head))
-            parts.append(f"{head} {count}" + (f" ({failed} failed and left out)" if failed else ""))
-        notes.append(f"Seeds in {experiment.name}: {', '.join(parts)}.")
-    return notes
+            failed = len(experiment.all_of(head)) - len(experiment.of(head))
+            parts[head] = f"{len(experiment.of(head))}" + (f" ({failed} failed and left out)" if failed else "")
+        same = next(iter(parts.values())) if len(set(parts.values())) == 1 else None
+        counts = f"{same} of each head" if same else ", ".join(f"{head} {count}" for head, count in parts.items())
+        notes.setdefault(counts, []).append(experiment.name)
+    return [f"Seeds in {', '.join(names)}: {counts}." for counts, names in notes.items()]
+
+
+def spread_fields(spread: Spread) -> Record:
+    """Median, range and number of seeds as fields of a record."""
+    return {"median": spread.median, "low": spread.low, "high": spread.high, "seeds": spread.count}
 
 
 def _our_cells(ours: dict[tuple[int, str], AtEpoch | None], epochs: Sequence[int], heads: Sequence[str]) -> list[Cell]:
@@ -80,14 +87,12 @@ def _paper_cell(printed: Printed | None) -> Cell:
     if printed is None:
         return words(NOTHING)
     median, low, high = f"{printed.median:.2f}", f"{printed.low:.1f}", f"{printed.high:.1f}"
-    return Cell(f"{median} ({low}–{high})", rf"${median}\,^{{{high}}}_{{{low}}}$")
+    return Cell(f"{median} ({low} to {high})", rf"${median}\,^{{{high}}}_{{{low}}}$")
 
 
 def _record(experiment: str, source: str, key: tuple[int, str], value: AtEpoch) -> Record:
-    spread = value.spread
-    figures = {"median": spread.median, "low": spread.low, "high": spread.high, "seeds": spread.count}
     start: Record = {"experiment": experiment, "source": source, "head": key[1], "epoch": key[0]}
-    return {**start, "measured_at": epochs_text(value.epochs), **figures}
+    return {**start, "measured_at": epochs_text(value.epochs), **spread_fields(value.spread)}
 
 
 def _paper_record(experiment: str, epoch: int, head: str, printed: Printed) -> Record:

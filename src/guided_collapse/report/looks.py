@@ -5,6 +5,9 @@ The colours are those of Okabe and Ito, made for colour-blind readers, some dark
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+Dash = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,7 @@ class Look:
     light: str
     dark: str
     dash: str
-    print_dash: str | tuple[int, tuple[int, ...]]
+    print_dash: Dash
     marker: str
     print_marker: str
 

@@ -16,11 +16,11 @@ def figure(value: float, *, percent: bool = False) -> str:
 
 
 def spread_text(spread: Spread, *, percent: bool = False) -> str:
-    """`median (low–high)`, or the one value there is."""
+    """`median (low to high)`, or the one value there is."""
     median = figure(spread.median, percent=percent)
     if spread.count == 1:
         return median
-    return f"{median} ({figure(spread.low, percent=percent)}–{figure(spread.high, percent=percent)})"
+    return f"{median} ({figure(spread.low, percent=percent)} to {figure(spread.high, percent=percent)})"
 
 
 def spread_latex(spread: Spread, *, percent: bool = False) -> str:
@@ -44,13 +44,13 @@ def at_epoch_cell(found: AtEpoch | None, epoch: int | None, *, percent: bool = F
     if epoch is None or set(found.epochs) == {epoch}:
         return cell
     bracket = f" [epoch {epochs_text(found.epochs)}]"
-    return Cell(cell.text + bracket, cell.latex + words(bracket).latex.rjust(len(words(bracket).latex) + 1))
+    return Cell(cell.text + bracket, cell.latex + bracket)
 
 
 def epochs_text(epochs: tuple[int, ...]) -> str:
-    """`30`, or `30–50` where runs differ."""
+    """`30`, or `30 to 50` where runs differ."""
     low, high = min(epochs), max(epochs)
-    return str(low) if low == high else f"{low}–{high}"
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _latex(text: str) -> str:

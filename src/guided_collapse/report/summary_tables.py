@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from guided_collapse.report.accuracy_table import Record, seed_notes
+from guided_collapse.report.accuracy_table import Record, seed_notes, spread_fields
 from guided_collapse.report.experiment import Experiment
+from guided_collapse.report.looks import in_order
 from guided_collapse.report.numbers import at_epoch_cell, epochs_text, spread_cell
 from guided_collapse.report.quantities import QUANTITIES
 from guided_collapse.report.reaching import LEVELS, Reached, when_reached
@@ -15,19 +16,17 @@ from guided_collapse.report.table import NOTHING, Cell, Table, words
 
 
 def final_table(experiments: Sequence[Experiment]) -> Table | None:
-    """Every quantity at the last measurement of each run; None if nothing was measured."""
-    rows, records = [], []
+    """Every quantity at the last measurement of each run, heads as columns; None if nothing was measured."""
+    heads = in_order(head for experiment in experiments for head in experiment.heads)
+    rows: list[tuple[Cell, ...]] = []
+    records: list[Record] = []
     for experiment in experiments:
-        for head in experiment.heads:
-            found = [at_epoch(experiment.of(head), quantity, None) for quantity in QUANTITIES]
-            epochs = sorted({epoch for value in found if value for epoch in value.epochs})
-            if not epochs:
-                continue
-            cells = [
-                at_epoch_cell(value, None, percent=quantity.percent) for value, quantity in zip(found, QUANTITIES, strict=True)
-            ]
-            rows.append((words(experiment.name), words(head), words(epochs_text(tuple(epochs))), *cells))
-            for value, quantity in zip(found, QUANTITIES, strict=True):
+        for quantity in QUANTITIES:
+            found = {head: at_epoch(experiment.of(head), quantity, None) for head in heads}
+            if any(found.values()):
+                cells = [at_epoch_cell(found[head], None, percent=quantity.percent) for head in heads]
+                rows.append((words(experiment.name), words(quantity.title), *cells))
+            for head, value in found.items():
                 if value:
                     start: Record = {
                         "experiment": experiment.name,
@@ -35,19 +34,18 @@ def final_table(experiments: Sequence[Experiment]) -> Table | None:
                         "split": quantity.split,
                         "quantity": quantity.name,
                     }
-                    spread = value.spread
-                    figures = {"median": spread.median, "low": spread.low, "high": spread.high, "seeds": spread.count}
-                    records.append({**start, "measured_at": epochs_text(value.epochs), **figures})
+                    records.append({**start, "measured_at": epochs_text(value.epochs), **spread_fields(value.spread)})
     if not rows:
         return None
+    lasts = {experiment.name: _last_epochs(experiment) for experiment in experiments}
     return Table(
         name="final",
         title="The last measurement of each run, median and range over seeds",
-        stub=3,
-        columns=("experiment", "head", "epoch", *(quantity.title for quantity in QUANTITIES)),
+        stub=2,
+        columns=("experiment", "quantity", *heads),
         rows=tuple(rows),
         records=tuple(records),
-        notes=tuple(seed_notes(experiments)),
+        notes=(*(f"Last epoch in {name}: {text}." for name, text in lasts.items() if text), *seed_notes(experiments)),
     )
 
 
@@ -84,6 +82,17 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
     columns = tuple(records[0]) if records else ()
     rows = tuple(tuple(words(NOTHING if value is None else str(value)) for value in record.values()) for record in records)
     return Table("runs", "The runs", 3, columns, rows, records)
+
+
+def _last_epochs(experiment: Experiment) -> str:
+    lasts = {
+        head: tuple(int(run.epochs.numbers[-1]) for run in experiment.of(head) if len(run.epochs.numbers))
+        for head in experiment.heads
+    }
+    texts = {head: epochs_text(epochs) for head, epochs in lasts.items() if epochs}
+    return (
+        next(iter(texts.values())) if len(set(texts.values())) == 1 else ", ".join(f"{head} {text}" for head, text in texts.items())
+    )
 
 
 def _reached_cell(when: Reached, unit: Literal["epochs", "seconds"]) -> Cell:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-NOTHING = "–"
+NOTHING = "-"
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -20,7 +20,6 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    "–": "--",
 }
 
 

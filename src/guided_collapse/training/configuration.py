@@ -71,8 +71,8 @@ class Configuration:
     """First layers of a ResNet: 7x7 with stride 2 and a max-pool, or 3x3."""
     affine: bool = False
     """Whether BatchNorm learns scale and shift and layers have biases; agd takes no such network."""
-    batch_norm: bool | None = None
-    """Whether the small network has BatchNorm."""
+    batch_norm: bool = True
+    """Whether the network has BatchNorm; only the small one can do without."""
     feature_dim: int | None = None
     """Features of the small network or of unconstrained features."""
     num_samples: int | None = None

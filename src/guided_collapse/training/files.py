@@ -17,9 +17,16 @@ def written_whole(path: Path) -> Iterator[Path]:
         yield beside
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
+        beside.chmod(0o666 & ~_file_mode_mask())
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _file_mode_mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: Path, text: str) -> None:

@@ -77,7 +77,7 @@ class Task(ABC):
 
     def steps_per_epoch(self) -> int:
         """How many batches an epoch has."""
-        return len(self._sampler(Share()))
+        return len(self._global_batches(1))
 
     def _in_order(self, num_samples: int, share: Share) -> list[list[int]]:
         """This process's samples, in batches no larger than those of training."""
@@ -85,11 +85,27 @@ class Task(ABC):
         size = min(LARGEST_MEASURED_BATCH, max(self.configuration.batch_size // share.processes, 1))
         return [list(own[start : start + size]) for start in range(0, len(own), size)]
 
-    def _sampler(self, share: Share) -> StratifiedBatchSampler | ShuffledBatchSampler:
+    def _global_batches(self, epoch: int) -> StratifiedBatchSampler | ShuffledBatchSampler:
+        """The batches of an epoch, the same for every number of processes and, in the fair protocol, for every head."""
         size, seed = min(self.configuration.batch_size, self.num_train), self.configuration.seed
+        sampler: StratifiedBatchSampler | ShuffledBatchSampler
         if takes_stratified_batches(self.configuration):
-            return StratifiedBatchSampler(self.train_labels, size, num_replicas=share.processes, rank=share.rank, seed=seed)
-        return ShuffledBatchSampler(self.num_train, size, num_replicas=share.processes, rank=share.rank, seed=seed)
+            sampler = StratifiedBatchSampler(self.train_labels, size, num_replicas=1, rank=0, seed=seed)
+        else:
+            sampler = ShuffledBatchSampler(self.num_train, size, seed=seed)
+        sampler.set_epoch(epoch)
+        return sampler
+
+    def _own_batches(self, epoch: int, share: Share) -> Iterator[list[int]]:
+        """This process's part of every batch; stratified batches come ordered by class, so each process has its share of each."""
+        smallest = self.num_train // self.steps_per_epoch()
+        if smallest < share.processes:
+            raise ValueError(
+                f"every process needs a sample in every batch; got batches of {smallest} for {share.processes} processes. "
+                "Raise batch_size."
+            )
+        for batch in self._global_batches(epoch):
+            yield batch[share.rank :: share.processes]
 
 
 class ImageTask(Task):
@@ -123,10 +139,8 @@ class ImageTask(Task):
 
     def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
         """Stratified or shuffled, and augmented; the same for every head of a seed."""
-        sampler = self._sampler(share)
-        sampler.set_epoch(epoch)
         source = randomness.generator(self.configuration.seed, randomness.AUGMENTATION, epoch, share.rank)
-        for batch in batches(self.data.train, sampler, device=share.device, num_workers=self.num_workers):
+        for batch in batches(self.data.train, self._own_batches(epoch, share), device=share.device, num_workers=self.num_workers):
             images = augment(batch.images, self.configuration.augmentation, source)
             yield LabelledInputs(normalise(images, *self.statistics), batch.labels)
 
@@ -155,9 +169,7 @@ class UnconstrainedTask(Task):
 
     def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
         """All samples at once if the batch size allows it."""
-        sampler = self._sampler(share)
-        sampler.set_epoch(epoch)
-        return self._labelled(sampler, share)
+        return self._labelled(self._own_batches(epoch, share), share)
 
     def clean_batches(self, share: Share, *, test: bool) -> Iterator[LabelledInputs]:
         """All samples, in order."""
@@ -177,7 +189,7 @@ def image_backbone(configuration: Configuration, in_channels: int, generator: to
         stem=configuration.stem,
         width=configuration.width,
         affine=configuration.affine,
-        batch_norm=configuration.batch_norm,
+        batch_norm=None if configuration.batch_norm else False,
         feature_dim=configuration.feature_dim,
         generator=generator,
     )

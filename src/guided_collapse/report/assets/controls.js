@@ -1,0 +1,100 @@
+// Everything that can be pressed.
+function reachOf(pictures) {
+  // Far enough for the arrows and for nearly all samples, the same for all heads.
+  const norms = [];
+  for (const picture of pictures) {
+    const points = picture.unpacked;
+    for (let place = 0; place < points.length; place += 3) norms.push(Math.hypot(points[place], points[place + 1], points[place + 2]));
+  }
+  norms.sort((a, b) => a - b);
+  return Math.max(1.2, Math.min(1.15 * norms[Math.floor(0.995 * (norms.length - 1))], 4));
+}
+
+function setUpPictures(part) {
+  const pictures = DATA.experiments[Number(part.dataset.experiment)].pictures;
+  for (const picture of pictures) picture.unpacked = unpack(picture);
+  const reach = reachOf(pictures);
+  const epochs = [...new Set(pictures.flatMap((picture) => picture.epochs))].sort((a, b) => a - b);
+  const slider = part.querySelector(".epoch"), play = part.querySelector(".play"), output = part.querySelector("output");
+  const stages = [...part.querySelectorAll(".stage")];
+  slider.max = String(epochs.length - 1);
+  const show = () => {
+    const epoch = epochs[Number(slider.value)];
+    output.textContent = `epoch ${epoch}`;
+    slider.setAttribute("aria-valuetext", `epoch ${epoch}`);
+    stages.forEach((stage, place) => {
+      const picture = pictures[place], frame = frameAt(picture, epoch), canvas = stage.querySelector("canvas");
+      stage.hidden = state.hidden.has(picture.head);
+      if (stage.hidden) return;
+      paint(picture, frame, canvas, reach);
+      const says = `epoch ${picture.epochs[frame]}: samples ${shown(picture.spread[frame])} from their class mean, ` +
+        `cosine ${shown(picture.alignment[frame])} of class means with the classifier`;
+      stage.querySelector("figcaption").textContent = says;
+      canvas.setAttribute("aria-label", `${DATA.heads[picture.head].name}, ${says}`);
+    });
+  };
+  let timer = null;
+  const stop = () => { clearInterval(timer); timer = null; play.textContent = "Play"; };
+  const advance = () => {
+    slider.value = String(Number(slider.value) + 1);
+    show();
+    if (Number(slider.value) >= epochs.length - 1) stop();
+  };
+  play.addEventListener("click", () => {
+    if (timer !== null) { stop(); return; }
+    if (Number(slider.value) >= epochs.length - 1) slider.value = "0";
+    play.textContent = "Pause";
+    show();
+    timer = setInterval(advance, Math.min(400, Math.max(60, 8000 / epochs.length)));
+  });
+  slider.addEventListener("input", () => { stop(); show(); });
+  for (const stage of stages) turnable(stage.querySelector("canvas"), () => showPictures.forEach((paintAgain) => paintAgain()));
+  return show;
+}
+
+function turnable(canvas, changed) {
+  canvas.addEventListener("pointermove", (event) => {
+    if (event.buttons === 0) return;
+    view.yaw += event.movementX * 0.01;
+    view.pitch += event.movementY * 0.01;
+    changed();
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const turns = { ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, -0.1], ArrowDown: [0, 0.1] }[event.key];
+    if (!turns) return;
+    event.preventDefault();
+    view.yaw += turns[0];
+    view.pitch += turns[1];
+    changed();
+  });
+}
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  document.getElementById("theme").setAttribute("aria-pressed", String(theme === "dark"));
+  redraw();
+}
+
+function redraw() {
+  showPictures.forEach((show) => show());
+  drawAll();
+}
+
+for (const box of document.querySelectorAll(".head")) box.addEventListener("change", () => {
+  if (box.checked) state.hidden.delete(Number(box.dataset.head)); else state.hidden.add(Number(box.dataset.head));
+  redraw();
+});
+for (const choice of document.querySelectorAll("[name=axes]")) choice.addEventListener("change", () => {
+  state.axes = choice.value;
+  for (const panel of panels) delete panel.override;
+  redraw();
+});
+document.getElementById("log-epochs").addEventListener("change", (event) => { state.logEpochs = event.target.checked; redraw(); });
+const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
+prefersDark.addEventListener("change", () => setTheme(prefersDark.matches ? "dark" : "light"));
+document.getElementById("theme").addEventListener("click", () => {
+  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+});
+window.addEventListener("resize", () => showPictures.forEach((show) => show()));
+const showPictures = [...document.querySelectorAll(".picture")].map(setUpPictures);
+setTheme(prefersDark.matches ? "dark" : "light");

@@ -1,0 +1,102 @@
+// The charts: a line for the median, a band for the range over seeds.
+function isLog(panel) {
+  if (panel.log === null) return false;
+  return panel.override ?? (state.axes === "own" ? panel.log : state.axes === "log");
+}
+
+function visible(panel) {
+  return panel.curves.filter((curve) => !state.hidden.has(curve.head));
+}
+
+function positives(panel) {
+  return panel.curves.flatMap((curve) => curve.median.filter((value) => value > 0));
+}
+
+function bandOf(curve, x, floor) {
+  // On a logarithmic axis a band that reaches zero goes to the bottom; where all of it is zero there is none.
+  const places = x.map((_, place) => place).filter((place) => floor === null || curve.high[place] > 0);
+  const low = places.map((place) => (floor === null ? curve.low[place] : Math.max(curve.low[place], floor)));
+  const fill = transparent(colour(`head-${curve.head}`), 0.2);
+  return {
+    x: places.map((place) => x[place]).concat(places.map((place) => x[place]).reverse()),
+    y: places.map((place) => curve.high[place]).concat(low.reverse()),
+    type: "scatter", mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: fill, hoverinfo: "skip", showlegend: false,
+    meta: { head: curve.head, role: "band" },
+  };
+}
+
+function lineOf(panel, curve, x, log) {
+  const head = DATA.heads[curve.head];
+  const seeds = (place) => (Array.isArray(curve.seeds) ? curve.seeds[place] : curve.seeds);
+  const range = (place) => (curve.low ? ` (${shown(curve.low[place])} to ${shown(curve.high[place])})` : "");
+  return {
+    x, y: curve.median.map((value) => (log && !(value > 0) ? null : value)),
+    type: "scatter", mode: "lines+markers", name: plain(head.name), connectgaps: false,
+    line: { color: colour(`head-${curve.head}`), dash: head.dash, width: 2 },
+    marker: { symbol: head.marker, size: 7, maxdisplayed: 8, color: colour(`head-${curve.head}`) },
+    customdata: x.map((_, place) => `${range(place)}, ${seeds(place)} ${seeds(place) === 1 ? "seed" : "seeds"}`),
+    hovertemplate: `${plain(head.name)} %{y:.4~g}%{customdata}<extra></extra>`,
+    meta: { head: curve.head, role: "median" },
+  };
+}
+
+function referenceOf(reference, from, to) {
+  return {
+    x: [from, to], y: [reference.value, reference.value], type: "scatter", mode: "lines+text", hoverinfo: "skip",
+    line: { color: colour("faint"), dash: "dot", width: 1.5 }, text: ["", `${plain(reference.label)} = ${shown(reference.value)}`],
+    textposition: "top left", textfont: { color: colour("faint"), size: 11 }, meta: { role: "reference" },
+  };
+}
+
+function tracesOf(panel) {
+  const log = isLog(panel);
+  const floor = log ? Math.min(...positives(panel)) / 3 : null;
+  const curves = visible(panel);
+  const traces = curves.filter((curve) => curve.low).map((curve) => bandOf(curve, DATA.x[curve.x], floor));
+  traces.push(...curves.map((curve) => lineOf(panel, curve, DATA.x[curve.x], log)));
+  const ends = panel.curves.flatMap((curve) => [DATA.x[curve.x][0], DATA.x[curve.x].at(-1)]);
+  const references = panel.references.filter((reference) => !log || reference.value > 0);
+  return traces.concat(references.map((reference) => referenceOf(reference, Math.min(...ends), Math.max(...ends))));
+}
+
+function layoutOf(panel) {
+  const axis = { gridcolor: colour("grid"), linecolor: colour("line"), zeroline: false, automargin: true, fixedrange: coarse };
+  const logEpochs = state.logEpochs && panel.log !== null;
+  const canLog = isLog(panel) && positives(panel).length > 0;
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("ink"), size: 12, family: "system-ui, sans-serif" },
+    margin: { l: 48, r: 12, t: 8, b: 40 }, showlegend: false, hovermode: "x unified", dragmode: coarse ? false : "zoom",
+    hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("line"), font: { color: colour("ink"), size: 12 } },
+    xaxis: { ...axis, title: { text: panel.horizontal, standoff: 6 }, type: logEpochs ? "log" : "linear" },
+    yaxis: { ...axis, type: canLog ? "log" : "linear", exponentformat: "power", dtick: undefined, nticks: 6 },
+  };
+}
+
+const CONFIG = {
+  responsive: true, displaylogo: false, showTips: false, doubleClick: "reset",
+  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d"],
+};
+
+function draw(panel) {
+  const figure = document.querySelector(`[data-panel="${panel.place}"]`);
+  const button = figure.querySelector(".axis");
+  if (button) button.setAttribute("aria-pressed", String(isLog(panel)));
+  Plotly.react(figure.querySelector(".plot"), tracesOf(panel), layoutOf(panel), CONFIG);
+}
+
+// One chart at a time, so that the page stays usable while a hundred are drawn.
+const panels = DATA.experiments.flatMap((experiment, number) =>
+  experiment.panels.map((panel, place) => Object.assign(panel, { place: `${number}-${place}` })));
+let drawing = 0;
+
+function drawAll() {
+  const turn = ++drawing;
+  document.body.dataset.drawn = "";
+  const next = (place) => {
+    if (turn !== drawing) return;
+    if (place === panels.length) { document.body.dataset.drawn = "all"; return; }
+    draw(panels[place]);
+    setTimeout(next, 0, place + 1);
+  };
+  next(0);
+}

@@ -1,0 +1,79 @@
+// The collapse as a picture: a few classes in three dimensions, turned by hand, epoch by epoch.
+const view = { yaw: 0.6, pitch: 0.35 };
+
+function unpack(picture) {
+  const bytes = Uint8Array.from(atob(picture.points), (letter) => letter.charCodeAt(0));
+  const whole = new DataView(bytes.buffer);
+  const count = bytes.length / 2;
+  const points = new Float32Array(count);
+  for (let place = 0; place < count; place++) points[place] = whole.getInt16(2 * place, true) * picture.scale;
+  return points;
+}
+
+function frameAt(picture, epoch) {
+  let frame = 0;
+  while (frame + 1 < picture.epochs.length && picture.epochs[frame + 1] <= epoch) frame++;
+  return frame;
+}
+
+function mark(context, shape, x, y, size) {
+  context.beginPath();
+  if (shape === 0) context.arc(x, y, size, 0, 2 * Math.PI);
+  else if (shape === 1) context.rect(x - size, y - size, 2 * size, 2 * size);
+  else {
+    const turns = shape === 2 ? [-90, 30, 150] : [-90, 0, 90, 180];
+    turns.forEach((turn, place) => {
+      const angle = (turn * Math.PI) / 180;
+      const at = [x + 1.35 * size * Math.cos(angle), y + 1.35 * size * Math.sin(angle)];
+      if (place === 0) context.moveTo(...at); else context.lineTo(...at);
+    });
+    context.closePath();
+  }
+}
+
+function projector(picture, frame, canvas, reach) {
+  const each = 2 * picture.classes.length + picture.labels.length;
+  const middle = canvas.width / 2, zoom = (0.46 * canvas.width) / reach;
+  const [cy, sy, cp, sp] = [Math.cos(view.yaw), Math.sin(view.yaw), Math.cos(view.pitch), Math.sin(view.pitch)];
+  return (place) => {
+    const start = 3 * (frame * each + place);
+    const [x, y, z] = picture.unpacked.subarray(start, start + 3);
+    const across = cy * x + sy * z, away = -sy * x + cy * z;
+    return [middle + zoom * across, middle - zoom * (cp * y - sp * away)];
+  };
+}
+
+function paint(picture, frame, canvas, reach) {
+  const size = Math.round(canvas.clientWidth * (window.devicePixelRatio || 1));
+  if (size > 0 && canvas.width !== size) canvas.width = canvas.height = size;
+  const context = canvas.getContext("2d"), unit = canvas.width / 320, shownClasses = picture.classes.length;
+  const at = projector(picture, frame, canvas, reach), origin = [canvas.width / 2, canvas.width / 2];
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  context.lineWidth = unit;
+  context.strokeStyle = colour("line");
+  for (let one = 0; one < shownClasses; one++) for (let other = 0; other < one; other++) {
+    context.beginPath(); context.moveTo(...at(one)); context.lineTo(...at(other)); context.stroke();
+  }
+  picture.labels.forEach((label, sample) => {
+    context.fillStyle = transparent(colour(`class-${label % 4}`), 0.55);
+    mark(context, label % 4, ...at(2 * shownClasses + sample), 2.4 * unit);
+    context.fill();
+  });
+  for (let place = 0; place < shownClasses; place++) {
+    const tip = at(place), tint = colour(`class-${place % 4}`);
+    const angle = Math.atan2(tip[1] - origin[1], tip[0] - origin[0]);
+    context.strokeStyle = context.fillStyle = tint;
+    context.lineWidth = 2 * unit;
+    context.beginPath(); context.moveTo(...origin); context.lineTo(...tip);
+    for (const side of [-0.45, 0.45]) {
+      context.moveTo(...tip); context.lineTo(tip[0] - 9 * unit * Math.cos(angle + side), tip[1] - 9 * unit * Math.sin(angle + side));
+    }
+    context.stroke();
+    mark(context, place % 4, ...at(shownClasses + place), 6 * unit);
+    context.fill();
+    context.strokeStyle = colour("ground"); context.lineWidth = 1.5 * unit; context.stroke();
+    context.fillStyle = colour("ink"); context.font = `${12 * unit}px system-ui, sans-serif`; context.textAlign = "center";
+    const away = 14 * unit;
+    context.fillText(`class ${picture.classes[place]}`, tip[0] + away * Math.cos(angle), tip[1] + away * Math.sin(angle) + 4 * unit);
+  }
+}

@@ -1,0 +1,106 @@
+"""What all figures for print share: their style, a curve with its band, the legend, and the files."""
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from guided_collapse.report.looks import Look, label
+from guided_collapse.report.summaries import Curve
+from guided_collapse.report.table import one_line
+
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    # Fonts that publishers take.
+    "pdf.fonttype": 42,
+}
+DOTS_PER_INCH = 200
+
+
+@contextmanager
+def print_style() -> Iterator[None]:
+    """Figures that are made and written inside look as they should in print; a letter that the font lacks is no warning."""
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def plain(text: str) -> str:
+    """Text that matplotlib sets as it is: without line breaks, and no dollar begins a formula."""
+    return one_line(text).replace("$", r"\$")
+
+
+def draw_curve(axes: Axes, curve: Curve, look: Look) -> None:
+    """The median as a line with about eight markers, the range as a band."""
+    axes.fill_between(curve.x, curve.low, curve.high, color=look.light, alpha=0.2, linewidth=0)
+    axes.plot(
+        curve.x,
+        curve.median,
+        color=look.light,
+        linestyle=look.print_dash,
+        linewidth=1.2,
+        marker=look.print_marker,
+        markersize=3,
+        markevery=max(1, len(curve.x) // 8),
+    )
+
+
+def draw_references(axes: Axes, values: Sequence[float]) -> None:
+    """What theory gives, as dotted lines."""
+    for value in values:
+        axes.axhline(value, color="black", linestyle=":", linewidth=0.8)
+
+
+def logarithmic(axes: Axes, curves: Sequence[Curve]) -> None:
+    """A logarithmic axis, if there is anything that it can show."""
+    if any((curve.median > 0).any() for curve in curves):
+        axes.set_yscale("log", nonpositive="mask")
+        lowest = min(float(np.min(curve.median[curve.median > 0])) for curve in curves if (curve.median > 0).any())
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], lowest / 3))
+
+
+def draw_legend(figure: Figure, looks: Mapping[str, Look], *, reference: bool = False) -> None:
+    """The heads, and the dotted line, under the panels."""
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look.light,
+            linestyle=look.print_dash,
+            linewidth=1.2,
+            marker=look.print_marker,
+            markersize=3,
+            label=plain(label(head)),
+        )
+        for head, look in looks.items()
+    ]
+    if reference:
+        handles.append(Line2D([], [], color="black", linestyle=":", linewidth=0.8, label="theory"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4)
+
+
+def as_files(figure: Figure, name: str) -> dict[str, bytes]:
+    """The figure as PDF and PNG, by file name; the same figure gives the same PDF."""
+    # The layout is worked out once, not once for each file.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    files = {}
+    for kind in ("pdf", "png"):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata={"CreationDate": None} if kind == "pdf" else None)
+        files[f"{name}.{kind}"] = buffer.getvalue()
+    return files

@@ -1,0 +1,134 @@
+"""The paper's figures for print: panels of one experiment, unconstrained features over the number of classes, costs."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from guided_collapse.report.cost import CostRecord
+from guided_collapse.report.drawing import as_files, draw_curve, draw_legend, draw_references, logarithmic, plain, print_style
+from guided_collapse.report.experiment import Experiment
+from guided_collapse.report.file_names import file_names
+from guided_collapse.report.looks import KNOWN, Look, label, letter
+from guided_collapse.report.margins import margins_over_seeds
+from guided_collapse.report.quantities import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
+from guided_collapse.report.summaries import over_seeds
+
+# The paper shows the first 800 epochs: afterwards all heads have converged.
+TRAJECTORY_EPOCHS = 800
+PANELS_IN_A_ROW = 4
+WIDTH = 7.0
+
+
+def all_figures(experiments: Sequence[Experiment], costs: Sequence[CostRecord], looks: Mapping[str, Look]) -> dict[str, bytes]:
+    """The files of all figures for which there is something to draw, by name."""
+    files: dict[str, bytes] = {}
+    names = file_names([experiment.name for experiment in experiments])
+    cost_names = file_names([f"cost-{cost.experiment}" for cost in costs])
+    with print_style():
+        for experiment, name in zip(experiments, names, strict=True):
+            if any(len(run.epochs.numbers) for head in experiment.heads for run in experiment.of(head)):
+                files |= as_files(experiment_figure(experiment, looks), f"panels-{name}")
+        unconstrained = [experiment for experiment in experiments if experiment.unconstrained]
+        if unconstrained:
+            files |= as_files(trajectory_figure(unconstrained, looks), "ufm-trajectory")
+        for cost, name in zip(costs, cost_names, strict=True):
+            if cost.rows:
+                files |= as_files(cost_figure(cost, looks), name)
+    return files
+
+
+def experiment_figure(experiment: Experiment, looks: Mapping[str, Look]) -> Figure:
+    """Seven panels, or six for an experiment without test samples, which then begins with the loss."""
+    rows = "ABC\nDEF" if not experiment.has_test else "AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.."
+    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    panels = figure.subplot_mosaic(rows)
+    first = TRAIN_TOP1 if experiment.has_test else TRAIN_LOSS
+    first_title = "Train top-1 (%)" if experiment.has_test else "CE loss"
+    _quantity_panel(panels["A"], experiment, looks, first, f"(a) {first_title}")
+    _quantity_panel(panels["B"], experiment, looks, MARGIN, "(b) Mean cosine margin")
+    _margin_panel(panels["C"], experiment, looks)
+    _quantity_panel(panels["D"], experiment, looks, NC1, "(d) NC1")
+    _quantity_panel(panels["E"], experiment, looks, NC3, "(e) NC3")
+    _quantity_panel(panels["F"], experiment, looks, EQUINORM, "(f) WH-equinorm")
+    if experiment.has_test:
+        _quantity_panel(panels["G"], experiment, looks, TEST_TOP1, "(g) Test top-1 (%)")
+    figure.suptitle(plain(experiment.name), fontsize=9)
+    draw_legend(figure, {head: looks[head] for head in experiment.heads}, reference=True)
+    return figure
+
+
+def trajectory_figure(experiments: Sequence[Experiment], looks: Mapping[str, Look]) -> Figure:
+    """Train accuracy of unconstrained features, a panel for each number of classes."""
+    rows = -(-len(experiments) // PANELS_IN_A_ROW)
+    figure = Figure(figsize=(WIDTH, 2.2 * rows), layout="constrained")
+    for place, experiment in enumerate(experiments, 1):
+        axes = figure.add_subplot(rows, PANELS_IN_A_ROW, place)
+        _quantity_panel(axes, experiment, looks, TRAIN_TOP1, f"{plain(experiment.name)}, {experiment.runs[0].num_classes} classes")
+        axes.set_xlim(right=min(axes.get_xlim()[1], TRAJECTORY_EPOCHS))
+        axes.set_ylabel("Train top-1 (%)" if place % PANELS_IN_A_ROW == 1 else "")
+    shown = {head for experiment in experiments for head in experiment.heads}
+    draw_legend(figure, {head: look for head, look in looks.items() if head in shown})
+    return figure
+
+
+def cost_figure(cost: CostRecord, looks: Mapping[str, Look]) -> Figure:
+    """Forward times, and forward and backward times on a logarithmic axis, in the paper's notation."""
+    figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    # On a linear axis the paper's own route would hide all others.
+    forward = [row for row in cost.rows if row.forward_ms is not None and row.head in KNOWN]
+    for place, row in enumerate(forward):
+        left.bar(place, row.forward_ms or 0.0, color=looks[row.head].light)
+    left.set_xticks(range(len(forward)), [plain(f"{letter(row.head)}/F") for row in forward])
+    left.set_title("(a) Forward pass (ms)")
+    passes = [(f"{letter(row.head)}/F", row.forward_ms, row.head, "") for row in cost.rows]
+    passes += [(f"{letter(row.head)}/B", row.backward_ms, row.head, "//") for row in cost.rows]
+    order = {row.head: place for place, row in enumerate(cost.rows)}
+    shown = sorted(((name, ms, head, hatch) for name, ms, head, hatch in passes if ms), key=lambda entry: order[entry[2]])
+    for place, (_, milliseconds, head, hatch) in enumerate(shown):
+        right.bar(place, milliseconds, color=looks[head].light, hatch=hatch, edgecolor="white")
+    right.set_xticks(range(len(shown)), [plain(name) for name, *_ in shown])
+    if shown:
+        right.set_yscale("log")
+        right.set_ylim(bottom=min(milliseconds for _, milliseconds, *_ in shown) / 2)
+    left.grid(visible=False, axis="x")
+    right.grid(visible=False, axis="x")
+    right.set_title("(b) Forward and backward pass (ms, log)")
+    figure.suptitle(plain(f"Cost of a step, {cost.experiment}"), fontsize=9)
+    key = ", ".join(f"{letter(row.head)} = {label(row.head)}" for row in cost.rows if letter(row.head) != row.head)
+    figure.supxlabel(plain(f"F = forward, B = backward; {key}" if key else "F = forward, B = backward"), fontsize=7)
+    return figure
+
+
+def _quantity_panel(axes: Axes, experiment: Experiment, looks: Mapping[str, Look], quantity: Quantity, title: str) -> None:
+    curves = []
+    for head in experiment.heads:
+        curve = over_seeds(experiment.of(head), quantity)
+        if curve is not None:
+            curves.append(curve)
+            draw_curve(axes, curve, looks[head])
+    _finish(axes, title, "epoch", empty=not curves)
+    if curves:
+        draw_references(axes, experiment.references(quantity))
+    if quantity.log:
+        logarithmic(axes, curves)
+
+
+def _margin_panel(axes: Axes, experiment: Experiment, looks: Mapping[str, Look]) -> None:
+    empty = True
+    for head in experiment.heads:
+        curve = margins_over_seeds(experiment.of(head), "train")
+        if curve is not None:
+            empty = False
+            draw_curve(axes, curve, looks[head])
+    _finish(axes, "(c) Cosine margins at the end", "% of training samples", empty=empty)
+    if not empty:
+        draw_references(axes, experiment.references(MARGIN))
+
+
+def _finish(axes: Axes, title: str, horizontal: str, *, empty: bool) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(horizontal)
+    if empty:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color="grey")

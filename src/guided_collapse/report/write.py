@@ -1,0 +1,105 @@
+"""Writes a report."""
+
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from guided_collapse.report.experiment import by_experiment
+from guided_collapse.report.looks import in_order, looks_of
+from guided_collapse.report.records import read_records
+from guided_collapse.report.tables import all_tables, csv_text, latex, markdown
+from guided_collapse.training.files import written_whole
+
+PACKAGES = ("matplotlib", "plotly")
+
+
+@dataclass(frozen=True)
+class ReportSummary:
+    """What a report was made of, and what was written.
+
+    Attributes:
+        page: the page.
+        files: everything that was written, the page last.
+        experiments: their names, in the order of the report.
+        num_finished: runs.
+        num_unfinished: runs, shown as far as they have come.
+        num_failed: runs, named and in no median.
+        skipped: records that could not be used, each with the reason.
+    """
+
+    page: Path
+    files: tuple[Path, ...]
+    experiments: tuple[str, ...]
+    num_finished: int
+    num_unfinished: int
+    num_failed: int
+    skipped: tuple[str, ...]
+
+
+def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] = (50, 200)) -> ReportSummary:
+    """Writes `report.html`, `tables/` (Markdown, CSV, LaTeX) and `figures/` (PDF, PNG) from the records of runs; loads no model.
+
+    Everything is worked out before the first file is written, and each file is written whole or not at all.
+
+    Args:
+        runs: folders; every folder below them that holds a `config.json` is a run.
+        out: the folder to write to; it is made if there is none.
+        epochs: at which the tables of accuracy look.
+
+    Raises:
+        ValueError: if there are no runs that can be used, `out` cannot be written, an epoch is below 1, or a package is missing.
+    """
+    if not epochs or min(epochs) < 1:
+        raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")
+    lacking = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise ValueError(f"a report needs {' and '.join(lacking)}. Run: pip install 'guided-collapse[experiments]'")
+    # Here because both take packages that the library itself does without.
+    from guided_collapse.report.figures import all_figures
+    from guided_collapse.report.page import page
+
+    records = read_records(runs)
+    _make_folder(out)
+    experiments = by_experiment(records.runs)
+    looks = looks_of([run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows])
+    tables = all_tables(experiments, records.costs, sorted(set(epochs)))
+    contents: dict[Path, bytes] = {}
+    for table in tables:
+        for kind, text in (("md", markdown(table)), ("csv", csv_text(table)), ("tex", latex(table))):
+            contents[Path("tables", f"{table.name}.{kind}")] = text.encode("utf-8")
+    for name, content in all_figures(experiments, records.costs, looks).items():
+        contents[Path("figures", name)] = content
+    shown = {head: looks[head] for head in in_order(run.head for run in records.runs)}
+    contents[Path("report.html")] = page(records, experiments, tables, shown).encode("utf-8")
+    for path, content in contents.items():
+        _write(out / path, content)
+    states = [run.state for run in records.runs]
+    return ReportSummary(
+        page=out / "report.html",
+        files=tuple(out / name for name in contents),
+        experiments=tuple(experiment.name for experiment in experiments),
+        num_finished=states.count("finished"),
+        num_unfinished=states.count("unfinished"),
+        num_failed=states.count("failed"),
+        skipped=records.skipped,
+    )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"a report needs a folder that can be written; {folder} cannot: {error}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with written_whole(path) as beside:
+            beside.write_bytes(content)
+    except OSError as error:
+        raise ValueError(f"a report needs a folder that can be written; {path} cannot: {error}") from error
