@@ -25,16 +25,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (add_list, add_train, add_compare, add_resume, add_data, add_export, add_measure):
         add(commands)
-    request, flags = parser.parse_known_args(arguments)
-    if flags and not request.takes_flags:
-        parser.error(f"unrecognised arguments: {' '.join(flags)}")
-    request.flags = flags
-    warnings.showwarning = _show_warning
-    for category in (DeprecationWarning, FutureWarning):
-        warnings.simplefilter("ignore", category)  # of the libraries beneath, for their developers
+    request = parser.parse_args(arguments)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)  # of the libraries beneath, for their developers
+        return _status(request)
+
+
+def _status(request: argparse.Namespace) -> int:
     try:
         status: int = request.run(request)
-    except (ValueError, MemoryError, RuntimeError, OSError, ImportError) as error:
+    except ModuleNotFoundError as error:
+        print(f"guided-collapse: {error}. Run: pip install 'guided-collapse[experiments]'", file=sys.stderr)
+        return WRONG_REQUEST
+    except (ValueError, MemoryError, RuntimeError, OSError) as error:
         print(f"guided-collapse: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_REQUEST
     except KeyboardInterrupt:
@@ -53,12 +58,28 @@ def _add(
     summary: str,
     description: str,
     run: Callable[[argparse.Namespace], int],
-    *,
-    takes_flags: bool = False,
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=summary, description=description, add_help=not takes_flags)
-    parser.set_defaults(run=run, takes_flags=takes_flags)
+    parser = commands.add_parser(name, help=summary, description=description)
+    parser.set_defaults(run=run)
     return parser
+
+
+def _add_with_flags(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    summary: str,
+    run: Callable[[str | None, list[str]], int],
+) -> None:
+    """Adds a command with one word, perhaps, and flags that are not for this parser, to which nothing looks like a flag."""
+    parser = commands.add_parser(name, help=summary, add_help=False, prefix_chars="\0")
+    parser.add_argument("words", nargs="*")
+
+    def run_words(request: argparse.Namespace) -> int:
+        words = list(request.words)
+        first = words.pop(0) if words and not words[0].startswith("-") else None
+        return run(first, words)
+
+    parser.set_defaults(run=run_words)
 
 
 def add_list(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -80,16 +101,15 @@ def list_names(_: argparse.Namespace) -> int:
 
 def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command `train [PRESET]`."""
-    parser = _add(commands, "train", "one run", "Trains one head with one seed.", train_one, takes_flags=True)
-    parser.add_argument("preset", nargs="?", metavar="PRESET")
+    _add_with_flags(commands, "train", "one run: train PRESET --head H --seed K, or train --data FOLDER", train_one)
 
 
-def train_one(request: argparse.Namespace) -> int:
+def train_one(preset: str | None, flags: list[str]) -> int:
     """Trains one configuration, from where it is."""
     from guided_collapse.experiments.requests import train_request
     from guided_collapse.training.loop import train
 
-    wanted = train_request(request.preset, request.flags)
+    wanted = train_request(preset, flags)
     run = train(wanted.configuration, wanted.placement)
     _print_once(run.path)
     return DONE
@@ -105,17 +125,15 @@ def _print_once(path: Path) -> None:
 
 def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command `compare [PRESET]`."""
-    summary = "several heads over several seeds"
-    parser = _add(commands, "compare", summary, "Trains every head with every seed.", compare_heads, takes_flags=True)
-    parser.add_argument("preset", nargs="?", metavar="PRESET")
+    _add_with_flags(commands, "compare", "heads over seeds: compare PRESET --heads H1 H2 --seeds K1 K2", compare_heads)
 
 
-def compare_heads(request: argparse.Namespace) -> int:
+def compare_heads(preset: str | None, flags: list[str]) -> int:
     """Runs the grid and prints its table."""
     from guided_collapse.experiments.compare import compare, comparison_table
     from guided_collapse.experiments.requests import compare_request
 
-    wanted = compare_request(request.preset, request.flags)
+    wanted = compare_request(preset, flags)
     comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement)
     if comparison.finished:
         print(comparison_table(comparison))
@@ -126,20 +144,16 @@ def compare_heads(request: argparse.Namespace) -> int:
 
 def add_resume(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command `resume RUN_DIR`."""
-    parser = _add(
-        commands, "resume", "goes on with a run", "Goes on with a run from its last checkpoint.", resume, takes_flags=True
-    )
-    parser.add_argument("run_folder", nargs="?", metavar="RUN_DIR", type=Path)
+    _add_with_flags(commands, "resume", "goes on with a run from its last checkpoint: resume RUN_DIR", resume)
 
 
-def resume(request: argparse.Namespace) -> int:
+def resume(folder: str | None, flags: list[str]) -> int:
     """Goes on with a run."""
     from guided_collapse.experiments.requests import resume_request
     from guided_collapse.training.loop import train
 
-    wanted = resume_request(request.run_folder, request.flags)
-    train(wanted.configuration, wanted.placement)
-    _print_once(request.run_folder)
+    wanted = resume_request(None if folder is None else Path(folder), flags)
+    _print_once(train(wanted.configuration, wanted.placement).path)
     return DONE
 
 

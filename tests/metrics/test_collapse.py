@@ -43,7 +43,17 @@ def test_float32_features_give_the_same_numbers(name):
     if name == "narrow":
         del expected["etf_distance"]
     for field, value in expected.items():
-        assert getattr(result, field) == pytest.approx(value, rel=1e-9), field
+        # Where fewer samples than dimensions leave directions without scatter, the index is 0 up to rounding.
+        floor = 1e-5 if (name, field) == ("wide", "vci") else 1e-8
+        assert getattr(result, field) == pytest.approx(value, rel=1e-6, abs=floor), field
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_autocast_changes_nothing(dtype):
+    data = case("imbalanced", dtype=dtype)
+    usual = measure_collapse(*data).to_dict()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert measure_collapse(*data).to_dict() == usual
 
 
 def test_a_test_set_is_judged_by_the_class_means_of_the_training_set():
@@ -86,8 +96,21 @@ def test_near_collapse_agrees_with_fifty_digits(dtype):
         expected, index = fifty_digits(features.double().numpy(), labels.numpy())
     result = measure_collapse(features, labels)
     assert 0 < result.nc1 < 1e-10
-    assert result.nc1 == pytest.approx(expected, rel=1e-7)
+    assert result.nc1 == pytest.approx(expected, rel=1e-6)
     assert result.vci == pytest.approx(index, rel=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [[4000, 1500, 700, 100], [60, 50, 40, 30]], ids=["large", "small"])
+def test_float32_near_collapse_in_many_dimensions(sizes):
+    labels = torch.arange(4).repeat_interleave(torch.tensor(sizes))
+    labels = labels[torch.randperm(len(labels))]
+    means = torch.nn.functional.normalize(torch.randn(4, 64, dtype=torch.float64))
+    features = (means[labels] + 1e-6 * torch.randn(len(labels), 64, dtype=torch.float64)).float()
+    narrow, wide = measure_collapse(features, labels), measure_collapse(features.double(), labels)
+    assert 0 < narrow.nc1 < 1e-9
+    for field in ("nc1", "cdnv", "trace_ratio", "numerical_rank"):
+        assert getattr(narrow, field) == pytest.approx(getattr(wide, field), rel=1e-6), field
+    assert narrow.vci == pytest.approx(wide.vci, rel=1e-4)
 
 
 def fifty_digits(features, labels):

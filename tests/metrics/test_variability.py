@@ -3,8 +3,13 @@ import math
 import pytest
 import torch
 
-from guided_collapse.metrics.statistics import class_statistics
-from guided_collapse.metrics.variability import between_classes, class_distance_normalised_variance, variability_collapse_index
+from guided_collapse.metrics.statistics import ClassStatistics, class_statistics
+from guided_collapse.metrics.variability import (
+    between_classes,
+    class_distance_normalised_variance,
+    variability_collapse,
+    variability_collapse_index,
+)
 
 
 def directions(rows, magnitude):
@@ -24,6 +29,13 @@ def test_directions_of_badly_conditioned_means(smallest):
 def test_values_at_rounding_level_are_cut():
     rows = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 1e-17], [0.0, 0.0, 0.0]], dtype=torch.float64)
     assert len(directions(rows, 1.0).values) == 1
+
+
+def test_rounding_below_zero_makes_no_negative_nc1():
+    means = torch.tensor([[0.0, 1e-4], [0.0, -1e-4]], dtype=torch.float64)
+    scatter = torch.tensor([[1.0, 0.0], [0.0, -1e-8]], dtype=torch.float64)
+    statistics = ClassStatistics(torch.tensor([5, 5]), means, scatter, torch.tensor([0.5, 0.5], dtype=torch.float64))
+    assert variability_collapse(statistics, directions(means, 1e-4)) == 0
 
 
 def test_means_that_nearly_coincide_keep_their_distance():

@@ -35,14 +35,14 @@ def add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tenso
     classes = torch.arange(len(sizes), device=features.device).repeat_interleave(torch.tensor(sizes, device=features.device))
     deviations, means = centred_rows(features, torch.cat(tuple(samples)), classes, buffer)
     add_outer_products(scatter, deviations)
-    squares, ranks = [], []
+    squares, ranks, rounding = [], [], torch.finfo(product_dtype(features.dtype)).eps
     for own, mean, indices in zip(torch.split(deviations, sizes), means, samples, strict=True):
         gram = (own @ own.T).to(torch.float64)
         squares.append(gram.diagonal().sum())
         # The Gram matrix of the samples themselves: |mu|^2 has to come in as float64, beside it deviations can be very small.
         along = (own @ mean.to(own.dtype)).to(torch.float64)
-        error = torch.finfo(own.dtype).eps * squares[-1]
-        ranks.append(_rank(gram + along[:, None] + along + mean @ mean, error, features, indices, len(buffer)))
+        gram += along[:, None] + along + mean @ mean
+        ranks.append(_rank(gram, rounding * squares[-1], features, indices, len(buffer)))
     return WithinClasses(means, torch.stack(squares), torch.stack(ranks))
 
 
@@ -67,8 +67,9 @@ def add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer: 
     add_outer_products(own_scatter, (means - mean) * sizes.sqrt()[:, None])
     scatter += own_scatter
     squares = own_scatter.diagonal().sum()
-    gram, error = own_scatter.addr_(mean, mean, alpha=len(samples)), torch.finfo(deviations.dtype).eps * squares
-    return WithinClasses(mean[None], squares[None], _rank(gram, error, features, samples, len(buffer))[None])
+    error = torch.finfo(product_dtype(features.dtype)).eps * squares
+    rank = _rank(own_scatter.addr_(mean, mean, alpha=len(samples)), error, features, samples, len(buffer))
+    return WithinClasses(mean[None], squares[None], rank[None])
 
 
 def _rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tensor, rows_at_once: int) -> Tensor:

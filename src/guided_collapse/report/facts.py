@@ -7,6 +7,10 @@ from typing import Any
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.run import Run
 
+PROTOCOLS = {
+    "fair": ", every head with the same stratified batches and the same centring",
+    "paper": ", every head as the paper has it",
+}
 # Named by the record itself, and different in every run.
 OWN = frozenset({"experiment", "head", "seed"})
 
@@ -42,7 +46,10 @@ def protocols(experiment: Experiment) -> list[str]:
     for run in experiment.runs:
         heads.setdefault(run.protocol, []).append(run.head)
     several = len(heads) > 1
-    lines = [f"{name} ({', '.join(dict.fromkeys(found))})" if several else name for name, found in heads.items()]
+    lines = [
+        f"{name}{PROTOCOLS.get(name, '')}" + (f" ({', '.join(dict.fromkeys(found))})" if several else "")
+        for name, found in heads.items()
+    ]
     differences = dict.fromkeys((run.head, difference) for run in experiment.runs for difference in run.protocol_differences)
     every = {text for _, text in differences if all((head, text) in differences for head in experiment.heads)}
     lines += [text for text in dict.fromkeys(text for _, text in differences) if text in every]

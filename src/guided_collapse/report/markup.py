@@ -1,9 +1,13 @@
 """HTML from text that may hold anything."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
 from guided_collapse.report.table import Cell, Table, one_line
+
+# Elements that hold nothing and are not closed.
+VOID = frozenset({"br", "input"})
 
 
 def tag(name: str, *children: str, **attributes: str | bool) -> str:
@@ -18,7 +22,7 @@ def tag(name: str, *children: str, **attributes: str | bool) -> str:
             parts.append(attribute)
         elif value is not False:
             parts.append(f'{attribute}="{escape(value)}"')
-    return f"<{' '.join(parts)}>{''.join(children)}</{name}>"
+    return f"<{' '.join(parts)}>" if name in VOID else f"<{' '.join(parts)}>{''.join(children)}</{name}>"
 
 
 def text(value: object) -> str:
@@ -48,19 +52,32 @@ def table_html(table: Table, *, without: int = 0) -> str:
         tag("th", text(name), colspan=str(width), scope="colgroup") for name, width in table.groups
     ]
     head = tag("tr", *over) if table.groups else ""
-    head += tag("tr", *(tag("th", text(column), scope="col") for column in table.columns[without:]))
-    body = [tag("tr", *_cells(row[without:], stub), class_="paper" if _is_paper(row) else False) for row in table.rows]
-    whole = tag("table", tag("caption", text(table.title)), tag("thead", head), tag("tbody", *body))
-    scroll = tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=one_line(table.title))
-    return tag(
-        "div", scroll, *(tag("p", text(note), class_="note") for note in table.notes), class_="table", id=f"table-{table.name}"
+    columns = enumerate(table.columns[without:])
+    head += tag(
+        "tr", *(tag("th", text(column), scope="col", class_="stub" if place < stub else False) for place, column in columns)
     )
+    body = [tag("tr", *_cells(row[without:], stub), class_="paper" if _is_paper(table, row) else False) for row in table.rows]
+    # The title stands outside, since a caption would be no wider than the table.
+    title = one_line(table.title)
+    whole = tag("table", tag("thead", head), tag("tbody", *body), aria_label=title)
+    scroll = tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=title)
+    notes = [tag("p", text(note), class_="note") for note in table.notes]
+    return tag("div", tag("h4", text(title)), scroll, *notes, class_="table", data_table=table.name)
 
 
 def _cells(row: Sequence[Cell], stub: int) -> list[str]:
-    shown = [tag("strong", text(cell.text)) if cell.best else text(cell.text) for cell in row]
+    shown = [text(cell.text) if place < stub else _inside(cell) for place, cell in enumerate(row)]
     return [tag("th", cell, scope="row") if place < stub else tag("td", cell) for place, cell in enumerate(shown)]
 
 
-def _is_paper(row: Sequence[Cell]) -> bool:
-    return len(row) > 1 and row[1].text == "paper"
+def _inside(cell: Cell) -> str:
+    # The range under the median, so that columns stay narrow.
+    found = re.fullmatch(r"(\S+) (\(.+ to [^)]+\))(.*)", cell.text)
+    shown = text(cell.text) if found is None else f"{text(found[1])} {tag('small', text(found[2]))}"
+    if found is not None and found[3]:
+        shown += f" {tag('small', text(found[3]))}"
+    return tag("strong", shown) if cell.best else shown
+
+
+def _is_paper(table: Table, row: Sequence[Cell]) -> bool:
+    return "source" in table.columns and row[table.columns.index("source")].text == "paper"

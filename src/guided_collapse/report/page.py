@@ -96,5 +96,5 @@ def _switch(place: int, head: str, look: Look) -> str:
         "line", x1="0", y1="6", x2="34", y2="6", stroke=f"var(--head-{place})", stroke_width="3", stroke_dasharray=pattern or False
     )
     sample = tag("svg", line, width="34", height="12", aria_hidden="true")
-    box = f'<input type="checkbox" class="head" data-head="{place}" checked>'
+    box = tag("input", type="checkbox", class_="head", data_head=str(place), checked=True)
     return tag("label", box, sample, tag("span", text(head)), class_="switch")

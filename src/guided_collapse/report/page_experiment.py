@@ -51,8 +51,10 @@ def _panel(place: str, panel: Panel) -> str:
     lines = [tag("li", tag("b", text(head)), ": ", text(said)) for head, said in panel.in_words().items()]
     lines += [tag("li", tag("b", text(label)), ": ", text(figure(value))) for label, value in panel.references]
     told = tag("div", tag("p", text(panel.meaning)), tag("ul", *lines), id=described)
-    readout = tag("p", class_="readout", aria_live="polite")
-    return tag("figure", head, plot, readout, tag("details", tag("summary", "In words"), told), class_="panel", data_panel=place)
+    dotted = ", ".join(f"{label} = {figure(value)}" for label, value in panel.references)
+    below = tag("p", text(f"Dotted: {dotted}"), class_="note") if dotted else ""
+    below += tag("p", class_="note zero") + tag("p", class_="readout", aria_live="polite")
+    return tag("figure", head, plot, below, tag("details", tag("summary", "In words"), told), class_="panel", data_panel=place)
 
 
 def _missing(experiment: Experiment, panels: Sequence[Panel]) -> str:
@@ -74,8 +76,7 @@ def _pictures(number: int, pictures: Sequence[Picture]) -> str:
         for place, picture in enumerate(pictures)
     ]
     play = tag("button", "Play", type="button", class_="play")
-    # An input has no end tag, so it is written out.
-    slider = f'<input type="range" class="epoch" min="0" value="0" step="1" aria-label="epoch" id="epoch-{number}">'
+    slider = tag("input", type="range", class_="epoch", min="0", value="0", step="1", aria_label="epoch", id=f"epoch-{number}")
     controls = tag("div", play, tag("label", "epoch ", slider), tag("output", "", for_=f"epoch-{number}"), class_="controls")
     says = (
         "A few classes in the space of their own classifier rows. Arrows are the rows of the classifier, large marks the class "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.facts import machines, protocols, span
+from guided_collapse.report.facts import machines, span
 from guided_collapse.report.markup import listing, table_html, tag, text
 from guided_collapse.report.records import Records
 from guided_collapse.report.run import Run
@@ -76,8 +76,7 @@ def _experiments_table(experiments: Sequence[Experiment]) -> Table:
             ),
         ]
         rows.append(tuple(words(value) for value in values))
-    notes = [f"{experiment.name}: protocol {'; '.join(protocols(experiment))}." for experiment in experiments]
-    return Table("experiments", "What was run", 1, columns, tuple(rows), (), notes=tuple(notes))
+    return Table("experiments", "What was run", 1, columns, tuple(rows), ())
 
 
 def _name(run: Run) -> str:

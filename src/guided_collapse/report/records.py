@@ -38,6 +38,7 @@ def read_records(paths: Sequence[Path]) -> Records:
     runs: list[Run] = []
     costs: list[CostRecord] = []
     skipped: list[str] = []
+    skipped += [f"{path}: it is no folder" for path in paths if not path.is_dir()]
     for file in _find(paths, "config.json"):
         try:
             runs.append(read_run(file.parent))
@@ -51,7 +52,7 @@ def read_records(paths: Sequence[Path]) -> Records:
             skipped.append(f"{file.parent}: {error}")
     kept = _one_per_seed(runs, skipped)
     for message in skipped:
-        warnings.warn(f"left out of the report: {message}", stacklevel=2)
+        warnings.warn(f"left out of the report: {message}", stacklevel=3)
     if not kept and not costs:
         named = ", ".join(map(str, paths))
         reason = f"{len(skipped)} could not be used, the first is {skipped[0]}" if skipped else "none was found"

@@ -13,7 +13,7 @@ OptimiserName = Literal["agd", "sgd", "adamw"]
 Schedule = Literal["constant", "cosine", "step"]
 Protocol = Literal["fair", "paper"]
 LongTail = Literal["none", "exponential", "step"]
-Precision = Literal["32-true", "bf16-mixed", "16-mixed", "64-true"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 HEADS: tuple[HeadName, ...] = get_args(HeadName)
 
@@ -121,7 +121,8 @@ class Configuration:
                 "agd has no learning rate, schedule or weight decay; choose --optimiser sgd or adamw, or leave them out."
             )
         sizes = (self.num_samples, self.num_classes)
-        if self.is_unconstrained != (self.data == "unconstrained") or self.is_unconstrained != (None not in sizes):
+        fits = None not in sizes if self.is_unconstrained else sizes == (None, None)
+        if self.is_unconstrained != (self.data == "unconstrained") or not fits:
             raise ValueError(
                 "unconstrained features need data and backbone `unconstrained`, num_samples and num_classes; images need neither; "
                 f"got data={self.data!r}, backbone={self.backbone!r}, num_samples={sizes[0]}, num_classes={sizes[1]}."

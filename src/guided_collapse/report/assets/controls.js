@@ -1,13 +1,13 @@
 // Everything that can be pressed.
 function reachOf(pictures) {
-  // Far enough for the arrows and for nearly all samples, the same for all heads.
+  // Far enough for the arrows and for most samples, the same for all heads.
   const norms = [];
   for (const picture of pictures) {
     const points = picture.unpacked;
     for (let place = 0; place < points.length; place += 3) norms.push(Math.hypot(points[place], points[place + 1], points[place + 2]));
   }
   norms.sort((a, b) => a - b);
-  return Math.max(1.2, Math.min(1.15 * norms[Math.floor(0.995 * (norms.length - 1))], 4));
+  return Math.max(1.2, Math.min(norms[Math.floor(0.97 * (norms.length - 1))], 4));
 }
 
 function setUpPictures(part) {
@@ -27,8 +27,8 @@ function setUpPictures(part) {
       stage.hidden = state.hidden.has(picture.head);
       if (stage.hidden) return;
       paint(picture, frame, canvas, reach);
-      const says = `epoch ${picture.epochs[frame]}: samples ${shown(picture.spread[frame])} from their class mean, ` +
-        `cosine ${shown(picture.alignment[frame])} of class means with the classifier`;
+      const says = `epoch ${picture.epochs[frame]}: samples ${shown(picture.spread[frame], 3)} from their class mean, ` +
+        `cosine ${shown(picture.alignment[frame], 3)} of class means with the classifier`;
       stage.querySelector("figcaption").textContent = says;
       canvas.setAttribute("aria-label", `${DATA.heads[picture.head].name}, ${says}`);
     });

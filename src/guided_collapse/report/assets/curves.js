@@ -42,9 +42,8 @@ function lineOf(panel, curve, x, log) {
 
 function referenceOf(reference, from, to) {
   return {
-    x: [from, to], y: [reference.value, reference.value], type: "scatter", mode: "lines+text", hoverinfo: "skip",
-    line: { color: colour("faint"), dash: "dot", width: 1.5 }, text: ["", `${plain(reference.label)} = ${shown(reference.value)}`],
-    textposition: "top left", textfont: { color: colour("faint"), size: 11 }, meta: { role: "reference" },
+    x: [from, to], y: [reference.value, reference.value], type: "scatter", mode: "lines", hoverinfo: "skip",
+    line: { color: colour("faint"), dash: "dot", width: 1.5 }, meta: { role: "reference" },
   };
 }
 
@@ -68,19 +67,22 @@ function layoutOf(panel) {
     margin: { l: 48, r: 12, t: 8, b: 40 }, showlegend: false, hovermode: "x unified", dragmode: coarse ? false : "zoom",
     hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("line"), font: { color: colour("ink"), size: 12 } },
     xaxis: { ...axis, title: { text: panel.horizontal, standoff: 6 }, type: logEpochs ? "log" : "linear" },
-    yaxis: { ...axis, type: canLog ? "log" : "linear", exponentformat: "power", dtick: undefined, nticks: 6 },
+    yaxis: { ...axis, type: canLog ? "log" : "linear", exponentformat: "power", nticks: 6 },
   };
 }
 
 const CONFIG = {
-  responsive: true, displaylogo: false, showTips: false, doubleClick: "reset",
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d"],
+  // Without plotly's own buttons: they hide what lies behind them, and one of them sends data away.
+  responsive: true, displayModeBar: false, showTips: false, doubleClick: "reset",
 };
 
 function draw(panel) {
   const figure = document.querySelector(`[data-panel="${panel.place}"]`);
   const button = figure.querySelector(".axis");
   if (button) button.setAttribute("aria-pressed", String(isLog(panel)));
+  const zero = visible(panel).filter((curve) => isLog(panel) && !curve.median.some((value) => value > 0));
+  const names = zero.map((curve) => DATA.heads[curve.head].name).join(", ");
+  figure.querySelector(".zero").textContent = names && `0 throughout, so not on this axis: ${names}`;
   Plotly.react(figure.querySelector(".plot"), tracesOf(panel), layoutOf(panel), CONFIG);
 }
 

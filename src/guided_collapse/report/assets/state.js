@@ -13,8 +13,8 @@ function plain(text) {
   return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
-function shown(value) {
-  return value === null ? "not known" : String(Number(value.toPrecision(4)));
+function shown(value, digits = 4) {
+  return value === null ? "not known" : String(Number(value.toPrecision(digits)));
 }
 
 function transparent(hex, alpha) {

@@ -1,0 +1,69 @@
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from guided_collapse.experiments import compare as room
+from guided_collapse.experiments.compare import compare, comparison_table
+from guided_collapse.training.loop import train
+from tests.training.runs import FREE, placed, records
+
+SHORT = replace(FREE, epochs=3)
+
+
+def test_the_whole_grid_and_what_is_finished_is_skipped(tmp_path, monkeypatch):
+    done = train(replace(SHORT, head="fixed", seed=1), placed(tmp_path))
+    before = (done.path / "metrics.jsonl").stat().st_mtime_ns
+    comparison = compare(SHORT, ["standard", "fixed"], [0, 1, 1], placed(tmp_path))
+    assert [run.path.relative_to(tmp_path).as_posix() for run in comparison.finished] == [
+        *("ufm-10/standard/seed-0", "ufm-10/fixed/seed-0", "ufm-10/standard/seed-1", "ufm-10/fixed/seed-1")
+    ]
+    assert comparison.failed == ()
+    assert (done.path / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
+    def fails_for_fixed(configuration, placement):
+        if configuration.head == "fixed":
+            raise RuntimeError("out of luck")
+        return train(configuration, placement)
+
+    monkeypatch.setattr(room, "train", fails_for_fixed)
+    with pytest.warns(RuntimeWarning, match="out of luck"):
+        comparison = compare(SHORT, ["fixed", "implicit"], [0], placed(tmp_path))
+    assert [run.path.parent.name for run in comparison.finished] == ["implicit"]
+    ((run, reason),) = comparison.failed
+    assert (run.path.parent.name, reason) == ("fixed", "RuntimeError: out of luck")
+
+
+def test_table_has_median_and_range(tmp_path):
+    comparison = compare(SHORT, ["implicit"], [0, 1, 2], placed(tmp_path))
+    losses = [records(run)[-1]["train"]["loss"] for run in comparison.finished]
+    heading, row = comparison_table(comparison).splitlines()
+    assert heading.split()[:2] == ["head", "seeds"]
+    assert row.split()[:2] == ["implicit", "3"]
+    assert f"{statistics.median(losses):.4g} ({min(losses):.4g} to {max(losses):.4g})" in row
+    assert "test acc" not in heading
+
+
+def test_several_processes_run_as_a_command(tmp_path, monkeypatch):
+    commands = []
+
+    def fails(command, check):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(room.subprocess, "run", fails)
+    with pytest.warns(RuntimeWarning, match="status 3"):
+        compare(SHORT, ["implicit"], [0], placed(tmp_path, devices=2))
+    from guided_collapse.experiments.requests import train_request
+
+    (command,) = commands
+    assert command[:4] == [sys.executable, "-m", "guided_collapse.cli", "train"]
+    request = train_request(None, command[4:])
+    assert request.configuration == replace(SHORT, head="implicit").resolved()
+    assert request.placement == placed(tmp_path, devices=2)
+    json.dumps(request.configuration.to_dict())

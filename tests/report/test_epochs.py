@@ -1,0 +1,73 @@
+import json
+
+import numpy as np
+import pytest
+
+from guided_collapse.report.epochs import read_epochs
+from guided_collapse.report.fields import RecordError
+
+NAMES = {"train": frozenset({"loss", "nc1"}), "test": frozenset({"loss"})}
+
+
+def written(tmp_path, *lines, end="\n"):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + end)
+    return path
+
+
+def test_values_stand_at_their_epochs_and_what_is_missing_is_nan(tmp_path):
+    path = written(
+        tmp_path,
+        {"epoch": 1, "running": {"loss": 9.0}, "seconds": 2.0},
+        {"epoch": 2, "seconds": 3.0, "train": {"loss": 0.5, "nc1": None, "other": "text"}, "test": {"loss": 0.7}},
+        {"epoch": 5, "train": {"loss": 0.25}},
+    )
+    epochs = read_epochs(path, NAMES)
+    np.testing.assert_array_equal(epochs.numbers, [1, 2, 5])
+    np.testing.assert_array_equal(epochs.seconds, [2.0, 3.0, np.nan])
+    np.testing.assert_array_equal(epochs.of("train", "loss"), [np.nan, 0.5, 0.25])
+    np.testing.assert_array_equal(epochs.of("test", "loss"), [np.nan, 0.7, np.nan])
+    np.testing.assert_array_equal(epochs.of("train", "nc1"), [np.nan] * 3)
+    np.testing.assert_array_equal(epochs.of("train", "never heard of"), [np.nan] * 3)
+
+
+def test_what_was_seen_while_training_is_not_taken(tmp_path):
+    epochs = read_epochs(written(tmp_path, {"epoch": 1, "running": {"loss": 9.0, "nc1": 9.0}, "seconds": 1.0}), NAMES)
+    assert not epochs.values
+
+
+def test_elapsed_time_is_unknown_from_the_first_gap(tmp_path):
+    lines = [{"epoch": epoch, "seconds": seconds} for epoch, seconds in ((1, 1.5), (2, 2.0), (4, 3.0))]
+    np.testing.assert_array_equal(read_epochs(written(tmp_path, *lines), NAMES).elapsed(), [1.5, 3.5, np.nan])
+    lines = [{"epoch": 1, "seconds": 1.0}, {"epoch": 2}, {"epoch": 3, "seconds": 1.0}]
+    np.testing.assert_array_equal(read_epochs(written(tmp_path, *lines), NAMES).elapsed(), [1.0, np.nan, np.nan])
+
+
+def test_no_file_is_no_epochs_and_a_line_cut_off_at_the_end_is_passed_over(tmp_path):
+    assert len(read_epochs(tmp_path / "metrics.jsonl", NAMES).numbers) == 0
+    path = written(tmp_path, {"epoch": 1, "seconds": 1.0}, '{"epoch": 2, "sec', end="")
+    np.testing.assert_array_equal(read_epochs(path, NAMES).numbers, [1])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"epoch": 1, "sec',
+        '{"epoch": 1}',
+        '{"epoch": 0}',
+        '{"epoch": 2.5}',
+        '{"epoch": 2, "train": {"loss": NaN}}',
+        '{"epoch": 2, "train": {"loss": "low"}}',
+        '{"epoch": 2, "train": []}',
+        "7",
+    ],
+)
+def test_a_line_that_is_no_measurement_is_refused_with_its_number(line, tmp_path):
+    with pytest.raises(RecordError, match=r"line 2 of metrics\.jsonl"):
+        read_epochs(written(tmp_path, {"epoch": 1}, line), NAMES)
+
+
+def test_a_file_of_other_bytes_is_refused(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_epochs(tmp_path / "metrics.jsonl", NAMES)

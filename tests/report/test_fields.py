@@ -1,0 +1,68 @@
+import json
+
+import pytest
+
+from guided_collapse.report.fields import (
+    RecordError,
+    number_field,
+    object_field,
+    parse_object,
+    read_object,
+    text_field,
+    whole_field,
+)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": NaN}', '{"a": -Infinity}', "[" * 100_000, '{"a": ' + "1" * 5000 + "}"])
+def test_text_that_is_no_usable_object_is_refused(text):
+    with pytest.raises(RecordError):
+        parse_object(text)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(RecordError, match=r"absent\.json cannot be read"):
+        read_object(tmp_path / "absent.json")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecordError, match=r"binary\.json cannot be read"):
+        read_object(tmp_path / "binary.json")
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(RecordError, match=r"list\.json cannot be used: it must be a JSON object; got list"):
+        read_object(tmp_path / "list.json")
+
+
+def test_strings_can_always_be_written_again():
+    found = parse_object(json.dumps({"name\ud800": ["half \udfff", {"in": "\ud800"}], "whole": "\U0001f600"}))
+    json.dumps(found, ensure_ascii=False).encode("utf-8")
+    assert found["whole"] == "\U0001f600"
+
+
+@pytest.mark.parametrize(
+    ("take", "value"),
+    [
+        (text_field, 1),
+        (text_field, None),
+        (whole_field, 1.0),
+        (whole_field, True),
+        (whole_field, -1),
+        (whole_field, 2**60),
+        (number_field, "1"),
+        (number_field, True),
+        (number_field, 10**400),
+        (number_field, float("inf")),
+        (object_field, []),
+    ],
+)
+def test_a_field_of_another_kind_is_refused(take, value):
+    with pytest.raises(RecordError, match="x must be"):
+        take({"x": value}, "x")
+
+
+def test_fields_are_taken_as_they_are():
+    record = {"text": "a", "whole": 3, "number": 2, "null": None, "object": {"b": 1}}
+    assert text_field(record, "text") == "a"
+    assert whole_field(record, "whole", least=3) == 3
+    assert number_field(record, "number") == 2.0
+    assert number_field(record, "null") is None
+    assert number_field(record, "missing") is None
+    assert object_field(record, "object") == {"b": 1}
+    assert object_field(record, "missing") == {}

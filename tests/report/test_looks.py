@@ -1,0 +1,43 @@
+from guided_collapse.report.looks import KNOWN, LOOKS, in_order, label, letter, looks_of
+
+
+def test_order_is_that_of_the_known_heads_then_of_names():
+    assert in_order(["zebra", "implicit", "ant", "standard", "implicit"]) == ["standard", "implicit", "ant", "zebra"]
+
+
+def test_a_known_head_looks_the_same_in_every_report():
+    assert looks_of(["implicit"])["implicit"] == looks_of([*KNOWN, "other"])["implicit"]
+
+
+def test_heads_differ_in_colour_dash_and_marker():
+    for part in ("light", "dark", "dash", "print_dash", "marker", "print_marker"):
+        assert len({getattr(look, part) for look in LOOKS}) == len(LOOKS)
+    looks = looks_of(["standard", "implicit", "mine", "yours"])
+    assert len(set(looks.values())) == 4
+
+
+def test_there_is_a_look_for_any_number_of_heads():
+    assert set(looks_of([f"head {number}" for number in range(30)])) == {f"head {number}" for number in range(30)}
+    assert len(looks_of([*KNOWN, "a", "b"])) == len(KNOWN) + 2
+
+
+def contrast(one, other):
+    def luminance(colour):
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_lines_can_be_seen_on_both_grounds():
+    for look in LOOKS:
+        assert contrast(look.light, "#ffffff") >= 3
+        assert contrast(look.dark, "#14171b") >= 3
+
+
+def test_names_in_print():
+    assert label("fixed") == "Fixed ETF"
+    assert [letter(head) for head in ("standard", "fixed", "implicit")] == ["S", "F", "I"]
+    assert label("mine") == letter("mine") == "mine"

@@ -1,0 +1,221 @@
+"""The page in a headless Chromium: nothing goes wrong, nothing leaves, everything is drawn, everything can be used."""
+
+import time
+
+import numpy as np
+import pytest
+
+from guided_collapse.report.experiment import by_experiment
+from guided_collapse.report.looks import looks_of
+from guided_collapse.report.page import page
+from guided_collapse.report.records import read_records
+from guided_collapse.report.tables import all_tables
+from tests.report.browser import CHROMIUM, DRIVER, Browser
+from tests.report.made_up import lines, trace, write_run
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: apt-get install chromium chromium-driver"
+)
+
+EVIL = "<script>alert(1)</script>"
+HEADS = ["standard", "fixed", "implicit"]
+RIGHT, TAB, END = "\ue014", "\ue004", "\ue010"
+DRAWN = "document.body.dataset.drawn === 'all'"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("browser")
+    for head in HEADS:
+        for seed in range(2):
+            write_run(folder / "runs", "toy", head, seed, trace=trace(seed=len(head)) if seed == 0 else None)
+    write_run(folder / "runs", EVIL, f"<img src=x onerror=alert(2)>{EVIL}", 0, folder="evil", trace=True)
+    records = read_records([folder / "runs"])
+    experiments = by_experiment(records.runs)
+    tables = all_tables(experiments, (), (5, 20))
+    path = folder / "report.html"
+    path.write_text(page(records, experiments, tables, looks_of(run.head for run in records.runs)), encoding="utf-8")
+    with Browser(folder / "profile") as found:
+        found.requests()  # forgets those of the empty first tab
+        found.path = path
+        found.open(path)
+        found.wait(DRAWN)
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _without_errors(browser):
+    yield
+    assert browser.log_of("browser") == []
+
+
+@pytest.fixture
+def afresh(browser):
+    """The page as it opens, before and after a test that changes it."""
+    browser.open(browser.path)
+    browser.wait(DRAWN)
+    yield browser
+    browser.open(browser.path)
+    browser.wait(DRAWN)
+
+
+def panel(browser, title, code):
+    """Runs code with `plot`, the chart of that title in the experiment toy, and `figure` around it."""
+    script = """
+    const all = [...document.querySelectorAll("#experiment-1 .panel")];
+    const figure = all.find((found) => found.querySelector("h4").textContent === arguments[0]);
+    const plot = figure.querySelector(".plot");
+    """
+    return browser.run(script + code, title)
+
+
+def medians(browser, title):
+    return panel(browser, title, "return plot.data.filter((t) => t.meta.role === 'median').map((t) => [t.meta.head, t.name, t.y])")
+
+
+def test_no_request_leaves_the_page(browser):
+    asked = [address for address in browser.requests() if not address.startswith(("data:", "blob:", "chrome:"))]
+    assert set(asked) <= {browser.path.resolve().as_uri()}
+    assert browser.run("return document.title") == "guided-collapse report"
+
+
+def test_every_figure_is_drawn(browser):
+    count = "plot.querySelectorAll('.scatterlayer .js-line').length"
+    shown = browser.run(f"return [...document.querySelectorAll('.plot')].map((plot) => [{count}, plot.clientHeight])")
+    assert len(shown) == 28
+    assert all(drawn > 0 and height > 100 for drawn, height in shown)
+    pixels = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
+    painted = browser.run(f"return [...document.querySelectorAll('canvas')].map((c) => {pixels}.some((value) => value))")
+    assert painted == [True] * 4
+
+
+def test_curves_equal_an_independent_computation(browser):
+    for place, (_, name, shown) in enumerate(medians(browser, "Loss, train")):
+        runs = [[line["train"]["loss"] for line in lines(HEADS[place], seed, 20)] for seed in range(2)]
+        assert name == HEADS[place]
+        np.testing.assert_allclose(shown, np.median(runs, axis=0), rtol=1e-5)
+    bound = panel(browser, "Loss, train", "return plot.data.filter((t) => t.meta.role === 'reference').map((t) => t.y[0])")
+    assert bound == [0.0342]
+
+
+def test_a_head_that_is_switched_off_disappears(browser):
+    box = "document.querySelectorAll('.head')[1]"
+    assert browser.run(f"return {box}.parentElement.textContent") == "fixed"
+    browser.run(f"{box}.focus()")
+    browser.press(" ")
+    browser.wait(DRAWN)
+    assert [name for _, name, _ in medians(browser, "Loss, train")] == ["standard", "implicit"]
+    assert browser.run("return [...document.querySelectorAll('#experiment-1 .stage')].map((s) => s.hidden)") == [False, True, False]
+    browser.press(" ")
+    browser.wait(DRAWN)
+    assert len(medians(browser, "Loss, train")) == 3
+
+
+def test_the_log_switches_change_the_axis(afresh):
+    browser = afresh
+
+    def kinds():
+        titles = ("Loss, train", "NC1, within-class variability", "Cosine margins at the end, train")
+        return [panel(browser, title, "return plot._fullLayout.yaxis.type") for title in titles]
+
+    assert kinds() == ["linear", "log", "linear"]
+    panel(browser, "Loss, train", "figure.querySelector('.axis').click()")
+    assert kinds() == ["log", "log", "linear"]
+    assert panel(browser, "Loss, train", "return figure.querySelector('.axis').getAttribute('aria-pressed')") == "true"
+    for choice, expected in (("linear", ["linear"] * 3), ("log", ["log", "log", "linear"]), ("own", ["linear", "log", "linear"])):
+        browser.run("document.querySelector(`[name=axes][value=${arguments[0]}]`).click()", choice)
+        browser.wait(DRAWN)
+        assert kinds() == expected
+    browser.run("document.getElementById('log-epochs').click()")
+    browser.wait(DRAWN)
+    assert panel(browser, "Loss, train", "return plot._fullLayout.xaxis.type") == "log"
+
+
+def test_zero_on_a_logarithmic_axis_is_said(browser):
+    said = panel(browser, "NC2, weights to simplex ETF", "return figure.querySelector('.zero').textContent")
+    assert said == "0 throughout, so not on this axis: fixed"
+    fixed = next(shown for head, _, shown in medians(browser, "NC2, weights to simplex ETF") if head == 1)
+    assert set(fixed) == {None}
+
+
+def test_a_chart_is_read_with_the_keyboard(browser):
+    panel(browser, "Loss, train", "plot.focus()")
+    browser.press(RIGHT, RIGHT)
+    said = panel(browser, "Loss, train", "return figure.querySelector('.readout').textContent")
+    losses = sorted(lines("standard", seed, 20)[1]["train"]["loss"] for seed in range(2))
+    assert said.startswith(f"epoch 2: standard {sum(losses) / 2:.4g} ({losses[0]:.4g} to {losses[1]:.4g}); fixed ")
+    browser.press(END)
+    assert panel(browser, "Loss, train", "return figure.querySelector('.readout').textContent").startswith("epoch 20:")
+
+
+def test_every_control_is_reached_by_tab(browser):
+    browser.run("document.querySelector('.skip').focus()")
+    reached = {"skip"}
+    for _ in range(20):
+        browser.press(TAB)
+        reached |= set(browser.run("return [document.activeElement.id, ...document.activeElement.classList]"))
+    assert {"skip", "theme", "head", "log-epochs", "axis", "plot"} <= reached
+
+
+def test_the_animation_moves(afresh):
+    browser = afresh
+    part = "document.querySelector('#experiment-1 .picture')"
+    pixels = f"return [...{part}.querySelectorAll('canvas')].map((c) => c.toDataURL())"
+    first = browser.run(pixels)
+    assert browser.run(f"return {part}.querySelector('output').textContent") == "epoch 1"
+    browser.run(f"{part}.querySelector('.play').click()")
+    browser.wait(f"{part}.querySelector('output').textContent === 'epoch 20'")
+    last = browser.run(pixels)
+    assert len(first) == 3
+    assert all(one != other for one, other in zip(first, last, strict=True))
+    browser.wait(f"{part}.querySelector('.play').textContent === 'Play'")
+    browser.run(f"{part}.querySelector('.epoch').focus()")
+    browser.press("\ue011")
+    assert browser.run(f"return {part}.querySelector('output').textContent") == "epoch 1"
+    assert browser.run(pixels) == first
+    browser.run(f"{part}.querySelector('canvas').focus()")
+    browser.press(RIGHT)
+    assert browser.run(pixels) != first
+    assert "epoch 1: samples" in browser.run(f"return {part}.querySelector('canvas').getAttribute('aria-label')")
+
+
+def test_names_are_shown_as_text(browser):
+    assert browser.run("return document.querySelector('#experiment-0 h2').textContent") == EVIL
+    assert browser.run("return document.querySelectorAll('img, #experiment-0 script').length") == 0
+    # Hovering shows plotly's own rendering of the name.
+    browser.run("Plotly.Fx.hover(document.querySelector('#experiment-0 .plot'), [{curveNumber: 0, pointNumber: 3}])")
+    time.sleep(0.3)
+    hover = browser.run("return document.querySelector('#experiment-0 .plot .hoverlayer').textContent")
+    assert EVIL in hover
+
+
+def test_dark_and_light(afresh):
+    browser = afresh
+
+    def ground():
+        return browser.run("return getComputedStyle(document.body).backgroundColor")
+
+    def line():
+        return panel(browser, "Loss, train", "return plot.data.find((t) => t.meta.role === 'median').line.color")
+
+    light = ground(), line()
+    browser.run("document.getElementById('theme').click()")
+    browser.wait(DRAWN)
+    assert ground() == "rgb(20, 23, 27)"
+    assert line() != light[1]
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.command("Emulation.setEmulatedMedia", features=features)
+    browser.open(browser.path)
+    browser.wait(DRAWN)
+    assert ground() == "rgb(20, 23, 27)"
+    browser.command("Emulation.setEmulatedMedia", features=[])
+
+
+def test_a_phone_needs_no_sideways_scrolling(browser):
+    browser.command("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+    browser.open(browser.path)
+    browser.wait(DRAWN)
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    widths = browser.run("return [...document.querySelectorAll('.plot .main-svg')].map((svg) => svg.getBoundingClientRect().right)")
+    assert max(widths) <= 390
+    browser.command("Emulation.clearDeviceMetricsOverride")

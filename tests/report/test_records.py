@@ -1,0 +1,63 @@
+import shutil
+
+import pytest
+
+from guided_collapse.report.records import read_records
+from tests.report.made_up import write_cost, write_run
+
+
+def test_runs_are_found_at_any_depth_and_once(tmp_path):
+    write_run(tmp_path, seed=0)
+    write_run(tmp_path, seed=1, folder="deep/er/still")
+    own = write_run(tmp_path, seed=2, folder="own")
+    write_cost(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(own)
+    records = read_records([tmp_path, tmp_path / "toy", own, tmp_path / "link"])
+    assert [run.seed for run in records.runs] == [0, 1, 2]
+    assert len(records.costs) == 1
+    assert records.skipped == ()
+
+
+def test_what_cannot_be_used_is_named_and_skipped_with_a_warning(tmp_path):
+    write_run(tmp_path, seed=0)
+    broken = write_run(tmp_path, seed=1)
+    (broken / "metrics.jsonl").write_text("not json\n")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.json").write_text("{}")
+    (tmp_path / "foreign" / "cost.json").write_text("{}")
+    (tmp_path / "file.txt").touch()
+    with pytest.warns(UserWarning, match="left out of the report") as caught:
+        records = read_records([tmp_path, tmp_path / "file.txt"])
+    assert [run.seed for run in records.runs] == [0]
+    assert len(caught) == len(records.skipped) == 4
+    told = "\n".join(records.skipped)
+    for name in ("file.txt: it is no folder", "seed-1: line 1 of metrics.jsonl", "foreign: config.json", "foreign: cost.json"):
+        assert name in told
+
+
+def test_an_error_if_nothing_is_left(tmp_path):
+    with pytest.raises(ValueError, match="needs at least one folder"):
+        read_records([])
+    with pytest.raises(ValueError, match=r"there is no .*absent"):
+        read_records([tmp_path / "absent"])
+    with pytest.raises(ValueError, match="none was found"):
+        read_records([tmp_path])
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.warns(UserWarning, match="left out"), pytest.raises(ValueError, match="1 could not be used, the first is"):
+        read_records([tmp_path])
+
+
+def test_costs_alone_are_enough(tmp_path):
+    write_cost(tmp_path)
+    assert read_records([tmp_path]).runs == ()
+
+
+@pytest.mark.parametrize("other", ["failed", "unfinished", "finished"])
+def test_of_two_records_of_a_seed_the_better_is_kept(other, tmp_path):
+    write_run(tmp_path, folder="b", state="finished")
+    write_run(tmp_path, folder="a" if other != "finished" else "c", state=other)
+    with pytest.warns(UserWarning, match="the same experiment, head and seed as"):
+        records = read_records([tmp_path])
+    assert [run.folder.name for run in records.runs] == ["b"]
+    shutil.rmtree(tmp_path / "b")
+    assert len(read_records([tmp_path]).runs) == 1

@@ -1,0 +1,101 @@
+import ast
+import csv
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from guided_collapse import report
+from guided_collapse.report.write import write_report
+from tests.report.made_up import lines, write_cost, write_run
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    root = tmp_path_factory.mktemp("written")
+    for seed in range(2):
+        write_run(root / "runs", head="implicit", seed=seed, epochs=8)
+    write_run(root / "runs", head="implicit", seed=2, epochs=3, state="failed")
+    write_run(root / "runs", head="implicit", seed=3, epochs=3, state="unfinished")
+    write_cost(root / "runs" / "toy")
+    return root, write_report([root / "runs"], root / "deep" / "out", epochs=(6, 3))
+
+
+def test_everything_is_written_and_nothing_else(written):
+    root, summary = written
+    out = root / "deep" / "out"
+    tables = ["train-top1", "test-top1", "final", "epochs-to-accuracy", "seconds-to-accuracy", "cost", "memory", "runs"]
+    expected = {out / "tables" / f"{name}.{kind}" for name in tables for kind in ("md", "csv", "tex")}
+    expected |= {out / "figures" / f"{name}.{kind}" for name in ("panels-toy", "cost-toy") for kind in ("pdf", "png")}
+    expected.add(out / "report.html")
+    assert set(summary.files) == expected == {path for path in out.rglob("*") if path.is_file()}
+    assert summary.files[-1] == summary.page == out / "report.html"
+    assert (summary.num_finished, summary.num_unfinished, summary.num_failed) == (2, 1, 1)
+    assert summary.experiments == ("toy",)
+    assert summary.skipped == ()
+
+
+def test_chosen_epochs_are_in_order_and_equal_the_records(written):
+    _, summary = written
+    path = next(path for path in summary.files if path.name == "train-top1.csv")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["3", "6"]
+    values = sorted(100 * lines("implicit", seed, 8)[2]["train"]["top1"] for seed in range(2))
+    values.append(100 * lines("implicit", 3, 3)[2]["train"]["top1"])
+    assert float(rows[0]["median"]) == pytest.approx(sorted(values)[1])
+    assert (rows[1]["measured_at"], rows[1]["seeds"]) == ("3 to 6", "3")
+
+
+def test_a_second_report_takes_the_place_of_the_first(written):
+    root, summary = written
+    before = summary.page.read_bytes()
+    again = write_report([root / "runs"], root / "deep" / "out", epochs=(3, 6))
+    assert again.page.read_bytes() == before
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_refused(place, tmp_path):
+    write_run(tmp_path / "runs", epochs=2)
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(ValueError, match="needs a folder that can be written"):
+        write_report([tmp_path / "runs"], tmp_path / place)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_folder_in_which_nobody_may_write_is_refused(tmp_path):
+    write_run(tmp_path / "runs", epochs=2)
+    with pytest.raises(ValueError, match="needs a folder that can be written"):
+        write_report([tmp_path / "runs"], Path("/proc"))
+
+
+def test_a_write_that_fails_leaves_no_half_file(tmp_path):
+    write_cost(tmp_path / "runs")
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"report\.html cannot"):
+        write_report([tmp_path / "runs"], tmp_path / "out")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
+
+
+def test_wrong_requests_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="epochs must be"):
+        write_report([tmp_path], tmp_path / "out", epochs=())
+    with pytest.raises(ValueError, match="epochs must be"):
+        write_report([tmp_path], tmp_path / "out", epochs=(0, 5))
+    with pytest.raises(ValueError, match="none was found"):
+        write_report([tmp_path], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="needs matplotlib and plotly"):
+        write_report([tmp_path], tmp_path / "out")
+
+
+def test_the_room_knows_no_torch():
+    for file in Path(report.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.split(".")[0] for name in names} & {"torch", "safetensors", "lightning_fabric"}, file

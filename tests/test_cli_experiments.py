@@ -1,0 +1,156 @@
+"""The commands, as a user calls them: output, messages and exit status."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from guided_collapse.cli import main
+from tests.data.made_up import write_folders
+from tests.training.runs import FREE, flags_of, placed
+
+SHORT = ["--epochs", "1", "--accelerator", "cpu", "--quiet"]
+
+
+def call(capsys, *arguments):
+    try:
+        status = main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        status = end.code
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_list(capsys):
+    status, out, _ = call(capsys, "list")
+    assert status == 0
+    assert "cifar10-resnet18" in out
+    assert "implicit-lagged" in out
+
+
+def test_train_with_ones_own_images(capsys, tmp_path):
+    write_folders(tmp_path / "images", num_per_class=6, size=32)
+    run = tmp_path / "runs" / "images" / "implicit" / "seed-0"
+    flags = ["--batch-size", 9, "--width", 0.125, *SHORT, "--out", tmp_path / "runs"]
+    status, out, err = call(capsys, "train", "--data", tmp_path / "images", "--head", "implicit", *flags)
+    assert (status, out) == (0, f"{run}\n"), err
+    status, out, err = call(capsys, "export", run, "--to", tmp_path / "model.pt2")
+    assert status == 0, err
+    assert (tmp_path / "model.pt2").exists()
+
+
+def test_compare_prints_a_table(capsys, tmp_path):
+    flags = ["--heads", "standard", "implicit", "--seeds", "0", "1", *SHORT, "--out", tmp_path]
+    status, out, err = call(capsys, "compare", "digits", *flags)
+    assert status == 0, err
+    assert [line.split()[:2] for line in out.splitlines()[:3]] == [["head", "seeds"], ["standard", "2"], ["implicit", "2"]]
+
+
+@pytest.mark.filterwarnings("default:.*seed-0 failed:RuntimeWarning")
+def test_compare_says_what_failed(capsys, tmp_path):
+    (tmp_path / "digits" / "fixed").mkdir(parents=True)
+    (tmp_path / "digits" / "fixed" / "seed-0").write_text("in the way")
+    flags = ["--heads", "fixed", "implicit", "--seeds", "0", *SHORT, "--out", tmp_path]
+    status, out, err = call(capsys, "compare", "digits", *flags)
+    assert status == 1
+    assert "implicit" in out
+    assert f"failed: {tmp_path / 'digits' / 'fixed' / 'seed-0'}" in err
+
+
+def test_data(capsys, tmp_path):
+    assert call(capsys, "data", "digits")[0] == 0
+    status, _, err = call(capsys, "data", "imagenet", "--data-root", tmp_path)
+    assert status == 2
+    assert "imagenet" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "digitz"], "Did you mean digits"),
+        (["train", "digits", "--head", "implict"], "Did you mean implicit"),
+        (["compare", "digits", "--heads", "fixed", "standart"], "Did you mean standard"),
+        (["compare", "digits", "--seed", "0"], "compare takes --seeds"),
+        (["train"], "give --data FOLDER"),
+        (["train", "cifar100-vgg13", "--data-root", "nowhere"], "Run: guided-collapse data cifar100"),
+        (["train", "--data", "nowhere"], "which is neither"),
+        (["train", "digits", "--optimiser", "agd", "--affine"], "dimension"),
+        (["train", "digits", "--feature-dim", "4"], "feature_dim must be at least num_classes - 1"),
+        (["train", "digits", "--stem", "cifar"], "small has no option stem"),
+        (["train", "digits", "--epochs", "0"], "epochs must be positive"),
+        (["train", "digits", "--colour", "red"], "--colour"),
+        (["list", "--colour"], "--colour"),
+        (["resume"], "resume needs the folder of a run"),
+        (["resume", "nowhere"], "no config.json"),
+        (["export", "nowhere", "--to", "x.pt2"], "no config.json"),
+    ],
+)
+def test_wrong_requests_exit_with_2_and_say_why(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = call(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert message in " ".join(err.split())
+    assert "Traceback" not in err
+    assert not any(tmp_path.rglob("model.safetensors"))
+
+
+@pytest.mark.parametrize("what", ["one class", "unreadable image"])
+def test_a_bad_folder_is_named(what, capsys, tmp_path):
+    write_folders(tmp_path, num_per_class=4, parts=("",), classes=("cat", "dog"))
+    if what == "one class":
+        shutil.rmtree(tmp_path / "dog")
+    else:
+        next((tmp_path / "dog").iterdir()).write_bytes(b"no image")
+    status, _, err = call(capsys, "train", "--data", tmp_path, *SHORT, "--out", tmp_path / "runs")
+    assert status == 2
+    assert ("cat" if what == "one class" else str(tmp_path / "dog")) in err
+
+
+def test_a_run_that_was_moved_is_not_resumed_elsewhere(capsys, tmp_path):
+    from guided_collapse.training.loop import train
+
+    run = train(FREE, placed(tmp_path / "runs"))
+    shutil.move(run.path, tmp_path / "moved")
+    status, _, err = call(capsys, "resume", tmp_path / "moved")
+    assert status == 2
+    assert "ufm-10/implicit/seed-0" in err
+
+
+def test_a_run_of_another_configuration_is_refused(capsys, tmp_path):
+    call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    status, _, err = call(capsys, "train", "digits", *SHORT, "--batch-size", "64", "--out", tmp_path)
+    assert status == 2
+    assert "batch_size is 128, not 64" in err
+
+
+def test_a_full_disk_loses_nothing(tmp_path):
+    """A file-size limit stands in for the disk: writing beyond it fails as on a full one."""
+    program = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from guided_collapse.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", program, "train", "digits", *SHORT, "--out", str(tmp_path)]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    run = tmp_path / "digits" / "implicit" / "seed-0"
+    assert {file.name for file in run.iterdir()} == {"config.json", "metrics.jsonl", "failed.json"}
+    assert (
+        subprocess.run(
+            [sys.executable, "-m", "guided_collapse.cli", "resume", str(run)], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+
+
+def test_flags_of_a_configuration_are_understood():
+    from guided_collapse.experiments.requests import train_request
+
+    assert train_request("digits", flags_of(FREE)).configuration == FREE

@@ -1,0 +1,51 @@
+"""Small real runs, and what they leave behind."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from guided_collapse.experiments.presets import PRESETS
+from guided_collapse.training.configuration import Configuration
+from guided_collapse.training.placement import Placement
+from guided_collapse.training.run import RunFolder
+
+DIGITS = replace(PRESETS["digits"], epochs=2, batch_size=256)
+FREE = replace(PRESETS["ufm-10"], num_samples=60, feature_dim=16, batch_size=60, epochs=12, measure_every=5)
+
+
+def placed(out: Path, **changes) -> Placement:
+    return Placement(out=out, accelerator="cpu", quiet=True, **changes)
+
+
+def records(run: RunFolder) -> list[dict]:
+    """All records, without the times, which no two runs share."""
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name != "seconds"} for line in lines]
+
+
+def weights(run: RunFolder) -> dict[str, np.ndarray]:
+    return load_file(run.model_file)
+
+
+def assert_same(one: RunFolder, other: RunFolder) -> None:
+    """Bit for bit the same result."""
+    assert records(one) == records(other)
+    theirs = weights(other)
+    for name, tensor in weights(one).items():
+        np.testing.assert_array_equal(tensor, theirs[name], err_msg=name)
+    with np.load(one.path / "margins.npz") as mine, np.load(other.path / "margins.npz") as others:
+        np.testing.assert_array_equal(mine["train"], others["train"])
+
+
+def flags_of(configuration: Configuration) -> list[str]:
+    """The flags that make the preset `digits` this configuration."""
+    start = PRESETS["digits"].to_dict()
+    changed = {name: value for name, value in configuration.to_dict().items() if start[name] != value}
+    flags = []
+    for name, value in changed.items():
+        flag = name.replace("_", "-")
+        flags += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+    return flags

@@ -1,0 +1,53 @@
+import json
+
+import pytest
+
+from guided_collapse.experiments.presets import PRESETS
+from guided_collapse.training.configuration import Configuration
+
+IMAGES = {"experiment": "x", "data": "digits", "backbone": "small"}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_configuration_survives_json(name):
+    configuration = PRESETS[name].resolved()
+    assert Configuration.from_dict(json.loads(json.dumps(configuration.to_dict()))) == configuration
+
+
+def test_resolved_configuration_states_what_the_optimiser_uses():
+    assert Configuration(**IMAGES, optimiser="sgd").resolved().to_dict() | {} == {
+        **Configuration(**IMAGES, optimiser="sgd").to_dict(),
+        "learning_rate": 0.1,
+        "weight_decay": 5e-4,
+        "schedule": "cosine",
+    }
+    assert Configuration(**IMAGES, optimiser="sgd", learning_rate=0.3).resolved().learning_rate == 0.3
+    assert Configuration(**IMAGES).resolved().learning_rate is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head": "implict"}, "head must be one of standard, .*; got 'implict'. Did you mean implicit"),
+        ({"backbone": "resnet19"}, "Did you mean resnet18"),
+        ({"optimiser": "adam"}, "optimiser must be one of agd, sgd, adamw"),
+        ({"protocol": "unfair"}, "protocol must be one of fair, paper"),
+        ({"epochs": 0}, "epochs must be positive; got 0"),
+        ({"batch_size": -1}, "batch_size must be positive; got -1"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"seed": -1}, "seed must be from 0"),
+        ({"learning_rate": 0.1}, "agd has no learning rate"),
+        ({"schedule": "cosine"}, "agd has no learning rate"),
+        ({"num_samples": 10}, "images need neither; .*num_samples=10"),
+        ({"data": "unconstrained"}, "unconstrained features need"),
+        ({"rotation": 400.0}, "rotation must be from 0 to 180"),
+    ],
+)
+def test_bad_values_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Configuration(**{**IMAGES, **changes})
+
+
+def test_unknown_fields_are_refused():
+    with pytest.raises(ValueError, match="unknown to this version: colour"):
+        Configuration.from_dict({**IMAGES, "colour": "red"})

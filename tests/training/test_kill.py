@@ -1,0 +1,64 @@
+"""A run that is killed at any point, resumed, and compared with one that was not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from guided_collapse.training.loop import train
+from guided_collapse.training.run import RunFolder
+from tests.training.runs import DIGITS, assert_same, flags_of, placed
+
+CONFIGURATION = replace(DIGITS, epochs=6, flip=True, head="implicit", measure_every=2)
+
+
+def start(folder):
+    command = [sys.executable, "-m", "guided_collapse.cli", "train", "digits", *flags_of(CONFIGURATION), "--out", str(folder)]
+    command += ["--accelerator", "cpu", "--quiet", "--checkpoint-seconds", "0"]
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+
+
+def wait_for(condition, process):
+    while not condition() and process.poll() is None:
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("moment", ["while saving", "after two epochs"])
+def test_killed_and_resumed_equals_not_killed(moment, tmp_path):
+    whole = train(CONFIGURATION, placed(tmp_path / "whole"))
+    run = RunFolder.of(CONFIGURATION, tmp_path / "killed")
+    process = start(tmp_path / "killed")
+    if moment == "while saving":
+        wait_for(lambda: run.path.exists() and any(run.path.glob(".last.ckpt.*.part")), process)
+    else:
+        wait_for(lambda: (run.path / "previous.ckpt").exists(), process)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not run.is_finished
+    resumed = subprocess.run(
+        [sys.executable, "-m", "guided_collapse.cli", "resume", str(run.path), "--accelerator", "cpu", "--quiet"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout == f"{run.path}\n"
+    assert_same(whole, run)
+    assert not list(run.path.glob(".*.part"))
+
+
+def test_a_damaged_last_checkpoint_is_worked_around(tmp_path):
+    whole = train(CONFIGURATION, placed(tmp_path / "whole"))
+    run = train(CONFIGURATION, placed(tmp_path / "damaged", checkpoint_seconds=0.0))
+    # As if it had been killed after epoch 5: the last checkpoint is damaged, and the one before is that of epoch 4.
+    run.model_file.unlink()
+    checkpoint = run.path / "last.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-10])
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        train(CONFIGURATION, placed(tmp_path / "damaged"))
+    assert_same(whole, run)

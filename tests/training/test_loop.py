@@ -1,0 +1,173 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from guided_collapse import measure_collapse
+from guided_collapse.training import loop
+from guided_collapse.training.configuration import HEADS
+from guided_collapse.training.export import trained_model
+from guided_collapse.training.loop import build_model, train
+from guided_collapse.training.tasks import Share, build_task
+from tests.training.runs import DIGITS, FREE, assert_same, placed, records, weights
+
+
+@pytest.mark.parametrize("configuration", [DIGITS, FREE], ids=["images", "free"])
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_runs_to_the_end_and_leaves_its_files(head, configuration, tmp_path):
+    configuration = replace(configuration, head=head, epochs=1)
+    run = train(configuration, placed(tmp_path))
+    assert run.path == tmp_path / configuration.experiment / head / "seed-0"
+    assert {file.name for file in run.path.iterdir()} == {
+        *("config.json", "metrics.jsonl", "margins.npz", "last.ckpt", "model.safetensors")
+    }
+    (record,) = records(run)
+    assert record["epoch"] == 1
+    assert ("test" in record) == (configuration is not FREE and configuration.data == "digits")
+    facts = json.loads(run.config_file.read_text())
+    assert facts["configuration"] == configuration.resolved().to_dict()
+    assert facts["protocol_differences"] == []
+    assert (facts["loss_lower_bound"] is None) == (head == "standard-unnormalised")
+
+
+def test_records_say_what_the_model_does_on_clean_data(tmp_path):
+    run = train(replace(DIGITS, flip=True, crop_padding=1), placed(tmp_path))
+    model, task = trained_model(run), build_task(DIGITS)
+    features, labels, logits = {}, {}, {}
+    with torch.no_grad():
+        for test in (False, True):
+            inputs, labels[test] = (torch.cat(parts) for parts in zip(*task.clean_batches(Share(), test=test), strict=True))
+            features[test], logits[test] = model.head.on_sphere(model.backbone(inputs)), model(inputs)
+    result = measure_collapse(
+        features[False],
+        labels[False],
+        model.head.weight,
+        model.head.bias,
+        test_features=features[True],
+        test_labels=labels[True],
+    )
+    last = records(run)[-1]
+    for part, test in (("train", False), ("test", True)):
+        loss = torch.nn.functional.cross_entropy(logits[test].double(), labels[test])
+        assert last[part]["loss"] == pytest.approx(float(loss), rel=1e-5)
+        assert last[part]["top1"] == pytest.approx(float((logits[test].argmax(1) == labels[test]).double().mean()))
+    for name in ("nc1", "nc2", "nc3", "nc4", "equinorm", "mean_cosine_margin", "nearest_centre_accuracy"):
+        assert last["train"][name] == pytest.approx(getattr(result, name), rel=1e-4, abs=1e-6), name
+    assert last["test"]["nc4"] == pytest.approx(result.test_nc4)
+    with np.load(run.path / "margins.npz") as margins:
+        np.testing.assert_allclose(margins["train"], result.cosine_margins, rtol=1e-4, atol=1e-5)
+
+
+def test_measured_are_the_first_ten_epochs_every_fifth_and_the_last(tmp_path):
+    run = train(replace(FREE, epochs=17), placed(tmp_path))
+    assert [record["epoch"] for record in records(run)] == list(range(1, 18))
+    assert [record["epoch"] for record in records(run) if "train" in record] == [*range(1, 11), 15, 17]
+
+
+@pytest.mark.parametrize("configuration", [replace(DIGITS, flip=True), FREE], ids=["images", "free"])
+def test_the_same_seed_gives_the_same_run_and_another_another(configuration, tmp_path):
+    one, again = (train(configuration, placed(tmp_path / name)) for name in ("one", "again"))
+    assert_same(one, again)
+    other = train(replace(configuration, seed=1), placed(tmp_path / "one"))
+    assert records(other) != records(one)
+
+
+def test_heads_of_one_seed_start_from_the_same_backbone():
+    task = build_task(DIGITS)
+    first, *others = (build_model(replace(DIGITS, head=head), task).backbone.state_dict() for head in HEADS)
+    for other in others:
+        assert all(torch.equal(tensor, other[name]) for name, tensor in first.items())
+
+
+class InterruptionError(Exception):
+    pass
+
+
+def _then(first, second):
+    def both(*arguments):
+        first(*arguments)
+        second(*arguments)
+
+    return both
+
+
+@pytest.mark.parametrize("optimiser", ["agd", "sgd", "adamw"])
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(optimiser, tmp_path, monkeypatch):
+    configuration = replace(DIGITS, optimiser=optimiser, epochs=4, flip=True, trace=True)
+    whole = train(configuration, placed(tmp_path / "whole"))
+    steps = []
+
+    def interrupted(*_):
+        steps.append(0)
+        if len(steps) == 15:  # six steps an epoch
+            raise InterruptionError
+
+    monkeypatch.setattr(loop, "set_learning_rate", _then(interrupted, loop.set_learning_rate))
+    with pytest.raises(InterruptionError):
+        train(configuration, placed(tmp_path / "cut", checkpoint_seconds=0.0))
+    failed = tmp_path / "cut" / "digits" / "implicit" / "seed-0" / "failed.json"
+    assert "InterruptionError" in failed.read_text()
+    monkeypatch.undo()
+    resumed = train(configuration, placed(tmp_path / "cut"))
+    assert_same(whole, resumed)
+    assert not failed.exists()
+    with np.load(whole.path / "trace.npz") as mine, np.load(resumed.path / "trace.npz") as theirs:
+        for name in mine.files:
+            np.testing.assert_array_equal(mine[name], theirs[name])
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    run = train(replace(FREE, epochs=2), placed(tmp_path))
+    before = {file.name: file.stat().st_mtime_ns for file in run.path.iterdir()}
+    train(replace(FREE, epochs=2), placed(tmp_path))
+    assert before == {file.name: file.stat().st_mtime_ns for file in run.path.iterdir()}
+
+
+def test_a_folder_with_another_configuration_is_refused_and_kept(tmp_path):
+    run = train(replace(FREE, epochs=2), placed(tmp_path))
+    before = weights(run)
+    with pytest.raises(ValueError, match=r"another configuration: epochs is 2, not 3. Choose another --out"):
+        train(replace(FREE, epochs=3), placed(tmp_path))
+    assert all(np.array_equal(tensor, weights(run)[name]) for name, tensor in before.items())
+
+
+def test_learned_weights_are_not_centred_in_the_papers_protocol(tmp_path):
+    run = train(replace(FREE, head="standard", protocol="paper", epochs=1), placed(tmp_path))
+    assert not any("centring" in name for name in weights(run))
+    facts = json.loads(run.config_file.read_text())
+    assert facts["protocol"] == "paper"
+    assert [difference.rpartition(": ")[2] for difference in facts["protocol_differences"]] == ["shuffled", "not centred"]
+    fair = train(replace(FREE, head="standard", epochs=1), placed(tmp_path / "fair"))
+    assert any("centring" in name for name in weights(fair))
+
+
+def test_trace_puts_the_rows_of_an_etf_on_the_corners_of_a_simplex(tmp_path):
+    run = train(replace(FREE, trace=True, epochs=12), placed(tmp_path))
+    with np.load(run.path / "trace.npz") as trace:
+        assert trace["epochs"].tolist() == [*range(1, 11), 12]
+        corners = trace["weights"][-1]
+        np.testing.assert_allclose(np.linalg.norm(corners, axis=1), 1, atol=1e-5)
+        np.testing.assert_allclose(corners @ corners.T + 1 / 3, 4 / 3 * np.eye(4), atol=1e-5)
+        # Near collapse the class means have come to the corners.
+        assert np.abs(trace["means"][-1] - corners).max() < 0.2
+        assert trace["samples"].shape == (11, len(trace["sample_labels"]), 3)
+
+
+def test_mixed_precision_trains(tmp_path):
+    run = train(replace(DIGITS, precision="bf16-mixed"), placed(tmp_path))
+    assert records(run)[-1]["train"]["top1"] > 0.5
+
+
+def test_curves_for_tensorboard(tmp_path):
+    run = train(replace(FREE, epochs=1), placed(tmp_path, tensorboard=True))
+    assert any(file.name.startswith("events.out.tfevents") for file in run.path.iterdir())
+
+
+def test_features_that_do_not_fit_in_memory_are_measured_in_two_passes(tmp_path, monkeypatch):
+    kept = train(DIGITS, placed(tmp_path / "kept"))
+    monkeypatch.setattr("guided_collapse.training.measure.KEPT_BYTES", 0)
+    streamed = train(DIGITS, placed(tmp_path / "streamed"))
+    for name in ("nc1", "nc3", "nc4", "mean_cosine_margin"):
+        assert records(streamed)[-1]["train"][name] == pytest.approx(records(kept)[-1]["train"][name], rel=1e-5)
