@@ -7,12 +7,12 @@ The scripts are written anew from what these files do, on features that are ther
 - the paper's: nc/validate_NC.py and nc/utils.py of github.com/evanmarkou/Guiding-Neural-Collapse (00cdf29). A loop over all samples
   puts each into a dictionary of class sums and one of lists; S_W class by class from the lists, pinv of S_B for NC1 and of S_T for
   VCI, an SVD of each class for the numerical rank, the differences to all class means for NC4, margins class by class.
-- the most copied: validate_NC.py of github.com/tding1/Neural-Collapse (0106f93, Zhu et al. 2021). Class sums in the same loop, S_W
+- sample by sample: validate_NC.py of github.com/tding1/Neural-Collapse (0106f93, Zhu et al. 2021). Class sums in the same loop, S_W
   from one outer product for each sample, pinv of S_B; no VCI, rank, NC4 or margins.
-- the first: the notebook of Papyan, Han and Donoho, as copied in measurements.py of github.com/mariuslindegaard/neuralcollapse-master.
-  Batch by batch and class by class, S_W from a stack of outer products, NC4 sample by sample, svds of S_B; no VCI, rank or margins.
+- batch by batch: measurements.py of github.com/mariuslindegaard/neuralcollapse-master (434a139). Class by class in each batch, S_W
+  from a stack of outer products, NC4 sample by sample, svds of S_B; no VCI, rank or margins.
 
-`measure_collapse` computes all that and the rest of its table.
+Many public repositories share the last two. `measure_collapse` computes all that and the rest of its table.
 """
 
 import statistics
@@ -80,7 +80,7 @@ def paper_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor)
     }
 
 
-def most_copied_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> dict[str, float]:
+def sample_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> dict[str, float]:
     means: dict[int, Tensor] = {}
     for some_features, some_labels in batches(features, labels, size=SCRIPT_BATCH):
         for b in range(len(some_labels)):
@@ -103,7 +103,7 @@ def most_copied_script(features: Tensor, labels: Tensor, weight: Tensor, bias: T
     return frame_metrics(weight, bias, means, centre) | {"nc1": nc1}
 
 
-def first_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> dict[str, float]:
+def batch_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> dict[str, float]:
     num_classes = len(weight)
     sums, counts = torch.zeros_like(weight), torch.zeros(num_classes, 1)
     for some_features, some_labels in batches(features, labels, size=SCRIPT_BATCH):
@@ -196,11 +196,11 @@ def compare(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> N
     print(f"  the product, float32     {product:8.3f} s")
     print(f"  measure_collapse         {ours:8.3f} s   {ours / product:6.2f} times it")
     print(f"  CollapseMetrics, pass 1  {streamed:8.3f} s   {streamed / product:6.2f} times it, batches of {STREAMED_BATCH}")
-    for name, script in (("the paper's", paper_script), ("the most copied", most_copied_script), ("the first", first_script)):
+    for name, script in (("the paper's", paper_script), ("sample by sample", sample_script), ("batch by batch", batch_script)):
         start = time.perf_counter()
         found = script(features, labels, weight, bias)
         taken = time.perf_counter() - start
-        print(f"  {name + ' script':<24} {taken:8.2f} s   {taken / ours:6.1f} times measure_collapse", flush=True)
+        print(f"  {f'script, {name}':<24} {taken:8.2f} s   {taken / ours:6.1f} times measure_collapse", flush=True)
         print("   ", ", ".join(f"{field} {value:.6g} ({getattr(result, field):.6g})" for field, value in found.items()))
 
 
