@@ -46,6 +46,11 @@ def test_compare_prints_a_table(capsys, tmp_path):
     status, out, err = call(capsys, "compare", "digits", *flags)
     assert status == 0, err
     assert [line.split()[:2] for line in out.splitlines()[:3]] == [["head", "seeds"], ["standard", "2"], ["implicit", "2"]]
+    page = tmp_path / "digits" / "report" / "report.html"
+    assert out.splitlines()[-1] == str(page)
+    assert "implicit" in page.read_text(encoding="utf-8")
+    status, out, err = call(capsys, "report", tmp_path, "--out", tmp_path / "again", "--epochs", 1)
+    assert (status, out) == (0, f"{tmp_path / 'again' / 'report.html'}\n"), err
 
 
 @pytest.mark.filterwarnings("default:.*seed-0 failed:RuntimeWarning")
@@ -82,6 +87,7 @@ def test_data(capsys, tmp_path):
         (["train", "digits", "--epochs", "0"], "epochs must be positive"),
         (["train", "digits", "--colour", "red"], "--colour"),
         (["list", "--colour"], "--colour"),
+        (["report", "nowhere", "--out", "report"], "nowhere"),
         (["resume"], "resume needs the folder of a run"),
         (["resume", "nowhere"], "no config.json"),
         (["export", "nowhere", "--to", "x.pt2"], "no config.json"),

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="guided-collapse", description="Classifier heads at the nearest simplex ETF.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (add_list, add_train, add_compare, add_resume, add_data, add_export, add_measure):
+    for add in (add_list, add_train, add_compare, add_resume, add_report, add_data, add_export, add_measure):
         add(commands)
     request = parser.parse_args(arguments)
     with warnings.catch_warnings():
@@ -132,11 +132,14 @@ def compare_heads(preset: str | None, flags: list[str]) -> int:
     """Runs the grid and prints its table."""
     from guided_collapse.experiments.compare import compare, comparison_table
     from guided_collapse.experiments.requests import compare_request
+    from guided_collapse.report.write import write_report
 
     wanted = compare_request(preset, flags)
     comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement)
     if comparison.finished:
         print(comparison_table(comparison))
+        folder = wanted.placement.out / wanted.configuration.experiment
+        print(f"\n{write_report([folder], folder / 'report').page}")
     for run, reason in comparison.failed:
         print(f"failed: {run.path}: {reason}", file=sys.stderr)
     return FAILED if comparison.failed else DONE
@@ -154,6 +157,23 @@ def resume(folder: str | None, flags: list[str]) -> int:
 
     wanted = resume_request(None if folder is None else Path(folder), flags)
     _print_once(train(wanted.configuration, wanted.placement).path)
+    return DONE
+
+
+def add_report(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `report RUNS... --out DIR`."""
+    description = "Writes a page, tables and figures from the records of all runs below the folders; loads no model."
+    parser = _add(commands, "report", "a page, tables and figures of runs", description, report)
+    parser.add_argument("runs", metavar="RUNS", type=Path, nargs="+", help="folders with runs, at any depth")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the folder to write to")
+    parser.add_argument("--epochs", type=int, nargs="+", default=[50, 200], help="epochs of the tables (default: 50 200)")
+
+
+def report(request: argparse.Namespace) -> int:
+    """Writes a report."""
+    from guided_collapse.report.write import write_report
+
+    print(write_report(request.runs, request.out, epochs=request.epochs).page)
     return DONE
 
 

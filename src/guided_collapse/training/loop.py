@@ -58,7 +58,7 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
     )
     fabric.launch()
     try:
-        _Training(configuration, placement, run, task, fabric).run_to_the_end()
+        Training(configuration, placement, run, task, fabric).run_to_the_end()
     except Exception as error:
         if fabric.is_global_zero:
             run.write_failure(error)
@@ -95,7 +95,7 @@ class _Running:
         return float(self.loss) / self.samples, int(self.correct) / self.samples
 
 
-class _Training:
+class Training:
     """One run in one process."""
 
     def __init__(self, configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
@@ -132,7 +132,7 @@ class _Training:
             ) as display,
         ):
             for epoch in range(self.finished_epochs + 1, self.configuration.epochs + 1):
-                record = self._train_epoch(epoch, steps, display)
+                record = self.train_epoch(epoch, steps, display)
                 if self._is_measured(epoch):
                     self._measure(record)
                     display.measured(record)
@@ -144,7 +144,8 @@ class _Training:
                     last_saved = time.monotonic()
         self._finish()
 
-    def _train_epoch(self, epoch: int, steps: int, display: Display) -> Record:
+    def train_epoch(self, epoch: int, steps: int, display: Display) -> Record:
+        """Trains on every batch of the epoch once; the record says how that looked on the way."""
         self.model.train()
         start = time.perf_counter()
         running = _Running.start(self.share.device)
