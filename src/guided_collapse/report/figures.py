@@ -63,7 +63,7 @@ def trajectory_figure(experiments: Sequence[Experiment], looks: Mapping[str, Loo
     rows = -(-len(experiments) // PANELS_IN_A_ROW)
     figure = Figure(figsize=(WIDTH, 2.2 * rows), layout="constrained")
     for place, experiment in enumerate(experiments, 1):
-        axes = figure.add_subplot(rows, PANELS_IN_A_ROW, place)
+        axes = figure.add_subplot(rows, min(len(experiments), PANELS_IN_A_ROW), place)
         _quantity_panel(axes, experiment, looks, TRAIN_TOP1, f"{plain(experiment.name)}, {experiment.runs[0].num_classes} classes")
         axes.set_xlim(right=min(axes.get_xlim()[1], TRAJECTORY_EPOCHS))
         axes.set_ylabel("Train top-1 (%)" if place % PANELS_IN_A_ROW == 1 else "")
@@ -96,8 +96,8 @@ def cost_figure(cost: CostRecord, looks: Mapping[str, Look]) -> Figure:
     right.grid(visible=False, axis="x")
     right.set_title("(b) Forward and backward pass (ms, log)")
     figure.suptitle(plain(f"Cost of a step, {cost.experiment}"), fontsize=9)
-    key = ", ".join(f"{letter(row.head)} = {label(row.head)}" for row in cost.rows if letter(row.head) != row.head)
-    figure.supxlabel(plain(f"F = forward, B = backward; {key}" if key else "F = forward, B = backward"), fontsize=7)
+    key = [f"{letter(row.head)} = {label(row.head)}" for row in cost.rows if letter(row.head) != row.head]
+    figure.supxlabel(plain("; ".join(["/F = forward, /B = backward", *key])), fontsize=7)
     return figure
 
 
