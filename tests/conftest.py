@@ -11,3 +11,11 @@ settings.load_profile("deterministic")
 def _one_thread_and_seeded():
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+# Files that start processes of their own take longest for their number of tests: they go first, so that none is left at the end.
+SLOW = ("test_two_processes", "test_presets", "test_kill", "test_processes", "test_cli", "test_page_in_browser", "test_nearest")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: next((rank for rank, name in enumerate(SLOW) if item.path.stem.startswith(name)), len(SLOW)))
