@@ -107,10 +107,8 @@ def test_wrong_requests_exit_with_status_two(arguments):
     assert stopped.value.code == 2
 
 
-def test_as_a_process(data, tmp_path):
-    command = [sys.executable, "-m", "guided_collapse.cli", "measure"]
-    good = subprocess.run([*command, saved(data, tmp_path)], capture_output=True, text=True, check=False)
-    assert (good.returncode, good.stderr) == (0, "")
-    bad = subprocess.run([*command, "nowhere.npz"], capture_output=True, text=True, check=False)
+def test_as_a_process():
+    command = [sys.executable, "-m", "guided_collapse.cli", "measure", "nowhere.npz"]
+    bad = subprocess.run(command, capture_output=True, text=True, check=False)
     assert bad.returncode == 2
     assert "Traceback" not in bad.stderr

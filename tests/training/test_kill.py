@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from guided_collapse.cli import main
 from guided_collapse.training.loop import train
 from guided_collapse.training.run import RunFolder
 from tests.training.runs import DIGITS, assert_same, flags_of, placed
@@ -27,7 +28,7 @@ def wait_for(condition, process):
         time.sleep(0.002)
 
 
-def test_killed_while_saving_and_resumed_equals_not_killed(tmp_path):
+def test_killed_while_saving_and_resumed_equals_not_killed(tmp_path, capsys):
     whole = train(CONFIGURATION, placed(tmp_path / "whole"))
     run = RunFolder.of(CONFIGURATION, tmp_path / "killed")
     process = start(tmp_path / "killed")
@@ -35,15 +36,8 @@ def test_killed_while_saving_and_resumed_equals_not_killed(tmp_path):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not run.is_finished
-    resumed = subprocess.run(
-        [sys.executable, "-m", "guided_collapse.cli", "resume", str(run.path), "--accelerator", "cpu", "--quiet"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout == f"{run.path}\n"
+    assert main(["resume", str(run.path), "--accelerator", "cpu", "--quiet"]) == 0
+    assert capsys.readouterr().out == f"{run.path}\n"
     assert_same(whole, run)
     assert not list(run.path.glob(".*.part"))
 
