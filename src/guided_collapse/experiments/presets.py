@@ -6,10 +6,9 @@ much: the padding of 4 pixels (an eighth of the image) and the 15 degrees are ou
 
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
-from guided_collapse.training.configuration import Configuration
+from guided_collapse.training.configuration import Configuration, check_choice
 
 
 def _unconstrained(num_classes: int, feature_dim: int, num_samples: int) -> Configuration:
@@ -81,13 +80,6 @@ OWN_IMAGES = Configuration(
 )
 """Where a user's own class folders start from: the usual recipe for photographs."""
 
-DESCRIPTIONS: Mapping[str, str] = {
-    "ufm": "unconstrained features, the paper's",
-    "digits": "scikit-learn's 8x8 digits, seconds on a CPU",
-    "fashion-mnist": "small network, minutes on a CPU",
-    "cifar10-small": "ResNet-18 of half width, minutes an epoch on a CPU at most",
-}
-
 
 def preset(name: str) -> Configuration:
     """The configuration of that name.
@@ -95,8 +87,5 @@ def preset(name: str) -> Configuration:
     Raises:
         ValueError: for an unknown name, with the nearest ones.
     """
-    if name in PRESETS:
-        return PRESETS[name]
-    near = get_close_matches(name, PRESETS, n=3, cutoff=0.4)
-    guess = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise ValueError(f"an experiment must be one of {', '.join(PRESETS)}; got {name!r}.{guess}")
+    check_choice("the experiment", name, tuple(PRESETS))
+    return PRESETS[name]
