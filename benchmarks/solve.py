@@ -22,9 +22,7 @@ from guided_collapse import nearest_etf
 from guided_collapse.geometry.directions import frame_basis, haar_basis
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import centre_classes, frame_weight
-from guided_collapse.paper.declarative_node import jacobian_by_declarative_node
-from guided_collapse.paper.problem import ProximalProblem
-from guided_collapse.paper.trust_region import solve_by_trust_region
+from guided_collapse.paper.route import basis_by_paper_route
 
 SIZES = {"UFM-10": (512, 10), "UFM-100": (1024, 100), "UFM-200": (1024, 200), "UFM-1000": (1024, 1000), "ImageNet": (2048, 1000)}
 DELTA = 1e-3
@@ -45,24 +43,14 @@ def through_svd(means: Tensor, anchor: Tensor) -> Tensor:
     return frame_weight(left @ right)
 
 
-class PaperRoute(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, means, anchor):
-        problem = ProximalProblem(unit_frobenius_norm(means).double().T, anchor.double(), DELTA)
-        ctx.problem, ctx.basis = problem, solve_by_trust_region(problem, anchor.double(), gradient_tolerance=1e-6)
-        return frame_weight(ctx.basis).float()
-
-    @staticmethod
-    def backward(ctx, grad):
-        jacobian = jacobian_by_declarative_node(ctx.problem, ctx.basis)
-        grad_basis = centre_classes(grad.double()).T
-        return (grad_basis.flatten() @ jacobian).reshape(grad_basis.shape).T.float(), None
+def by_paper_route(means: Tensor, anchor: Tensor) -> Tensor:
+    return frame_weight(basis_by_paper_route(unit_frobenius_norm(means), anchor, DELTA))
 
 
 METHODS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "ours": ours,
     "autograd through svd": through_svd,
-    "the paper's route": PaperRoute.apply,
+    "the paper's route": by_paper_route,
 }
 
 

@@ -1,5 +1,6 @@
 """The commands, as a user calls them: output, messages and exit status."""
 
+import json
 import shutil
 
 import pytest
@@ -153,3 +154,14 @@ def test_flags_of_a_configuration_are_understood():
     from guided_collapse.experiments.requests import train_request
 
     assert train_request("digits", flags_of(FREE)).configuration == FREE
+
+
+def test_cost_measures_in_processes_of_their_own(capsys, tmp_path):
+    flags = ["--heads", "implicit", "--no-paper-route", "--steps", 2, "--warm-up", 1, "--batch-size", 500, "--accelerator", "cpu"]
+    status, out, err = call(capsys, "cost", "digits", *flags, "--out", tmp_path)
+    assert status == 0, err
+    file = tmp_path / "digits" / "cost.json"
+    assert out.splitlines()[-1] == str(file)
+    (row,) = json.loads(file.read_text())["rows"]
+    assert row["peak_mb"] > 1
+    assert f"| digits | implicit | {row['forward_ms']:.4g} |" in out

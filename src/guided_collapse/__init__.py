@@ -1,23 +1,29 @@
-"""Classifier heads that sit at the simplex ETF nearest to a network's own class means, and a toolkit that measures collapse."""
+"""Classifier heads that sit at the simplex ETF nearest to a network's own class means, and a toolkit that measures collapse.
 
+Names are imported when first asked for: who wants a head need not wait for what measures, and a report needs no torch.
+"""
+
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from guided_collapse.data.stratified import StratifiedBatchSampler
-from guided_collapse.geometry.nearest import NearestETF, nearest_etf
-from guided_collapse.geometry.simplex import simplex_etf
-from guided_collapse.heads.classifier import Classifier
-from guided_collapse.heads.fixed import FixedETFHead
-from guided_collapse.heads.head import Head
-from guided_collapse.heads.linear import LinearHead
-from guided_collapse.heads.nearest import NearestETFHead
-from guided_collapse.heads.running_means import RunningClassMeans
-from guided_collapse.metrics.bound import cross_entropy_lower_bound
-from guided_collapse.metrics.collapse import measure_collapse
-from guided_collapse.metrics.model import collapse_of
-from guided_collapse.metrics.result import CollapseResult
-from guided_collapse.metrics.second_pass import SecondPass
-from guided_collapse.metrics.streaming import CollapseMetrics
-from guided_collapse.optim.agd import AGD
+if TYPE_CHECKING:
+    from guided_collapse.data.stratified import StratifiedBatchSampler
+    from guided_collapse.geometry.nearest import NearestETF, nearest_etf
+    from guided_collapse.geometry.simplex import simplex_etf
+    from guided_collapse.heads.classifier import Classifier
+    from guided_collapse.heads.fixed import FixedETFHead
+    from guided_collapse.heads.head import Head
+    from guided_collapse.heads.linear import LinearHead
+    from guided_collapse.heads.nearest import NearestETFHead
+    from guided_collapse.heads.running_means import RunningClassMeans
+    from guided_collapse.metrics.bound import cross_entropy_lower_bound
+    from guided_collapse.metrics.collapse import measure_collapse
+    from guided_collapse.metrics.model import collapse_of
+    from guided_collapse.metrics.result import CollapseResult
+    from guided_collapse.metrics.second_pass import SecondPass
+    from guided_collapse.metrics.streaming import CollapseMetrics
+    from guided_collapse.optim.agd import AGD
 
 __version__ = version("guided-collapse")
 
@@ -40,3 +46,35 @@ __all__ = [
     "nearest_etf",
     "simplex_etf",
 ]
+
+_HOMES = {
+    "AGD": "optim.agd",
+    "Classifier": "heads.classifier",
+    "CollapseMetrics": "metrics.streaming",
+    "CollapseResult": "metrics.result",
+    "FixedETFHead": "heads.fixed",
+    "Head": "heads.head",
+    "LinearHead": "heads.linear",
+    "NearestETF": "geometry.nearest",
+    "NearestETFHead": "heads.nearest",
+    "RunningClassMeans": "heads.running_means",
+    "SecondPass": "metrics.second_pass",
+    "StratifiedBatchSampler": "data.stratified",
+    "collapse_of": "metrics.model",
+    "cross_entropy_lower_bound": "metrics.bound",
+    "measure_collapse": "metrics.collapse",
+    "nearest_etf": "geometry.nearest",
+    "simplex_etf": "geometry.simplex",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

@@ -6,11 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import get_args
-
-from guided_collapse.metrics.collapse import measure_collapse
-from guided_collapse.metrics.files import read_arrays
-from guided_collapse.metrics.statistics import GlobalMean
 
 DONE, FAILED, WRONG_REQUEST = 0, 1, 2
 
@@ -23,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="guided-collapse", description="Classifier heads at the nearest simplex ETF.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (add_list, add_train, add_compare, add_resume, add_report, add_data, add_export, add_measure):
+    for add in (add_list, add_train, add_compare, add_resume, add_report, add_cost, add_data, add_export, add_measure):
         add(commands)
     request = parser.parse_args(arguments)
     with warnings.catch_warnings():
@@ -177,6 +172,27 @@ def report(request: argparse.Namespace) -> int:
     return DONE
 
 
+def add_cost(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `cost PRESET`."""
+    _add_with_flags(commands, "cost", "time and memory of a training step for each head: cost PRESET", cost)
+
+
+def cost(preset: str | None, flags: list[str]) -> int:
+    """Measures and prints what the heads cost."""
+    from guided_collapse.experiments.cost import measure_cost
+    from guided_collapse.experiments.requests import cost_request
+    from guided_collapse.report.cost import read_cost
+    from guided_collapse.report.cost_tables import cost_table
+    from guided_collapse.report.tables import markdown
+
+    file = measure_cost(*cost_request(preset, flags))
+    table = cost_table([read_cost(file)])
+    if table is not None:
+        print(markdown(table))
+    print(file)
+    return DONE
+
+
 def add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command `data NAME`."""
     description = "Fetches a data set or says how to get it, checks it, and says where it is."
@@ -226,7 +242,7 @@ def add_measure(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     parser.add_argument(
         "--global-mean",
-        choices=get_args(GlobalMean),
+        choices=("samples", "classes"),
         default="samples",
         help="the global mean is that of the samples (default) or of the class means",
     )
@@ -235,6 +251,9 @@ def add_measure(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def measure(request: argparse.Namespace) -> int:
     """Prints the metrics of a file."""
+    from guided_collapse.metrics.collapse import measure_collapse
+    from guided_collapse.metrics.files import read_arrays
+
     arrays = read_arrays(request.file)
     result = measure_collapse(
         *arrays[:4],

@@ -13,6 +13,7 @@ from guided_collapse.paper.declarative_node import (
     jacobian_by_declarative_node,
 )
 from guided_collapse.paper.problem import ProximalProblem
+from guided_collapse.paper.route import basis_by_paper_route
 from guided_collapse.paper.trust_region import solve_by_trust_region
 
 DELTA = 1e-3
@@ -86,3 +87,17 @@ def test_needs_a_proximal_point():
     means, anchor, _ = problem_of(12, 5)
     with pytest.raises(ValueError, match="needs a proximal point with a positive weight"):
         jacobian_by_declarative_node(ProximalProblem(means.T, None, DELTA), anchor)
+
+
+def test_the_whole_route_has_the_closed_forms_gradient():
+    means, anchor, _ = problem_of(12, 5)
+    grads = []
+    for solve in (
+        lambda leaf: basis_by_paper_route(leaf / leaf.norm(), anchor, DELTA),
+        lambda leaf: nearest_etf(leaf, anchor, proximal_weight=DELTA).basis,
+    ):
+        leaf = (3 * means).requires_grad_()
+        basis = solve(leaf)
+        (basis * torch.linspace(-1, 1, basis.numel(), dtype=basis.dtype).reshape(basis.shape)).sum().backward()
+        grads.append(leaf.grad)
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-4, atol=1e-6)

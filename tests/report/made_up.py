@@ -118,17 +118,24 @@ def write_run(root, experiment="toy", head="standard", seed=0, *, folder=None, e
     return folder
 
 
+def cost_row(head, forward_ms, backward_ms, head_forward_ms, head_backward_ms, peak_mb, note=None):
+    """A row of `cost.json`."""
+    times = {"forward_ms": forward_ms, "backward_ms": backward_ms}
+    alone = {"head_forward_ms": head_forward_ms, "head_backward_ms": head_backward_ms}
+    return {"head": head, **times, **alone, "peak_mb": peak_mb, "steps": 10, "note": note}
+
+
 def write_cost(folder, experiment="toy", rows=None):
     """Writes a `cost.json` and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     if rows is None:
         rows = [
-            {"head": "standard", "forward_ms": 1.25, "backward_ms": 2.5, "peak_mb": 12.0, "note": None},
-            {"head": "fixed", "forward_ms": 1.5, "backward_ms": 2.0, "peak_mb": 11.0, "note": None},
-            {"head": "implicit", "forward_ms": 4.0, "backward_ms": 6.5, "peak_mb": 30.5, "note": "closed form"},
-            {"head": "paper", "forward_ms": 900.0, "backward_ms": None, "peak_mb": None, "note": "does not fit"},
+            cost_row("standard", 1.25, 2.5, 0.25, 0.5, 12.0),
+            cost_row("fixed", 1.5, 2.0, 0.125, 0.375, 11.0),
+            cost_row("implicit", 4.0, 6.5, 3.0, 5.0, 30.5, "closed form"),
+            cost_row("paper-route", 12345.6, None, 12000.0, None, None, "does not fit"),
         ]
     path = folder / "cost.json"
-    record = {"format": 1, "kind": "cost", "experiment": experiment, "rows": rows}
+    record = {"format": 1, "kind": "cost", "experiment": experiment, "rows": rows, "batch_size": 256, "precision": "32-true"}
     path.write_text(json.dumps({**record, "versions": {"torch": "2.13.0"}, "hardware": {"cpu": "Abacus", "cores": 2}}))
     return path

@@ -1,4 +1,4 @@
-"""What the commands `train`, `compare` and `resume` are asked for, from flags that are the fields of the configuration."""
+"""What the commands `train`, `compare`, `resume` and `cost` are asked for, from flags that are the fields of a request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import tyro
 
+from guided_collapse.experiments.cost import CostRequest
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 from guided_collapse.training.configuration import HEADS, Configuration, HeadName, check_choice
 from guided_collapse.training.placement import Placement
@@ -74,6 +75,19 @@ def resume_request(folder: Path | None, flags: Sequence[str]) -> TrainRequest:
             f"got {folder}. Move it back to such a place."
         )
     return TrainRequest(configuration, replace(placement, out=out))
+
+
+def cost_request(name: str | None, flags: Sequence[str]) -> tuple[Configuration, CostRequest]:
+    """What `cost PRESET FLAGS` asks for: the experiment and how to measure it.
+
+    Raises:
+        ValueError: for no or an unknown preset, or an unknown head.
+    """
+    _check_heads(flags)
+    if name is None and not _asks_for_help(flags):
+        raise ValueError(f"cost needs an experiment; got none. Name one of {', '.join(PRESETS)}.")
+    configuration = OWN_IMAGES if name is None else preset(name)
+    return configuration, _parsed(CostRequest, CostRequest(), "cost", name or "PRESET", flags)
 
 
 def _starting_point(name: str | None, flags: Sequence[str]) -> Configuration:

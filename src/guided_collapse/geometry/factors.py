@@ -11,6 +11,9 @@ from torch import Tensor
 # that a correction of first order is enough.
 WELL_CONDITIONED = 1e-2
 
+# Below this number of rows float64 eigenvectors take less time than the tests of whether float32 ones will do.
+FEW_ROWS = 128
+
 # What is corrected must be small beside 1: its square is left over.
 CORRECTABLE = 1e-3
 
@@ -61,7 +64,7 @@ def factors_by_gram(matrix: Tensor, negligible: float) -> SingularFactors:
         negligible: singular values up to this count as 0.
     """
     gram = _negative_gram(matrix)
-    factors = _by_single_precision(matrix, gram, negligible)
+    factors = None if len(matrix) < FEW_ROWS else _by_single_precision(matrix, gram, negligible)
     return _by_double_precision(matrix, gram, negligible) if factors is None else factors
 
 

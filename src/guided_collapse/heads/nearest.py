@@ -79,13 +79,18 @@ class NearestETFHead(SinglePrecisionState, Head):
 
     def _align(self, centred_class_means: Tensor) -> Tensor:
         """Solves for the nearest frame, keeps it, and returns its weight, (num_classes, feature_dim), with gradient."""
+        basis, weight = self._solve(centred_class_means)
+        with torch.no_grad():
+            self.basis.copy_(basis)
+            self.weight.copy_(weight)
+        return weight
+
+    def _solve(self, centred_class_means: Tensor) -> tuple[Tensor, Tensor]:
+        """The basis and the weight of the nearest frame, from where the step before left it."""
         is_first = self.class_means.steps == 1
         anchor = proximal_point(centred_class_means, self.basis.to(centred_class_means.dtype), is_first)
         solution = nearest_etf(centred_class_means, anchor, proximal_weight=self.proximal_weight)
-        with torch.no_grad():
-            self.basis.copy_(solution.basis)
-            self.weight.copy_(solution.weight)
-        return solution.weight
+        return solution.basis, solution.weight
 
     def extra_repr(self) -> str:
         """What `print(head)` says beside the submodules."""

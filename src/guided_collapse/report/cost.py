@@ -8,15 +8,21 @@ from typing import Any
 from guided_collapse.report.fields import RecordError, number_field, object_field, read_object, text_field
 
 FORMAT = 1
+SETTING = ("batch_size", "feature_dim", "num_classes", "precision")
 
 
 @dataclass(frozen=True)
 class HeadCost:
-    """Milliseconds of one step of a head, and megabytes at its peak; None where it was not measured."""
+    """Milliseconds of a training step with a head, those of the head and the loss alone, and megabytes at the peak.
+
+    None where it was not measured.
+    """
 
     head: str
     forward_ms: float | None
     backward_ms: float | None
+    head_forward_ms: float | None
+    head_backward_ms: float | None
     peak_mb: float | None
     note: str | None
 
@@ -28,6 +34,8 @@ class CostRecord:
     path: Path
     experiment: str
     rows: tuple[HeadCost, ...]
+    setting: Mapping[str, int | str]
+    """Batch size, precision and sizes, as far as they were recorded."""
     versions: Mapping[str, Any]
     hardware: Mapping[str, Any]
 
@@ -46,6 +54,7 @@ def read_cost(path: Path) -> CostRecord:
         path=path,
         experiment=text_field(record, "experiment"),
         rows=tuple(_row(row) for row in rows),
+        setting={name: value for name in SETTING if isinstance(value := record.get(name), int | str)},
         versions=object_field(record, "versions"),
         hardware=object_field(record, "hardware"),
     )
@@ -58,6 +67,8 @@ def _row(row: object) -> HeadCost:
         head=text_field(row, "head"),
         forward_ms=number_field(row, "forward_ms"),
         backward_ms=number_field(row, "backward_ms"),
+        head_forward_ms=number_field(row, "head_forward_ms"),
+        head_backward_ms=number_field(row, "head_backward_ms"),
         peak_mb=number_field(row, "peak_mb"),
         note=None if row.get("note") is None else text_field(row, "note"),
     )

@@ -4,10 +4,20 @@ from collections.abc import Sequence
 
 from guided_collapse.report.accuracy_table import Record
 from guided_collapse.report.cost import CostRecord
+from guided_collapse.report.facts import listed
 from guided_collapse.report.looks import in_order
 from guided_collapse.report.numbers import figure
 from guided_collapse.report.paper_figures import paper_memory
 from guided_collapse.report.table import NOTHING, Cell, Table, words
+
+LARGE = 1000  # From here on fractions of a millisecond or megabyte say nothing.
+COLUMNS = {
+    "forward_ms": "forward (ms)",
+    "backward_ms": "backward (ms)",
+    "head_forward_ms": "head forward (ms)",
+    "head_backward_ms": "head backward (ms)",
+    "peak_mb": "peak (MB)",
+}
 
 
 def cost_table(costs: Sequence[CostRecord]) -> Table | None:
@@ -17,32 +27,23 @@ def cost_table(costs: Sequence[CostRecord]) -> Table | None:
         return None
     return Table(
         name="cost",
-        title="Time of one step of a head in milliseconds, and peak memory in MB",
+        title="Time of a training step in milliseconds, of it the head and the loss alone, and peak memory in MB",
         stub=2,
-        columns=("experiment", "head", "forward (ms)", "backward (ms)", "peak (MB)", "note"),
+        columns=("experiment", "head", *COLUMNS.values(), "note"),
         rows=tuple(
-            (
-                words(cost.experiment),
-                words(row.head),
-                _cell(row.forward_ms),
-                _cell(row.backward_ms),
-                _cell(row.peak_mb),
-                words(row.note or ""),
-            )
+            (words(cost.experiment), words(row.head), *(_cell(getattr(row, name)) for name in COLUMNS), words(row.note or ""))
             for cost, row in rows
         ),
         records=tuple(
             {
                 "experiment": cost.experiment,
                 "head": row.head,
-                "forward_ms": row.forward_ms,
-                "backward_ms": row.backward_ms,
-                "peak_mb": row.peak_mb,
+                **{name: getattr(row, name) for name in COLUMNS},
                 "note": row.note,
             }
             for cost, row in rows
         ),
-        notes=tuple(dict.fromkeys(f"{cost.experiment}: on {_machine(cost)}." for cost in costs)),
+        notes=_circumstances(costs),
     )
 
 
@@ -71,8 +72,9 @@ def memory_table(costs: Sequence[CostRecord]) -> Table | None:
         rows=tuple(rows),
         records=tuple(records),
         notes=(
-            "ours: as measured by guided-collapse cost. paper: GPU memory during training, as printed in Guiding Neural Collapse.",
-            *dict.fromkeys(f"{cost.experiment}: on {_machine(cost)}." for cost in measured),
+            "ours: what a training step adds to the memory of its process at the peak, as measured by guided-collapse cost. "
+            "paper: GPU memory during training, as printed in Guiding Neural Collapse.",
+            *_circumstances(measured),
         ),
     )
 
@@ -86,9 +88,11 @@ def _memory(value: float | None, unit: str) -> Cell:
 
 
 def _cell(value: float | None) -> Cell:
-    return words(NOTHING if value is None else figure(value))
+    if value is None:
+        return words(NOTHING)
+    return words(f"{value:,.0f}" if value >= LARGE else figure(value))
 
 
-def _machine(cost: CostRecord) -> str:
-    known = [f"{name} {value}" for name, value in cost.hardware.items()]
-    return ", ".join(known) or "unknown hardware"
+def _circumstances(costs: Sequence[CostRecord]) -> tuple[str, ...]:
+    """What was measured on what, a line for each experiment."""
+    return tuple(dict.fromkeys(f"{cost.experiment}: {listed(cost.setting)}; on {listed(cost.hardware)}." for cost in costs))

@@ -1,0 +1,135 @@
+"""What the heads cost in an experiment: time of a step and peak memory, beside the paper's own route where it fits."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from guided_collapse.experiments.step_cost import PAPER_ROUTE, PARTS
+from guided_collapse.training.configuration import Configuration, HeadName, Precision
+from guided_collapse.training.environment import commit, versions
+from guided_collapse.training.files import write_json
+
+FORMAT = 1
+FILE = "cost.json"
+
+
+@dataclass(frozen=True)
+class CostRequest:
+    """What a training step of each head costs: real steps, on random inputs of the experiment's shape."""
+
+    heads: tuple[HeadName, ...] = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
+    """Heads to measure."""
+    paper_route: bool = True
+    """Also the implicit head by the paper's own route, the trust region and the dense gradient, where it fits."""
+    steps: int = 10
+    """Measured steps, of which the median is taken."""
+    warm_up: int = 3
+    """Steps before them."""
+    batch_size: int | None = None
+    """Samples in a step; None is the experiment's."""
+    precision: Precision = "32-true"
+    """Of the forward and backward pass."""
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Kind of device."""
+    limit_seconds: float = 240.0
+    """Time for one head, with its start; what is not done by then is given up, and the record says so."""
+    out: Path = Path("runs")
+    """The folder that takes the place of `runs`."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.warm_up < 0 or self.limit_seconds <= 0:
+            raise ValueError(
+                "steps must be at least 1, warm_up not negative and limit_seconds positive; "
+                f"got {self.steps}, {self.warm_up} and {self.limit_seconds}."
+            )
+        if not self.heads and not self.paper_route:
+            raise ValueError("cost needs at least one head; got none. Give --heads, or leave --no-paper-route out.")
+
+
+def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
+    """Measures every head, each in a process of its own, and writes `cost.json` into the experiment's folder.
+
+    Args:
+        configuration: the experiment.
+        request: what to measure.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: for a batch size or head that the experiment cannot have.
+        RuntimeError: if a measurement fails for another reason than time or memory.
+    """
+    if request.batch_size is not None:
+        configuration = replace(configuration, batch_size=request.batch_size)
+    configuration = replace(configuration, precision=request.precision).resolved()
+    heads: Sequence[str] = [*dict.fromkeys(request.heads), *([PAPER_ROUTE] if request.paper_route else [])]
+    answers = {head: _measured(configuration, head, request) for head in heads}
+    known: dict[str, Any] = next((answer for answer in answers.values() if "hardware" in answer), {})
+    record = {
+        "format": FORMAT,
+        "kind": "cost",
+        "experiment": configuration.experiment,
+        "rows": [_row(head, answer) for head, answer in answers.items()],
+        "batch_size": configuration.batch_size,
+        "precision": configuration.precision,
+        "feature_dim": known.get("feature_dim"),
+        "num_classes": known.get("num_classes"),
+        "versions": versions(),
+        "commit": commit(),
+        "hardware": known.get("hardware", {}),
+    }
+    folder = request.out / configuration.experiment
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / FILE, record)
+    return folder / FILE
+
+
+def _measured(configuration: Configuration, head: str, request: CostRequest) -> dict[str, Any]:
+    asked = {
+        "configuration": configuration.to_dict(),
+        "head": head,
+        "steps": request.steps,
+        "warm_up": request.warm_up,
+        "seconds": request.limit_seconds / 2,
+        "accelerator": request.accelerator,
+    }
+    command = [sys.executable, "-m", "guided_collapse.experiments.step_cost"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=request.limit_seconds
+        )
+    except subprocess.TimeoutExpired:
+        return {"note": f"not one step done after {request.limit_seconds:.0f} s"}
+    if done.returncode < 0:
+        return {"note": f"its process was killed by signal {-done.returncode}, probably for want of memory"}
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise RuntimeError(f"measuring {head} failed: {said[-1]}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """A head's costs in milliseconds and MB, with those of the whole step; None for what was not measured."""
+    parts = {name: answer.get(name) for name in PARTS}
+    return {
+        "head": head,
+        "forward_ms": _sum(parts["backbone_forward_ms"], parts["head_forward_ms"]),
+        "backward_ms": _sum(parts["head_backward_ms"], parts["backbone_backward_ms"]),
+        "head_forward_ms": parts["head_forward_ms"],
+        "head_backward_ms": parts["head_backward_ms"],
+        # A peak that was not reached says nothing.
+        "peak_mb": None if answer.get("note") else answer.get("peak_mb"),
+        "steps": answer.get("steps"),
+        "note": answer.get("note"),
+    }
+
+
+def _sum(*parts: float | None) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None

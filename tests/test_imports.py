@@ -1,0 +1,30 @@
+"""What is imported when: a user who asks for little waits for little."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import guided_collapse
+
+SOURCE = Path(guided_collapse.__file__)
+
+
+def test_every_public_name_is_the_one_that_type_checkers_see():
+    imports = [node for node in ast.walk(ast.parse(SOURCE.read_text())) if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: node.module for node in imports for alias in node.names if node.module.startswith("guided_collapse.")}
+    assert sorted(homes) == guided_collapse.__all__
+    for name, home in homes.items():
+        assert getattr(guided_collapse, name) is getattr(sys.modules[home], name)
+        assert name in dir(guided_collapse)
+    assert not hasattr(guided_collapse, "nothing_of_that_name")
+
+
+def test_a_report_needs_no_torch_and_a_head_no_torchmetrics():
+    script = (
+        "import sys, guided_collapse.cli, guided_collapse.report.write\n"
+        "assert 'torch' not in sys.modules\n"
+        "from guided_collapse import NearestETFHead\n"
+        "assert 'torchmetrics' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
