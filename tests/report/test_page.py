@@ -11,7 +11,7 @@ from guided_collapse.report.looks import looks_of
 from guided_collapse.report.page import page
 from guided_collapse.report.records import read_records
 from guided_collapse.report.tables import all_tables
-from tests.report.made_up import lines, trace, write_cost, write_run
+from tests.report.made_up import cost_row, lines, trace, write_cost, write_run
 
 EVIL = "<script>alert(1)</script>"
 
@@ -20,7 +20,8 @@ def page_of(folder):
     records = read_records([folder])
     experiments = by_experiment(records.runs)
     tables = all_tables(experiments, records.costs, (50, 200))
-    return page(records, experiments, tables, looks_of(run.head for run in records.runs))
+    heads = [run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows]
+    return page(records, experiments, tables, looks_of(heads))
 
 
 class Reader(HTMLParser):
@@ -175,3 +176,20 @@ def test_four_heads_five_seeds_two_thousand_epochs_stay_small(tmp_path):
     found = page_of(tmp_path)
     assert len(found) < 15_000_000
     assert "Every measured epoch is drawn." in Reader(found).text
+
+
+def test_costs_are_bars_as_long_as_their_logarithms(tmp_path):
+    rows = [cost_row("standard", 1.0, 10.0, 1.0, 1.0, 1.0), cost_row(EVIL, 10000.0, None, None, None, None, "does not fit")]
+    write_cost(tmp_path, EVIL, rows)
+    source = page_of(tmp_path)
+    reader = Reader(source)
+    widths = [float(attrs["style"].split("%")[0].removeprefix("width:")) for _, attrs in reader.elements if "style" in attrs]
+    assert widths == pytest.approx([4, 4 + 96 / 4, 100], abs=0.1)
+    assert {"S/F", "S/B", f"{EVIL}/F", "1 ms", "10 ms", "10,000 ms", "S = Standard"} <= set(reader.texts)
+    assert EVIL not in source
+    assert ("a", {"href": "#cost"}) in reader.elements
+
+
+def test_without_costs_nothing_is_said_of_them(tmp_path):
+    write_run(tmp_path, epochs=2)
+    assert "cost" not in {attrs.get("id") for _, attrs in Reader(page_of(tmp_path)).elements}

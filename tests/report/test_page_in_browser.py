@@ -11,7 +11,7 @@ from guided_collapse.report.page import page
 from guided_collapse.report.records import read_records
 from guided_collapse.report.tables import all_tables
 from tests.report.browser import CHROMIUM, DRIVER, Browser
-from tests.report.made_up import lines, trace, write_run
+from tests.report.made_up import lines, trace, write_cost, write_run
 
 pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: apt-get install chromium chromium-driver"
@@ -32,11 +32,13 @@ def browser(tmp_path_factory):
         for seed in range(2):
             write_run(folder / "runs", "toy", head, seed, trace=trace(seed=len(head)) if seed == 0 else None)
     write_run(folder / "runs", EVIL, EVIL_HEAD, 0, folder="evil", trace=True)
+    write_cost(folder / "runs", "toy")
     records = read_records([folder / "runs"])
     experiments = by_experiment(records.runs)
-    tables = all_tables(experiments, (), (5, 20))
+    tables = all_tables(experiments, records.costs, (5, 20))
     path = folder / "report.html"
-    path.write_text(page(records, experiments, tables, looks_of(run.head for run in records.runs)), encoding="utf-8")
+    looks = looks_of([*HEADS, EVIL_HEAD, "paper-route"])
+    path.write_text(page(records, experiments, tables, looks), encoding="utf-8")
     with Browser(folder / "profile") as found:
         found.requests()  # forgets those of the empty first tab
         found.path = path
@@ -108,6 +110,8 @@ def test_a_head_that_is_switched_off_disappears(browser):
     browser.wait(DRAWN)
     assert [name for _, name, _ in medians(browser, "Loss, train")] == ["standard", "implicit"]
     assert browser.run("return [...document.querySelectorAll('#experiment-1 .stage')].map((s) => s.hidden)") == [False, True, False]
+    bars = "[...document.querySelectorAll('.bars li')].filter((bar) => bar.clientHeight === 0).map((bar) => bar.textContent)"
+    assert browser.run(f"return {bars}") == ["F/F1.5 ms", "F/B2 ms"]
     browser.press(" ")
     browser.wait(DRAWN)
     assert len(medians(browser, "Loss, train")) == 3

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from guided_collapse.report.cost import CostRecord
+from guided_collapse.report.cost import CostRecord, notation, passes
 from guided_collapse.report.drawing import as_files, draw_curve, draw_legend, draw_references, logarithmic, plain, print_style
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.file_names import file_names
-from guided_collapse.report.looks import KNOWN, Look, label, letter
+from guided_collapse.report.looks import KNOWN, Look, letter
 from guided_collapse.report.margins import margins_over_seeds
 from guided_collapse.report.quantities import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
 from guided_collapse.report.summaries import over_seeds
@@ -82,22 +82,18 @@ def cost_figure(cost: CostRecord, looks: Mapping[str, Look]) -> Figure:
         left.bar(place, row.forward_ms or 0.0, color=looks[row.head].light)
     left.set_xticks(range(len(forward)), [plain(f"{letter(row.head)}/F") for row in forward])
     left.set_title("(a) Forward pass (ms)")
-    passes = [(f"{letter(row.head)}/F", row.forward_ms, row.head, "") for row in cost.rows]
-    passes += [(f"{letter(row.head)}/B", row.backward_ms, row.head, "//") for row in cost.rows]
-    order = {row.head: place for place, row in enumerate(cost.rows)}
-    shown = sorted(((name, ms, head, hatch) for name, ms, head, hatch in passes if ms), key=lambda entry: order[entry[2]])
-    for place, (_, milliseconds, head, hatch) in enumerate(shown):
-        right.bar(place, milliseconds, color=looks[head].light, hatch=hatch, edgecolor="white")
-    right.set_xticks(range(len(shown)), [plain(name) for name, *_ in shown])
+    shown = passes(cost)
+    for place, bar in enumerate(shown):
+        right.bar(place, bar.milliseconds, color=looks[bar.head].light, hatch="//" if bar.backward else "", edgecolor="white")
+    right.set_xticks(range(len(shown)), [plain(bar.notation) for bar in shown])
     if shown:
         right.set_yscale("log")
-        right.set_ylim(bottom=min(milliseconds for _, milliseconds, *_ in shown) / 2)
+        right.set_ylim(bottom=min(bar.milliseconds for bar in shown) / 2)
     left.grid(visible=False, axis="x")
     right.grid(visible=False, axis="x")
     right.set_title("(b) Forward and backward pass (ms, log)")
     figure.suptitle(plain(f"Cost of a step, {cost.experiment}"), fontsize=9)
-    key = [f"{letter(row.head)} = {label(row.head)}" for row in cost.rows if letter(row.head) != row.head]
-    figure.supxlabel(plain("; ".join(["/F = forward, /B = backward", *key])), fontsize=7)
+    figure.supxlabel(plain("; ".join(["/F = forward, /B = backward", *notation(cost)])), fontsize=7)
     return figure
 
 

@@ -10,6 +10,7 @@ from importlib.resources import files
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.looks import Look
 from guided_collapse.report.markup import table_html, tag, text
+from guided_collapse.report.page_cost import cost_section
 from guided_collapse.report.page_data import page_data
 from guided_collapse.report.page_experiment import experiment_section
 from guided_collapse.report.page_summary import summary_section
@@ -22,6 +23,7 @@ from guided_collapse.report.table import Table
 SCRIPTS = ("state.js", "curves.js", "reading.js", "picture.js", "controls.js")
 # Those that each experiment's own part has already.
 ELSEWHERE = frozenset({"final", "epochs-to-accuracy", "seconds-to-accuracy"})
+COSTS = frozenset({"cost", "memory"})
 
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], looks: Mapping[str, Look]) -> str:
@@ -36,11 +38,12 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
         {
             "policy": _policy(plotly, own),
             "style": _asset("page.css") + _colours(looks),
-            "navigation": _navigation(experiments),
+            "navigation": _navigation(experiments, has_costs=bool(records.costs)),
             "summary": summary_section(records, experiments),
             "heads": "".join(_switch(place, head, look) for place, (head, look) in enumerate(looks.items())),
             "experiments": "".join(sections),
-            "tables": "".join(table_html(table) for table in tables if table.name not in ELSEWHERE),
+            "cost": cost_section(records.costs, [table for table in tables if table.name in COSTS], looks),
+            "tables": "".join(table_html(table) for table in tables if table.name not in ELSEWHERE | COSTS),
             "meanings": "".join(tag("div", tag("dt", text(q.title)), tag("dd", text(q.meaning))) for q in QUANTITIES),
             "thinned": "Every measured epoch is drawn."
             if most is None
@@ -80,10 +83,11 @@ def _colours(looks: Mapping[str, Look]) -> str:
     return f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"
 
 
-def _navigation(experiments: Sequence[Experiment]) -> str:
+def _navigation(experiments: Sequence[Experiment], *, has_costs: bool) -> str:
     links = [
         ("summary", "Summary"),
         *((f"experiment-{number}", e.name) for number, e in enumerate(experiments)),
+        *([("cost", "Cost")] if has_costs else []),
         ("tables", "Tables"),
     ]
     return "".join(tag("a", text(name), href=f"#{place}") for place, name in links)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.looks import in_order, looks_of
+from guided_collapse.report.looks import looks_of
 from guided_collapse.report.records import read_records
 from guided_collapse.report.tables import all_tables, csv_text, latex, markdown
 from guided_collapse.training.files import written_whole
@@ -71,8 +71,7 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] = (50
             contents[Path("tables", f"{table.name}.{kind}")] = text.encode("utf-8")
     for name, content in all_figures(experiments, records.costs, looks).items():
         contents[Path("figures", name)] = content
-    shown = {head: looks[head] for head in in_order(run.head for run in records.runs)}
-    contents[Path("report.html")] = page(records, experiments, tables, shown).encode("utf-8")
+    contents[Path("report.html")] = page(records, experiments, tables, looks).encode("utf-8")
     for path, content in contents.items():
         _write(out / path, content)
     states = [run.state for run in records.runs]

@@ -76,6 +76,7 @@ function setTheme(theme) {
 }
 
 function redraw() {
+  for (const bar of document.querySelectorAll(".bars li")) bar.hidden = state.hidden.has(Number(bar.dataset.head));
   showPictures.forEach((show) => show());
   drawAll();
 }
