@@ -11,7 +11,7 @@ from guided_collapse.training.loop import train
 from guided_collapse.training.run import RunFolder
 from tests.training.runs import DIGITS, flags_of, placed, records
 
-# Six steps in all: where rounding errors flip a max-pool or ReLU, one process differs from another run of itself as much as from two,
+# Six steps in all: where rounding flips a max-pool or ReLU, one process differs from one as much as from two,
 # and later steps multiply that. Without BatchNorm, whose statistics are each process's own on CPUs, and with gain 1, because steps
 # ten times as long multiply rounding errors tenfold every few steps.
 CONFIGURATION = replace(DIGITS, epochs=2, batch_size=480, batch_norm=False, gain=1.0)
