@@ -14,7 +14,16 @@ def _one_thread_and_seeded():
 
 
 # Files that start processes of their own take longest for their number of tests: they go first, so that none is left at the end.
-SLOW = ("test_two_processes", "test_presets", "test_kill", "test_processes", "test_cli", "test_page_in_browser", "test_nearest")
+SLOW = (
+    "test_two_processes",
+    "test_presets",
+    "test_kill",
+    "test_docs",
+    "test_processes",
+    "test_cli",
+    "test_page_in_browser",
+    "test_nearest",
+)
 
 
 def pytest_collection_modifyitems(items):

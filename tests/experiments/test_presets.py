@@ -56,7 +56,7 @@ def test_ufm_1000_with_the_full_gradient_within_three_gigabytes(tmp_path):
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
         "sys.exit(status)\n"
     )
-    flags = ["--epochs", "2", "--measure-every", "2", "--out", str(tmp_path), "--accelerator", "cpu", "--quiet"]
+    flags = ["--epochs", "1", "--out", str(tmp_path), "--accelerator", "cpu", "--quiet"]
     command = [sys.executable, "-c", program, "train", "ufm-1000", *flags]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -65,8 +65,8 @@ def test_ufm_1000_with_the_full_gradient_within_three_gigabytes(tmp_path):
 
 def test_ufm_10_implicit_before_fixed_before_standard(tmp_path):
     first, losses = {}, {}
-    for head, epochs in (("implicit", 300), ("fixed", 300), ("standard", 40)):
-        configuration = replace(preset("ufm-10"), head=head, epochs=epochs, measure_every=5)
+    for head, epochs in (("implicit", 250), ("fixed", 250), ("standard", 10)):
+        configuration = replace(preset("ufm-10"), head=head, epochs=epochs, measure_every=250)
         found = [record for record in records(train(configuration, placed(tmp_path))) if "train" in record]
         first[head] = next(record["epoch"] for record in found if record["train"]["top1"] == 1.0)
         losses[head] = found[-1]["train"]["loss"]
