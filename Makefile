@@ -4,7 +4,7 @@ VENV := .venv
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check clean
+.PHONY: demo test documentation check clean
 .DEFAULT_GOAL := test
 
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
@@ -21,8 +21,12 @@ check: $(VENV)/installed ## style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-test: check ## style, types and all tests
-	$(VENV)/bin/python -m pytest
+test: check ## style, types and all tests but those of the documentation
+	$(VENV)/bin/python -m pytest -m 'not documentation'
+
+documentation: $(VENV)/installed ## every code block of docs/, with the packages that it takes
+	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[documentation]'
+	$(VENV)/bin/python -m pytest -m documentation
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

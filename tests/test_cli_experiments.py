@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import pytest
 
@@ -156,12 +157,14 @@ def test_flags_of_a_configuration_are_understood():
     assert train_request("digits", flags_of(FREE)).configuration == FREE
 
 
-def test_cost_measures_in_processes_of_their_own(capsys, tmp_path):
-    flags = ["--heads", "implicit", "--no-paper-route", "--steps", 2, "--warm-up", 1, "--batch-size", 500, "--accelerator", "cpu"]
-    status, out, err = call(capsys, "cost", "digits", *flags, "--out", tmp_path)
+def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
+    times = {"backbone_forward_ms": 1.0, "head_forward_ms": 2.0, "head_backward_ms": 4.0, "backbone_backward_ms": 8.5}
+    answer = json.dumps({**times, "peak_mb": 12.5, "steps": 2, "note": None, "hardware": {"cpu": "Abacus"}})
+    done = subprocess.CompletedProcess([], 0, f"Lightning says something\n{answer}\n", "")
+    asked = []
+    monkeypatch.setattr("guided_collapse.experiments.cost.subprocess.run", lambda *_, **given: asked.append(given) or done)
+    status, out, err = call(capsys, "cost", "digits", "--heads", "implicit", "--no-paper-route", "--steps", 2, "--out", tmp_path)
     assert status == 0, err
-    file = tmp_path / "digits" / "cost.json"
-    assert out.splitlines()[-1] == str(file)
-    (row,) = json.loads(file.read_text())["rows"]
-    assert row["peak_mb"] > 1
-    assert f"| digits | implicit | {row['forward_ms']:.4g} |" in out
+    assert "| digits | implicit | 3 | 12.5 | 2 | 4 | 12.5 |" in out
+    assert out.splitlines()[-1] == str(tmp_path / "digits" / "cost.json")
+    assert json.loads(asked[0]["input"])["steps"] == 2

@@ -45,6 +45,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.documentation
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated")
 def test_the_head_in_ones_own_loop(capsys):
     names = run_python(ROOT / "docs" / "training-loop.md")
@@ -56,6 +57,7 @@ def test_the_head_in_ones_own_loop(capsys):
     assert after.head.class_means.seen.equal(before.head.class_means.seen)
 
 
+@pytest.mark.documentation
 def test_measuring(capsys):
     names = run_python(ROOT / "docs" / "measuring.md")
     assert names["again"].nc1 == pytest.approx(names["result"].nc1, rel=1e-5)
@@ -73,10 +75,12 @@ def test_the_metrics_that_are_explained_exist():
     assert explained <= fields
 
 
+@pytest.mark.documentation
 def test_the_closed_form():
     run_python(ROOT / "docs" / "closed-form.md")
 
 
+@pytest.mark.documentation
 def test_comparison(capsys, monkeypatch):
     page = ROOT / "docs" / "comparison.md"
     text = page.read_text()
@@ -93,9 +97,14 @@ def test_comparison(capsys, monkeypatch):
             words += ["--width", "0.125", "--batch-size", "9", *QUICK]
         elif words[1:3] == ["compare", "digits"]:
             words += QUICK
+        elif words[1] == "cost":
+            words += ["--heads", "implicit", "--steps", "2", "--warm-up", "1", "--batch-size", "500"]
         elif words[1] != "report":
             continue
         assert main(words[1:]) == 0, command
+    costs = json.loads(Path("runs/digits/cost.json").read_text())["rows"]
+    assert [row["head"] for row in costs] == ["implicit", "paper-route"]
+    assert all(row["peak_mb"] > 1 and row["backward_ms"] > 0 for row in costs)
     assert "runs/EXPERIMENT/HEAD/seed-K/config.json" in text
     for name in ("config.json", "metrics.jsonl", "margins.npz", "last.ckpt", "model.safetensors"):
         assert Path("runs/digits/fixed/seed-0", name).exists()
@@ -109,6 +118,7 @@ def quick_presets():
     return {name: replace(configuration, epochs=1) for name, configuration in PRESETS.items()}
 
 
+@pytest.mark.documentation
 def test_several_devices():
     page = ROOT / "docs" / "several-devices.md"
     (block,) = blocks(page, "python")
