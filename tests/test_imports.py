@@ -20,11 +20,14 @@ def test_every_public_name_is_the_one_that_type_checkers_see():
     assert not hasattr(guided_collapse, "nothing_of_that_name")
 
 
-def test_a_report_needs_no_torch_and_a_head_no_torchmetrics():
+def test_a_report_needs_no_torch_and_a_training_step_no_torchmetrics_and_no_compiler():
     script = (
         "import sys, guided_collapse.cli, guided_collapse.report.write\n"
         "assert 'torch' not in sys.modules\n"
+        "import torch\n"
         "from guided_collapse import NearestETFHead\n"
-        "assert 'torchmetrics' not in sys.modules\n"
+        "features = torch.randn(6, 4, requires_grad=True)\n"
+        "NearestETFHead(4, 3)(features, torch.arange(6) % 3).sum().backward()\n"
+        "assert not {'torchmetrics', 'torch._dynamo', 'sympy'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

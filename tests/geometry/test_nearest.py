@@ -7,7 +7,7 @@ import torch
 from guided_collapse import nearest_etf, simplex_etf
 from guided_collapse.geometry.directions import frame_basis
 from guided_collapse.geometry.nearest import unit_frobenius_norm
-from guided_collapse.geometry.operations import _differentiate, _solve, proximal_point
+from guided_collapse.geometry.operations import _solve, proximal_point
 
 SIZES = [(12, 5), (5, 5), (4, 5), (2, 2), (1, 2)]
 
@@ -185,9 +185,10 @@ def test_registered_operations_keep_their_promises(feature_dim, num_classes):
     means = centred_means(feature_dim, num_classes, torch.float32).requires_grad_()
     anchor = random_basis(feature_dim, num_classes, torch.float32).T.contiguous()
     checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(_solve, (means, anchor, 1e-3), test_utils=checks)
+    torch.library.opcheck(torch.ops.guided_collapse.nearest_basis.default, (means, anchor, 1e-3), test_utils=checks)
     outputs = _solve(means.detach(), anchor, 1e-3)
-    torch.library.opcheck(_differentiate, (anchor, means.detach(), anchor, *outputs[1:]), test_utils=checks[:2])
+    backward = torch.ops.guided_collapse.nearest_basis_backward.default
+    torch.library.opcheck(backward, (anchor, means.detach(), anchor, *outputs[1:]), test_utils=checks[:2])
 
 
 def test_first_proximal_point_is_solved_and_later_ones_are_kept():

@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 from guided_collapse.geometry.factors import SingularFactors
 from guided_collapse.geometry.polar import polar_factors, polar_gradient
+from guided_collapse.geometry.registration import operation
 from guided_collapse.geometry.simplex import centre_classes
 
 
@@ -59,7 +60,7 @@ def _magnitude(means: Tensor) -> float:
     return largest or 1.0
 
 
-@torch.library.custom_op("guided_collapse::nearest_basis", mutates_args=())
+@operation("nearest_basis")
 def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with torch.autocast(means.device.type, enabled=False):
         # X over 2 / (|means| sqrt(C-1)), with means of magnitude 1: the polar factor does not depend on the scale. In float64 also
@@ -93,7 +94,7 @@ def _(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, 
     )
 
 
-@torch.library.custom_op("guided_collapse::nearest_basis_backward", mutates_args=())
+@operation("nearest_basis_backward")
 def _differentiate(grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tensor, values: Tensor, frame: Tensor) -> Tensor:
     with torch.autocast(grad.device.type, enabled=False):
         factors = SingularFactors(rotation, values, frame)
@@ -156,7 +157,7 @@ def proximal_point(means: Tensor, basis: Tensor, is_first: Tensor) -> Tensor:
     return _choose_proximal_point(means.detach(), basis.T, is_first).T
 
 
-@torch.library.custom_op("guided_collapse::proximal_point", mutates_args=())
+@operation("proximal_point")
 def _choose_proximal_point(means: Tensor, basis: Tensor, is_first: Tensor) -> Tensor:
     return _solve(means, basis, 0.0)[0] if bool(is_first) else basis.clone(memory_format=torch.contiguous_format)
 

@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from guided_collapse.geometry.registration import operation
+
 LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -54,7 +56,7 @@ def checked_values(features: Tensor, labels: Tensor | None, num_classes: int) ->
 
 
 # An operation, so that a compiled graph keeps the check: its result is used, and its inside is not traced.
-@torch.library.custom_op("guided_collapse::checked_values", mutates_args=())
+@operation("checked_values")
 def _checked_values(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     # One pass and no temporary in the good case.
     lowest, highest = torch.aminmax(features) if features.numel() > 0 else features.new_zeros(2)
@@ -116,7 +118,7 @@ def sum_over_processes(tensor: Tensor) -> Tensor:
     return _sum_over_processes(tensor)
 
 
-@torch.library.custom_op("guided_collapse::sum_over_processes", mutates_args=())
+@operation("sum_over_processes")
 def _sum_over_processes(tensor: Tensor) -> Tensor:
     total = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from guided_collapse.geometry.registration import operation
+
 
 def snapshot(state: Tensor) -> Tensor:
     """A differentiable copy of a buffer or parameter that a forward pass both reads for the backward pass and writes to.
@@ -15,7 +17,7 @@ def snapshot(state: Tensor) -> Tensor:
     return _snapshot(state)
 
 
-@torch.library.custom_op("guided_collapse::snapshot", mutates_args=())
+@operation("snapshot")
 def _snapshot(state: Tensor) -> Tensor:
     return state.clone()
 

@@ -1,0 +1,47 @@
+"""Functions as torch operations, which compilers do not look into."""
+
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Operation(Generic[Arguments, Result]):
+    """A function as the torch operation `guided_collapse::<name>`.
+
+    It does what `torch.library.custom_op` does, which would load torch's compiler at the first call: seconds, for those who do not
+    compile.
+
+    Args:
+        name: of the operation.
+        function: annotated with types that torch knows; it must not change its arguments, nor return one of them.
+    """
+
+    def __init__(self, name: str, function: Callable[Arguments, Result]) -> None:
+        self._qualified_name = f"guided_collapse::{name}"
+        torch.library.define(self._qualified_name, torch.library.infer_schema(function, mutates_args=()))
+        torch.library.impl(self._qualified_name, "default", function)
+        self._call = getattr(torch.ops.guided_collapse, name).default
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """The result, with gradient if one was registered."""
+        result: Result = self._call(*args, **kwargs)
+        return result
+
+    def register_fake(self, function: Function) -> Function:
+        """Takes what gives empty results of the right shapes, for tracing."""
+        torch.library.register_fake(self._qualified_name, function)
+        return function
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None] | None = None) -> None:
+        """Takes the gradient, as a function of the context and the gradients of the results."""
+        torch.library.register_autograd(self._qualified_name, backward, setup_context=setup_context)
+
+
+def operation(name: str) -> Callable[[Callable[Arguments, Result]], Operation[Arguments, Result]]:
+    """Makes a function an operation of that name."""
+    return lambda function: Operation(name, function)
