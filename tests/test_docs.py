@@ -16,7 +16,7 @@ from guided_collapse.metrics.result import CollapseResult
 from tests.data.made_up import write_cifar10_package, write_folders
 
 ROOT = Path(__file__).parent.parent
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md"]
 BLOCK = re.compile(r"(?P<mark><!-- not run: (?P<reason>.*?) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)```", flags=re.DOTALL)
 # Commands that are run here; the rest are too long for a test, and their flags are parsed.
 QUICK = ["--epochs", "1", "--quiet", "--accelerator", "cpu"]

@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import numpy as np
@@ -71,3 +72,15 @@ def test_a_file_of_other_bytes_is_refused(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(RecordError, match="cannot be read"):
         read_epochs(tmp_path / "metrics.jsonl", NAMES)
+
+
+def test_compressed_records_are_the_same_and_damaged_ones_are_refused(tmp_path):
+    path = written(tmp_path, {"epoch": 1, "train": {"loss": 0.5}})
+    kept = tmp_path / "metrics.jsonl.gz"
+    kept.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    np.testing.assert_array_equal(read_epochs(path, NAMES).of("train", "loss"), [0.5])
+    for damaged in (kept.read_bytes()[:-5], kept.read_bytes()[:12] + b"?" * 20, b"no archive"):
+        kept.write_bytes(damaged)
+        with pytest.raises(RecordError, match="cannot be read"):
+            read_epochs(path, NAMES)

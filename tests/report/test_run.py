@@ -41,6 +41,17 @@ def test_states(tmp_path):
     assert read_run(unknown).error.startswith("unknown: failed.json cannot be used")
 
 
+def test_records_of_a_finished_run_may_be_kept_without_its_model(tmp_path):
+    kept = write_run(tmp_path, seed=0)
+    (kept / "model.safetensors").unlink()
+    assert read_run(kept).state == "finished"
+    (kept / "margins.npz").unlink()
+    assert read_run(kept).state == "unfinished"
+    shorter = write_run(tmp_path, seed=1, epochs=19)
+    (shorter / "model.safetensors").unlink()
+    assert read_run(shorter).state == "unfinished"
+
+
 def test_a_run_that_has_just_begun_has_no_epochs(tmp_path):
     folder = write_run(tmp_path, state="unfinished")
     (folder / "metrics.jsonl").unlink()

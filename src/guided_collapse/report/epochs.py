@@ -1,5 +1,7 @@
 """The measurements of a run, epoch by epoch."""
 
+import gzip
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,20 +44,24 @@ class Epochs:
 
 
 def read_epochs(path: Path, names: Mapping[Split, frozenset[str]]) -> Epochs:
-    """The measurements in a file; none if there is no file, as in a run that has just begun.
+    """The measurements in a file, or in its compressed form; none if there is no file, as in a run that has just begun.
 
     A last line that was cut off while it was written is passed over.
 
     Args:
-        path: of `metrics.jsonl`.
+        path: of `metrics.jsonl`; records that are kept may have `metrics.jsonl.gz` instead.
         names: the quantities to take, by split.
 
     Raises:
         RecordError: for a file that cannot be read, or a line that is no measurement.
     """
+    compressed = path.with_name(f"{path.name}.gz")
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-    except (OSError, ValueError) as error:
+        if path.exists():
+            text = path.read_text(encoding="utf-8")
+        else:
+            text = gzip.decompress(compressed.read_bytes()).decode("utf-8") if compressed.exists() else ""
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise RecordError(f"{path.name} cannot be read: {error}") from error
     lines = text[: text.rfind("\n") + 1].splitlines()
     numbers: list[int] = []

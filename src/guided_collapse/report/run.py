@@ -62,7 +62,6 @@ def read_run(folder: Path) -> Run:
     differences = record.get("protocol_differences", [])
     if not isinstance(differences, list):
         raise RecordError(f"protocol_differences must be a list; got {differences!r}")
-    state, error = _state(folder)
     problems: list[str] = []
     margins: Mapping[Split, Floats] = {}
     trace = None
@@ -74,6 +73,9 @@ def read_run(folder: Path) -> Run:
         trace = read_trace(folder / "trace.npz")
     except RecordError as problem:
         problems.append(str(problem))
+    configuration = object_field(record, "configuration")
+    epochs = read_epochs(folder / "metrics.jsonl", NAMES)
+    state, error = _state(folder, complete=bool(margins) and _is_last(epochs, configuration))
     return Run(
         folder=folder,
         experiment=text_field(record, "experiment"),
@@ -81,7 +83,7 @@ def read_run(folder: Path) -> Run:
         seed=whole_field(record, "seed"),
         state=state,
         error=error,
-        configuration=object_field(record, "configuration"),
+        configuration=configuration,
         protocol=text_field(record, "protocol"),
         protocol_differences=tuple(str(difference) for difference in differences),
         num_classes=whole_field(record, "num_classes", least=2),
@@ -94,15 +96,21 @@ def read_run(folder: Path) -> Run:
         commit=None if record.get("commit") is None else text_field(record, "commit"),
         hardware=object_field(record, "hardware"),
         started=text_field(record, "started"),
-        epochs=read_epochs(folder / "metrics.jsonl", NAMES),
+        epochs=epochs,
         margins=margins,
         trace=trace,
         problems=tuple(problems),
     )
 
 
-def _state(folder: Path) -> tuple[State, str | None]:
-    if (folder / "model.safetensors").exists():
+def _is_last(epochs: Epochs, configuration: Mapping[str, Any]) -> bool:
+    """Whether the epochs go to the end."""
+    return len(epochs.numbers) > 0 and bool(epochs.numbers[-1] == configuration.get("epochs"))
+
+
+def _state(folder: Path, *, complete: bool) -> tuple[State, str | None]:
+    """How a run ended; records of a finished run may be kept without its model."""
+    if complete or (folder / "model.safetensors").exists():
         return "finished", None
     if not (folder / "failed.json").exists():
         return "unfinished", None

@@ -1,0 +1,37 @@
+"""Copies the records of finished runs, without models and checkpoints, into `results/records`.
+
+    python results/collect.py RUNS
+
+RUNS is a folder as `guided-collapse` writes it. Measurements are compressed. Of the traces, which the animation shows, only that of
+seed 0 is taken.
+"""
+
+import gzip
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def collect(runs: Path, out: Path) -> int:
+    """Copies and returns how many runs there were."""
+    finished = sorted(file.parent for file in runs.glob("*/*/seed-*/model.safetensors"))
+    for run in finished:
+        folder = out / run.relative_to(runs)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("config.json", "margins.npz"):
+            shutil.copyfile(run / name, folder / name)
+        (folder / "metrics.jsonl.gz").write_bytes(gzip.compress((run / "metrics.jsonl").read_bytes(), mtime=0))
+        if run.name == "seed-0" and (run / "trace.npz").exists():
+            shutil.copyfile(run / "trace.npz", folder / "trace.npz")
+    for cost in sorted(runs.glob("*/cost.json")):
+        (out / cost.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(cost, out / cost.parent.name / "cost.json")
+    return len(finished)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("Usage: python results/collect.py RUNS, where RUNS is a folder of runs.")
+    print(f"{collect(Path(sys.argv[1]), HERE / 'records')} runs")
