@@ -16,32 +16,22 @@ import torch
 from lightning_fabric import Fabric
 
 from guided_collapse import AGD
-from guided_collapse.data.known import known_data
-from guided_collapse.data.split import ImageData, Split
-from guided_collapse.data.statistics import PixelStatistics
 from guided_collapse.experiments.presets import preset
+from guided_collapse.experiments.step_cost import made_up_task
 from guided_collapse.training.display import Display
 from guided_collapse.training.loop import Training, build_model
 from guided_collapse.training.placement import Placement
 from guided_collapse.training.run import RunFolder
-from guided_collapse.training.tasks import ImageTask, Share
+from guided_collapse.training.tasks import Share
 
 NUM_IMAGES, TURNS = 2560, 9
-
-
-def made_up_task(configuration) -> ImageTask:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (NUM_IMAGES, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    split = Split(images, torch.arange(NUM_IMAGES) % 10)
-    known = known_data("cifar10")
-    return ImageTask(configuration, ImageData("made up", split, split, known.class_names), PixelStatistics(known.mean, known.std))
 
 
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), batches of 256, {TURNS} turns")
     for head in ("standard", "implicit"):
         configuration = replace(preset("cifar10-small"), head=head).resolved()
-        task = made_up_task(configuration)
+        task = made_up_task(configuration, NUM_IMAGES)
         steps = task.steps_per_epoch()
         with tempfile.TemporaryDirectory() as folder:
             training = Training(configuration, Placement(), RunFolder(Path(folder)), task, Fabric(accelerator="cpu"))
@@ -49,7 +39,7 @@ def main() -> None:
         optimiser = AGD(model.parameters(), gain=configuration.gain)
         optimiser.init_weights()
         bare_configuration = replace(configuration, flip=False, crop_padding=0)
-        batches = list(made_up_task(bare_configuration).training_batches(1, Share()))
+        batches = list(made_up_task(bare_configuration, NUM_IMAGES).training_batches(1, Share()))
 
         def bare_turn(model=model, optimiser=optimiser, batches=batches) -> None:
             for inputs, labels in batches:

@@ -6,11 +6,13 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from guided_collapse.cli import main
+from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.experiments.requests import compare_request, cost_request, train_request
 from guided_collapse.metrics.result import CollapseResult
 from tests.data.made_up import write_cifar10_package, write_folders
@@ -84,7 +86,8 @@ def test_the_closed_form():
 def test_comparison(capsys, monkeypatch):
     page = ROOT / "docs" / "comparison.md"
     text = page.read_text()
-    monkeypatch.setattr("guided_collapse.experiments.presets.PRESETS", quick_presets())
+    quick = {name: replace(configuration, epochs=1) for name, configuration in PRESETS.items()}
+    monkeypatch.setattr("guided_collapse.experiments.presets.PRESETS", quick)
     run_python(page)
     assert Path("report/report.html").exists()
     assert "implicit" in capsys.readouterr().out
@@ -108,14 +111,6 @@ def test_comparison(capsys, monkeypatch):
     assert "runs/EXPERIMENT/HEAD/seed-K/config.json" in text
     for name in ("config.json", "metrics.jsonl", "margins.npz", "last.ckpt", "model.safetensors"):
         assert Path("runs/digits/fixed/seed-0", name).exists()
-
-
-def quick_presets():
-    from dataclasses import replace
-
-    from guided_collapse.experiments.presets import PRESETS
-
-    return {name: replace(configuration, epochs=1) for name, configuration in PRESETS.items()}
 
 
 @pytest.mark.documentation

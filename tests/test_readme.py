@@ -1,15 +1,8 @@
 """The README's example runs as it stands."""
 
-import re
-from pathlib import Path
-
 import torch
 
-ROOT = Path(__file__).parent.parent
-
-
-def python_blocks(file: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", file.read_text(), flags=re.DOTALL)
+from tests.test_docs import ROOT, blocks
 
 
 def test_the_example_runs_and_what_it_saves_needs_no_library(tmp_path, monkeypatch):
@@ -19,7 +12,7 @@ def test_the_example_runs_and_what_it_saves_needs_no_library(tmp_path, monkeypat
     labels = torch.arange(400) % 10
     inputs = centres[labels] + 0.3 * torch.randn(400, 20, generator=generator)
     loader = [(inputs[start : start + 100], labels[start : start + 100]) for start in range(0, 400, 100)] * 20
-    example, _ = python_blocks(ROOT / "README.md")
+    example, _ = (block["code"] for block in blocks(ROOT / "README.md", "python"))
     names = {"loader": loader}
     exec(compile(example, "README.md", "exec"), names)
     assert (names["predictions"] == names["labels"]).float().mean() > 0.9
@@ -42,7 +35,7 @@ def test_the_measurement_runs(capsys):
         "network": network,
         "loader": [(torch.randn(30, 5), labels[:30]), (torch.randn(30, 5), labels[30:])],
     }
-    _, example = python_blocks(ROOT / "README.md")
+    _, example = (block["code"] for block in blocks(ROOT / "README.md", "python"))
     exec(compile(example, "README.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "NC1" in printed

@@ -11,14 +11,14 @@ from torch.nn import functional
 
 from guided_collapse.experiments import cost as module
 from guided_collapse.experiments.cost import CostRequest, measure_cost
+from guided_collapse.experiments.memory import peak_mb, start_counting_memory
 from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.experiments.requests import cost_request
 from guided_collapse.experiments.step_cost import (
+    PAPER_ROUTE,
     PARTS,
     Marks,
     StepCostRequest,
-    _peak_mb,
-    _start_counting_memory,
     _train_step,
     made_up_task,
     measure_step,
@@ -39,6 +39,12 @@ ANSWER = {
     "num_classes": 4,
     "hardware": {"cpu": "Abacus"},
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_git(monkeypatch):
+    """Tests here stand in for the processes that measure, and only for those."""
+    monkeypatch.setattr(module, "commit", lambda: "0" * 40)
 
 
 def asked(head, **changes):
@@ -129,17 +135,43 @@ def test_what_was_given_up_is_in_the_record(monkeypatch, tmp_path):
     assert (row.forward_ms, row.note) == (None, "not one step done after 5 s")
 
 
-@pytest.mark.parametrize(("status", "told"), [(-9, "killed by signal 9"), (1, "ValueError: no such device")])
-def test_a_process_that_died(status, told, monkeypatch, tmp_path):
-    done = module.subprocess.CompletedProcess([], status, "", "Traceback\nValueError: no such device\n")
-    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: done)
-    request = CostRequest(heads=("fixed",), paper_route=False, out=tmp_path)
-    if status < 0:
-        assert told in json.loads(measure_cost(SMALL, request).read_text())["rows"][0]["note"]
-    else:
-        with pytest.raises(RuntimeError, match=told):
-            measure_cost(SMALL, request)
-        assert not list(tmp_path.iterdir())
+def dying(status):
+    return module.subprocess.CompletedProcess([], status, "", "Traceback\nImportError: install pymanopt\n")
+
+
+def test_a_process_that_was_killed_is_in_the_record(monkeypatch, tmp_path):
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: dying(-9))
+    file = measure_cost(SMALL, CostRequest(heads=("fixed",), paper_route=False, out=tmp_path))
+    assert "killed by signal 9" in json.loads(file.read_text())["rows"][0]["note"]
+
+
+def test_a_head_that_fails_does_not_take_the_others_with_it(monkeypatch, tmp_path):
+    fine = module.subprocess.CompletedProcess([], 0, json.dumps(ANSWER), "")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, input, **__: dying(1) if PAPER_ROUTE in input else fine)
+    first, paper = read_cost(measure_cost(SMALL, CostRequest(heads=("fixed",), out=tmp_path))).rows
+    assert first.forward_ms == 3.0
+    assert (paper.forward_ms, paper.note) == (None, "failed: ImportError: install pymanopt")
+    with pytest.raises(RuntimeError, match="no head could be measured: failed: ImportError: install pymanopt"):
+        measure_cost(SMALL, CostRequest(heads=(), out=tmp_path))
+
+
+def test_what_was_measured_survives_an_interruption(monkeypatch, tmp_path):
+    def run(*_, input, **__):
+        if "standard" in json.loads(input)["head"]:
+            raise KeyboardInterrupt
+        return module.subprocess.CompletedProcess([], 0, json.dumps(ANSWER), "")
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        measure_cost(SMALL, CostRequest(heads=("fixed", "standard"), out=tmp_path))
+    assert [row.head for row in read_cost(tmp_path / "ufm-10" / "cost.json").rows] == ["fixed"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_measured", lambda *_: pytest.fail("measured"))
+    (tmp_path / "ufm-10").write_text("in the way")
+    with pytest.raises(FileExistsError):
+        measure_cost(SMALL, CostRequest(out=tmp_path))
 
 
 def test_flags():
@@ -167,8 +199,8 @@ def test_memory_is_counted_from_the_start_asked_for():
     # Fresh pages: a tensor might get memory that an earlier one has left behind.
     with mmap.mmap(-1, 200_000_000) as before_the_start:
         before_the_start.write(bytes(200_000_000))
-    before = _start_counting_memory(device)
+    before = start_counting_memory(device)
     with mmap.mmap(-1, 100_000_000) as held:
         for start in range(0, 100_000_000, 1_000_000):
             held[start : start + 1_000_000] = bytes(1_000_000)
-    assert 99 < _peak_mb(device) - before < 110
+    assert 99 < peak_mb(device) - before < 110

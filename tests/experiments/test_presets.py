@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from guided_collapse.experiments.memory import peak_mb, start_counting_memory
 from guided_collapse.experiments.presets import PRESETS, preset
-from guided_collapse.experiments.step_cost import _peak_mb, _start_counting_memory
 from guided_collapse.training.loop import train
 from tests.data.made_up import write_cifar10_package, write_idx, write_parquet
 from tests.training.runs import placed, records
@@ -49,9 +49,9 @@ def test_free_features(name, tmp_path):
 
 def test_ufm_1000_with_the_full_gradient_adds_less_than_two_and_a_half_gigabytes(tmp_path):
     device = torch.device("cpu")
-    before = _start_counting_memory(device)
+    before = start_counting_memory(device)
     train(replace(preset("ufm-1000"), head="implicit", epochs=1), placed(tmp_path))
-    assert _peak_mb(device) - before < 2500
+    assert peak_mb(device) - before < 2500
 
 
 def test_ufm_10_implicit_before_fixed_before_standard(tmp_path):

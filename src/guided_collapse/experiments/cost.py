@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -61,16 +61,30 @@ def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
         The file.
 
     Raises:
-        ValueError: for a batch size or head that the experiment cannot have.
-        RuntimeError: if a measurement fails for another reason than time or memory.
+        ValueError: for a batch size that the experiment cannot have.
+        OSError: for a folder that cannot be written, before anything is measured.
+        RuntimeError: if no head could be measured.
     """
     if request.batch_size is not None:
         configuration = replace(configuration, batch_size=request.batch_size)
     configuration = replace(configuration, precision=request.precision).resolved()
+    file = request.out / configuration.experiment / FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
     heads: Sequence[str] = [*dict.fromkeys(request.heads), *([PAPER_ROUTE] if request.paper_route else [])]
-    answers = {head: _measured(configuration, head, request) for head in heads}
+    answers: dict[str, dict[str, Any]] = {}
+    for head in heads:
+        answers[head] = _measured(configuration, head, request)
+        # After each head, so that an interruption loses none.
+        write_json(file, _record(configuration, answers))
+    failures = [answer["note"] for answer in answers.values() if answer.get("failed")]
+    if len(failures) == len(answers):
+        raise RuntimeError(f"no head could be measured: {failures[0]}")
+    return file
+
+
+def _record(configuration: Configuration, answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     known: dict[str, Any] = next((answer for answer in answers.values() if "hardware" in answer), {})
-    record = {
+    return {
         "format": FORMAT,
         "kind": "cost",
         "experiment": configuration.experiment,
@@ -83,10 +97,6 @@ def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
         "commit": commit(),
         "hardware": known.get("hardware", {}),
     }
-    folder = request.out / configuration.experiment
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / FILE, record)
-    return folder / FILE
 
 
 def _measured(configuration: Configuration, head: str, request: CostRequest) -> dict[str, Any]:
@@ -109,7 +119,7 @@ def _measured(configuration: Configuration, head: str, request: CostRequest) -> 
         return {"note": f"its process was killed by signal {-done.returncode}, probably for want of memory"}
     if done.returncode != 0:
         said = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise RuntimeError(f"measuring {head} failed: {said[-1]}")
+        return {"failed": True, "note": f"failed: {said[-1]}"}
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 

@@ -7,13 +7,11 @@ reads a request as `StepCostRequest` has it and prints the answer as one line of
 
 import itertools
 import json
-import resource
 import statistics
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from torch.nn import functional
 from guided_collapse.data.known import known_data
 from guided_collapse.data.split import ImageData, Split
 from guided_collapse.data.statistics import PixelStatistics
+from guided_collapse.experiments.memory import peak_mb, start_counting_memory
 from guided_collapse.experiments.paper_head import PaperRouteHead
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.training import randomness
@@ -94,7 +93,7 @@ def measure_step(request: StepCostRequest) -> dict[str, Any]:
     fabric = Fabric(accelerator=request.accelerator, devices=1, precision=configuration.precision)
     fabric.launch()
     task = made_up_task(configuration)
-    before = _start_counting_memory(fabric.device)
+    before = start_counting_memory(fabric.device)
     model = _model(configuration, task, request.head)
     source = randomness.generator(configuration.seed, randomness.OPTIMISER)
     _, optimiser = fabric.setup(model, build_optimiser(configuration, model.parameters(), source))
@@ -122,7 +121,7 @@ def measure_step(request: StepCostRequest) -> dict[str, Any]:
     parts = zip(*measured, strict=True)
     return {
         **{name: statistics.median(times) for name, times in zip(PARTS, parts, strict=False)},
-        "peak_mb": _peak_mb(fabric.device) - before,
+        "peak_mb": peak_mb(fabric.device) - before,
         "steps": len(measured),
         "note": notes[0] if notes else None,
         "feature_dim": model.head.feature_dim,
@@ -131,12 +130,17 @@ def measure_step(request: StepCostRequest) -> dict[str, Any]:
     }
 
 
-def made_up_task(configuration: Configuration) -> Task:
-    """The experiment with one batch of random images in place of its data: what a step costs does not depend on what they show."""
+def made_up_task(configuration: Configuration, num_images: int | None = None) -> Task:
+    """The experiment with random images in place of its data: what a step costs does not depend on what they show.
+
+    Args:
+        configuration: the experiment.
+        num_images: None is one batch.
+    """
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     known = known_data(configuration.data)
-    size, num_images = configuration.image_size or known.image_size, configuration.batch_size
+    size, num_images = configuration.image_size or known.image_size, num_images or configuration.batch_size
     images = torch.randint(
         256, (num_images, known.channels, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
@@ -189,35 +193,6 @@ def _train_step(model: Classifier, optimiser: torch.optim.Optimizer, fabric: Fab
     features.backward(grad_features)
     marks.add()
     optimiser.step()
-
-
-def _start_counting_memory(device: torch.device) -> float:
-    """The MB in use; from here on `_peak_mb` is the peak."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device) / 1e6
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-        return _resident_mb("VmRSS")
-    except OSError:  # not Linux, or not allowed: the peak so far is what is known
-        return _peak_mb(device)
-
-
-def _peak_mb(device: torch.device) -> float:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e6
-    try:
-        return _resident_mb("VmHWM")
-    except OSError:
-        # In units of 1024 bytes, but for macOS, which counts bytes.
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
-
-
-def _resident_mb(name: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise OSError(f"the operating system does not say {name}")
 
 
 if __name__ == "__main__":

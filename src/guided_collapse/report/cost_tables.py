@@ -6,11 +6,10 @@ from guided_collapse.report.accuracy_table import Record
 from guided_collapse.report.cost import CostRecord
 from guided_collapse.report.facts import listed
 from guided_collapse.report.looks import in_order
-from guided_collapse.report.numbers import figure
+from guided_collapse.report.numbers import amount, figure
 from guided_collapse.report.paper_figures import paper_memory
 from guided_collapse.report.table import NOTHING, Cell, Table, words
 
-LARGE = 1000  # From here on fractions of a millisecond or megabyte say nothing.
 COLUMNS = {
     "forward_ms": "forward (ms)",
     "backward_ms": "backward (ms)",
@@ -88,9 +87,7 @@ def _memory(value: float | None, unit: str) -> Cell:
 
 
 def _cell(value: float | None) -> Cell:
-    if value is None:
-        return words(NOTHING)
-    return words(f"{value:,.0f}" if value >= LARGE else figure(value))
+    return words(NOTHING if value is None else amount(value))
 
 
 def _circumstances(costs: Sequence[CostRecord]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from guided_collapse.report.summaries import AtEpoch, Spread
 from guided_collapse.report.table import NOTHING, Cell, words
 
 NEVER = "never"
+LARGE = 1000
 
 
 def figure(value: float, *, percent: bool = False) -> str:
@@ -58,3 +59,8 @@ def _latex(text: str) -> str:
         return r"\text{never}"
     mantissa, _, exponent = text.partition("e")
     return rf"{mantissa}{{\cdot}}10^{{{int(exponent)}}}" if exponent else text
+
+
+def amount(value: float) -> str:
+    """Milliseconds or megabytes: of a thousand and more, fractions say nothing."""
+    return f"{value:,.0f}" if value >= LARGE else figure(value)

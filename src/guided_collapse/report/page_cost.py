@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from guided_collapse.report.cost import CostRecord, Pass, notation, passes
 from guided_collapse.report.looks import Look, label
 from guided_collapse.report.markup import table_html, tag, text
-from guided_collapse.report.numbers import figure
+from guided_collapse.report.numbers import amount
 from guided_collapse.report.table import Table
 
 NARROWEST = 4.0  # per cent of the width, so that the shortest bar can be seen
@@ -43,7 +43,6 @@ def _chart(cost: CostRecord, places: Mapping[str, int]) -> str:
 
 def _bar(bar: Pass, place: int, width: float) -> str:
     said = f"{label(bar.head)}, {'backward' if bar.backward else 'forward'}"
-    milliseconds = f"{bar.milliseconds:,.0f}" if bar.milliseconds >= 1000 else figure(bar.milliseconds)
     drawn = tag(
         "span",
         tag("span", style=f"width:{width:.1f}%;--colour:var(--head-{place})", class_="backward" if bar.backward else "forward"),
@@ -51,4 +50,4 @@ def _bar(bar: Pass, place: int, width: float) -> str:
         aria_hidden="true",
     )
     name = tag("abbr", text(bar.notation), title=said)
-    return tag("li", name, drawn, tag("span", text(f"{milliseconds} ms")), data_head=str(place))
+    return tag("li", name, drawn, tag("span", text(f"{amount(bar.milliseconds)} ms")), data_head=str(place))
