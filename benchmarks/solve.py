@@ -117,6 +117,7 @@ def spectra(size: int) -> dict[str, Tensor | None]:
         "all equal (collapse)": torch.ones(size),
         "over 4 decades": torch.logspace(0, -4, size),
         "over 7 decades": torch.logspace(0, -7, size),
+        "half of them zero": torch.cat([torch.linspace(2, 1, size // 2), torch.zeros(size - size // 2)]),
         "one large, rest 1e-6": torch.cat([torch.ones(1), torch.full((size - 1,), 1e-6)]),
     }
 

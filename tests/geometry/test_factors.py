@@ -79,6 +79,13 @@ def test_values_up_to_the_floor_are_zero_however_many_they_are(floor):
     assert factors.rank == int((torch.linspace(1.0, 0.3, 40) > floor).sum())
 
 
+@pytest.mark.parametrize(("floor", "rank"), [(5e-7, 4), (2e-6, 3), (1e-5, 2)])
+def test_values_just_above_a_floor_near_the_rounding_of_the_gram_matrix_are_kept(floor, rank):
+    values = torch.tensor([1.0, 0.5, 4e-6, 8e-7, 1e-8])
+    factors = factors_by_gram(matrix_with(values), floor)
+    torch.testing.assert_close(factors.values, values.where(torch.arange(5) < rank, 0.0), rtol=1e-5, atol=0)
+
+
 def test_small_and_zero_matrices():
     matrix = matrix_with(SPECTRA["flat"])
     torch.testing.assert_close(factors_by_gram(1e-12 * matrix, 0.0).polar().double(), exact_polar(matrix), rtol=0, atol=1e-6)

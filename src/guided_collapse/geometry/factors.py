@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,11 +24,15 @@ VANISHING = 1e-7
 # rounding unit over the ratio squared), and the remainder is decomposed again on its own.
 GRAM_RANGE = 5e-6
 
+# Above this ratio the eigenvalues of XX' in float64 still tell which singular values are negligible.
+GRAM_NOISE = 5e-7
+
 # Above this ratio the rows of Q'X are so large beside the rounding errors of a float32 product that it gives them well enough.
 SINGLE_RANGE = 1e-2
 
 
-class SingularFactors(NamedTuple):
+@dataclass(frozen=True)
+class SingularFactors:
     """X = rotation diag(values) frame; singular values in descending order, undetermined ones exactly 0."""
 
     rotation: Tensor
@@ -63,18 +67,18 @@ def factors_by_gram(matrix: Tensor, negligible: float) -> SingularFactors:
         matrix: X, (num_rows, num_columns) with num_rows <= num_columns, finite, in float64.
         negligible: singular values up to this count as 0.
     """
-    gram = _negative_gram(matrix)
+    gram = _lower_gram(matrix).neg_()
     factors = None if len(matrix) < FEW_ROWS else _by_single_precision(matrix, gram, negligible)
     return _by_double_precision(matrix, gram, negligible) if factors is None else factors
 
 
-def _negative_gram(matrix: Tensor) -> Tensor:
-    """-XX', whose ascending eigenvalues put the largest singular value first; only the lower triangle, which eigh reads."""
+def _lower_gram(matrix: Tensor) -> Tensor:
+    """XX' on and below the diagonal; what stands above it means nothing."""
     num_rows = len(matrix)
     gram = matrix.new_zeros(num_rows, num_rows)
-    for start, stop in itertools.pairwise(num_rows * quarter // 4 for quarter in range(5)):
+    for start, stop in itertools.pairwise(num_rows * eighth // 8 for eighth in range(9)):
         torch.mm(matrix[start:stop], matrix[:stop].T, out=gram[start:stop, :stop])
-    return gram.neg_()
+    return gram
 
 
 def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> SingularFactors | None:
@@ -107,7 +111,8 @@ def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     torch.mm(known_rotation.T, matrix.float(), out=known)
     values = torch.linalg.vector_norm(known, dim=1)
     known.div_(values[:, None])
-    correction = (known @ known.T).fill_diagonal_(0)
+    below = _lower_gram(known).tril_(-1)
+    correction = below + below.T
     if float(values.min()) <= negligible or not float(correction.abs().max()) <= CORRECTABLE:
         return None
     known_rotation -= known_rotation @ correction.mul_(values).div_(values[:, None] + values)
@@ -124,8 +129,9 @@ def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     if largest <= negligible:
         identity = torch.eye(len(matrix), dtype=torch.float32, device=matrix.device)
         return SingularFactors(identity, identity.new_zeros(len(matrix)), torch.zeros_like(matrix, dtype=torch.float32))
-    num_large = int(torch.count_nonzero(estimates > max(SINGLE_RANGE * largest, negligible)))
-    num_known = int(torch.count_nonzero(estimates > max(GRAM_RANGE * largest, negligible)))
+    num_large, num_known, num_above = (
+        int(torch.count_nonzero(estimates > max(ratio * largest, negligible))) for ratio in (SINGLE_RANGE, GRAM_RANGE, GRAM_NOISE)
+    )
     single_rotation = rotation.float()
     frame = torch.empty_like(matrix, dtype=torch.float32, memory_format=torch.contiguous_format)
     torch.mm(single_rotation[:, :num_large].T, matrix.float(), out=frame[:num_large])
@@ -133,6 +139,8 @@ def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     known = frame[:num_known]
     values = torch.linalg.vector_norm(known, dim=1)
     known.div_(values[:, None])
+    if num_known == num_above and negligible > GRAM_NOISE * largest:
+        return SingularFactors(single_rotation, torch.cat([values, values.new_zeros(len(matrix) - num_known)]), frame)
     return _with_remainder(rotation[:, num_known:].T @ matrix, single_rotation, values, frame, negligible)
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from guided_collapse.geometry.factors import SingularFactors
-from guided_collapse.geometry.polar import polar_factors, polar_gradient
+from guided_collapse.geometry.polar import PolarFactors, polar_factors, polar_gradient
 from guided_collapse.geometry.registration import operation
 from guided_collapse.geometry.simplex import centre_classes
 
@@ -37,7 +36,7 @@ def nearest_basis(means: Tensor, proximal_basis: Tensor, proximal_weight: float)
             "the nearest simplex ETF has a reverse-mode gradient only; got a forward-mode derivative. Use backward()."
         )
     # The operation takes and gives U' to keep every matrix in one memory layout: transposing costs as much as multiplying.
-    transposed_basis, _, values, _ = _solve(means, proximal_basis.T, proximal_weight)
+    transposed_basis, _, values, *_ = _solve(means, proximal_basis.T, proximal_weight)
     return transposed_basis.T, values
 
 
@@ -61,7 +60,7 @@ def _magnitude(means: Tensor) -> float:
 
 
 @operation("nearest_basis")
-def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     with torch.autocast(means.device.type, enabled=False):
         # X over 2 / (|means| sqrt(C-1)), with means of magnitude 1: the polar factor does not depend on the scale. In float64 also
         # for float32 means, because the projection must leave an exact null direction.
@@ -79,25 +78,28 @@ def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Ten
         return factors.polar().T.contiguous(), *_contiguous(factors)
 
 
-def _contiguous(factors: SingularFactors) -> tuple[Tensor, Tensor, Tensor]:
-    return factors.rotation.contiguous(), factors.values, factors.frame.contiguous()
+def _contiguous(factors: PolarFactors) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return factors.rotation.contiguous(), factors.values, factors.frame.contiguous(), factors.completion_values
 
 
 @_solve.register_fake
-def _(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     num_rows, num_columns = min(means.shape), max(means.shape)
     return (
         means.new_empty(means.shape),
         means.new_empty(num_rows, num_rows),
         means.new_empty(num_rows),
         means.new_empty(num_rows, num_columns),
+        means.new_empty(num_rows),
     )
 
 
 @operation("nearest_basis_backward")
-def _differentiate(grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tensor, values: Tensor, frame: Tensor) -> Tensor:
+def _differentiate(
+    grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tensor, values: Tensor, frame: Tensor, completion_values: Tensor
+) -> Tensor:
     with torch.autocast(grad.device.type, enabled=False):
-        factors = SingularFactors(rotation, values, frame)
+        factors = PolarFactors(rotation, values, frame, completion_values)
         if _fits(means):
             grad_matrix = polar_gradient(grad, factors, proximal)
         else:
@@ -112,11 +114,13 @@ def _differentiate(grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tens
 
 
 @_differentiate.register_fake
-def _(grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tensor, values: Tensor, frame: Tensor) -> Tensor:
+def _(
+    grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tensor, values: Tensor, frame: Tensor, completion_values: Tensor
+) -> Tensor:
     return means.new_empty(means.shape)
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, ...]) -> None:
     means, proximal, _ = inputs
     _, *factors = output
     ctx.set_materialize_grads(False)

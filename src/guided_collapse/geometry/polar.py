@@ -6,6 +6,8 @@ U = Q A. Where X has no full row rank U is not unique: it is completed from a gi
 polar(X + t completion) for t -> 0+.
 """
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,16 @@ from guided_collapse.geometry.factors import SingularFactors, factors_by_gram, f
 COMPLETION_FLOOR = 1e-6
 
 
-def polar_factors(matrix: Tensor, completion: Tensor, *, relative_floor: float) -> SingularFactors:
+@dataclass(frozen=True)
+class PolarFactors(SingularFactors):
+    """The factors of X, with rows of the frame for the directions that X leaves open."""
+
+    completion_values: Tensor
+    """h, (num_rows,): with open directions Q_n and their rows A_n, the completion B has Q_n'B (I - A'A) = diag(h) A_n beside the
+    rows A that X determines. Infinite where it says nothing, 0 for directions that are not open."""
+
+
+def polar_factors(matrix: Tensor, completion: Tensor, *, relative_floor: float) -> PolarFactors:
     """The factors of the polar decomposition of `matrix`, in the dtype of `completion`, with undetermined directions completed.
 
     float64 results come from the SVD. float32 results come from eigenvectors of XX', which are faster and lose nothing that
@@ -33,7 +44,7 @@ def polar_factors(matrix: Tensor, completion: Tensor, *, relative_floor: float) 
     return _complete(_factors(matrix, negligible, completion.dtype), completion)
 
 
-def polar_gradient(grad_polar: Tensor, factors: SingularFactors, completion: Tensor) -> Tensor:
+def polar_gradient(grad_polar: Tensor, factors: PolarFactors, completion: Tensor) -> Tensor:
     """The gradient with respect to X, given the one with respect to its polar factor U.
 
     With V = grad_polar, V_Q = Q'V and K = V_Q A',
@@ -52,14 +63,22 @@ def polar_gradient(grad_polar: Tensor, factors: SingularFactors, completion: Ten
         (num_rows, num_columns).
     """
     rank = factors.rank
-    rotation, values, frame = factors.rotation[:, :rank], factors.values[:rank, None], factors.frame[:rank]
-    determined = rotation.T @ grad_polar
+    rotation, frame = factors.rotation[:, :rank], factors.frame[:rank]
+    grad_frame = rotation.T @ grad_polar
     if rank < len(factors.values):
-        open_rotation = factors.rotation[:, rank:]
-        _add_completion_gradient(determined, open_rotation.T @ grad_polar, frame, open_rotation.T @ completion)
-    inner = determined @ frame.T
+        open_rotation, open_values = factors.rotation[:, rank:], factors.completion_values[rank:]
+        wanted = open_rotation.T @ completion
+        # Through Z = polar(B - (B A') A), for B = `wanted`.
+        grad_projected = _gradient_before_rotation(open_rotation.T @ grad_polar, open_values, factors.frame[rank:])
+        grad_frame.addmm_(frame @ wanted.T, grad_projected, alpha=-1).addmm_(frame @ grad_projected.T, wanted, alpha=-1)
+    return rotation @ _gradient_before_rotation(grad_frame, factors.values[:rank], frame)
+
+
+def _gradient_before_rotation(grad_frame: Tensor, values: Tensor, frame: Tensor) -> Tensor:
+    """The gradient with respect to Q'X = diag(s) A, given V_Q = Q'V, which is used up."""
+    inner, values = grad_frame @ frame.T, values[:, None]
     coupling = (inner - inner.T) / (values + values.T) - inner / values
-    return rotation @ determined.div_(values).addmm_(coupling, frame)
+    return grad_frame.div_(values).addmm_(coupling, frame)
 
 
 def _factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> SingularFactors:
@@ -67,32 +86,26 @@ def _factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> SingularF
     if dtype == torch.float32:
         return factors_by_gram(matrix, negligible)
     factors = factors_by_svd(matrix)
-    return factors._replace(values=factors.values.where(factors.values > negligible, 0.0))
+    return replace(factors, values=factors.values.where(factors.values > negligible, 0.0))
 
 
-def _complete(factors: SingularFactors, completion: Tensor) -> SingularFactors:
-    """Puts rows for the undetermined directions into the frame: polar(Q_n' completion (I - A'A)), for open directions Q_n."""
-    rank, num_rows = factors.rank, len(factors.values)
-    if rank == num_rows:
-        return factors
-    frame = factors.frame[:rank]
-    wanted = _free_part(frame, factors.rotation[:, rank:].T @ completion)
-    usable = wanted.rank
-    rows = wanted.frame[:usable]
-    if usable < num_rows - rank:
-        # The completion says nothing about these directions either: any of its span that is still free will do.
-        free = factors_by_svd(_project_out(torch.cat([frame, rows]), completion)).frame
-        rows = torch.cat([rows, free[: num_rows - rank - usable]])
-    return factors._replace(frame=torch.cat([frame, wanted.rotation @ rows]))
-
-
-def _add_completion_gradient(grad_frame: Tensor, grad_completed: Tensor, frame: Tensor, wanted: Tensor) -> None:
-    """Adds what the completed directions Z = polar(B - (B A') A) give to the gradient with respect to A, for B = `wanted`."""
-    projected = _free_part(frame, wanted)
-    # Directions that the completion leaves open are arbitrary constants: they carry no gradient.
-    projected = projected._replace(values=projected.values.where(projected.values > 0, torch.inf))
-    grad_projected = polar_gradient(grad_completed, projected, wanted)
-    grad_frame.addmm_(frame @ wanted.T, grad_projected, alpha=-1).addmm_(frame @ grad_projected.T, wanted, alpha=-1)
+def _complete(factors: SingularFactors, completion: Tensor) -> PolarFactors:
+    """Puts rows for the open directions Q_n into the frame: polar(Q_n' completion (I - A'A)), with Q_n turned to its factors."""
+    rotation, values, frame = factors.rotation, factors.values, factors.frame
+    rank, num_rows = factors.rank, len(values)
+    completion_values = torch.zeros_like(values)
+    if rank < num_rows:
+        frame, open_rotation = frame[:rank], rotation[:, rank:]
+        wanted = _free_part(frame, open_rotation.T @ completion)
+        usable = wanted.rank
+        rows = wanted.frame[:usable]
+        if usable < num_rows - rank:
+            # The completion says nothing about these directions either: any of its span that is still free will do.
+            free = factors_by_svd(_project_out(torch.cat([frame, rows]), completion)).frame
+            rows = torch.cat([rows, free[: num_rows - rank - usable]])
+        completion_values[rank:] = wanted.values.where(wanted.values > 0, torch.inf)
+        rotation, frame = torch.cat([rotation[:, :rank], open_rotation @ wanted.rotation], dim=1), torch.cat([frame, rows])
+    return PolarFactors(rotation, values, frame, completion_values)
 
 
 def _free_part(frame: Tensor, completion: Tensor) -> SingularFactors:
