@@ -76,7 +76,7 @@ def _lower_gram(matrix: Tensor) -> Tensor:
     """XX' on and below the diagonal; what stands above it means nothing."""
     num_rows = len(matrix)
     gram = matrix.new_zeros(num_rows, num_rows)
-    for start, stop in itertools.pairwise(num_rows * eighth // 8 for eighth in range(9)):
+    for start, stop in itertools.pairwise(num_rows * quarter // 4 for quarter in range(5)):
         torch.mm(matrix[start:stop], matrix[:stop].T, out=gram[start:stop, :stop])
     return gram
 
