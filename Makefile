@@ -4,7 +4,7 @@ VENV := .venv
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test documentation check clean
+.PHONY: demo test documentation results check clean
 .DEFAULT_GOAL := test
 
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
@@ -27,6 +27,9 @@ test: check ## style, types and all tests but those of the documentation
 documentation: $(VENV)/installed ## every code block of docs/, with the packages that it takes
 	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[documentation]'
 	$(VENV)/bin/python -m pytest -m documentation
+
+results: $(VENV)/installed ## the report and the tables of measurements, from results/records
+	$(VENV)/bin/python results/build.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

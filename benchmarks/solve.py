@@ -1,7 +1,8 @@
 """Time and memory of the nearest-ETF solve: ours, the paper's own route, and autograd through torch.linalg.svd.
 
-    python benchmarks/solve.py            all sizes, then the ratio to one thin SVD at (2048, 1000)
+    python benchmarks/solve.py --record results/records/solve.json
 
+prints all sizes, then the ratio to one thin SVD at (2048, 1000), and records both; without the flag it only prints.
 Each measurement runs in a process of its own, so that its peak memory is its own. Times are medians; compare them only within one
 run. The paper's route is the trust region forward and the dense declarative node backward, where its matrices fit into memory.
 """
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +26,7 @@ from guided_collapse.geometry.directions import frame_basis, haar_basis
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import centre_classes, frame_weight
 from guided_collapse.paper.route import basis_by_paper_route
+from guided_collapse.training.environment import commit, hardware, versions
 
 SIZES = {"UFM-10": (512, 10), "UFM-100": (1024, 100), "UFM-200": (1024, 200), "UFM-1000": (1024, 1000), "ImageNet": (2048, 1000)}
 DELTA = 1e-3
@@ -100,15 +104,18 @@ def measure_in_a_process_of_its_own(method: str, feature_dim: int, num_classes: 
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare_methods(limit_seconds: float) -> None:
+def compare_methods(limit_seconds: float) -> list[dict[str, Any]]:
+    rows = []
     print(f"{'size':10} {'method':22} {'forward':>10} {'+ backward':>10} {'peak extra':>12}")
     for name, (feature_dim, num_classes) in SIZES.items():
         for method in METHODS:
             result = measure_in_a_process_of_its_own(method, feature_dim, num_classes, limit_seconds)
+            rows.append({"method": method, "feature_dim": feature_dim, "num_classes": num_classes, **result})
             forward = f"{1e3 * result['forward']:8.1f}ms" if "forward" in result else "-"
             both = f"{1e3 * result['forward and backward']:8.1f}ms" if "forward and backward" in result else "-"
             memory = f"{result['megabytes']:9.0f} MB" if "megabytes" in result else "-"
             print(f"{name:10} {method:22} {forward:>10} {both:>10} {memory:>12}  {result.get('refused', '')}", flush=True)
+    return rows
 
 
 def spectra(size: int) -> dict[str, Tensor | None]:
@@ -122,7 +129,8 @@ def spectra(size: int) -> dict[str, Tensor | None]:
     }
 
 
-def compare_with_one_svd() -> None:
+def compare_with_one_svd() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     feature_dim, num_classes = SIZES["ImageNet"]
     torch.manual_seed(0)
     print(f"\nRatio to torch.linalg.svd(X, full_matrices=False) of the same matrix, {SIZES['ImageNet']}, float32, interleaved")
@@ -163,18 +171,27 @@ def compare_with_one_svd() -> None:
             asymmetry = float((product - product.T).norm() / product.norm())
             times_and_ratios = f"{1e3 * svd:7.0f}ms {ahead / svd:8.2f} {full / svd:10.2f}"
             print(f"{name:30} {delta:7.0e} {times_and_ratios}  {orthonormality:.1e} {asymmetry:.1e}", flush=True)
+            rows.append({"singular values": name, "delta": delta, "svd": svd, "forward": ahead, "forward and backward": full})
+    return rows
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--one", nargs=3, metavar=("METHOD", "D", "C"), help="measure one case and print it as JSON")
     parser.add_argument("--ratio", action="store_true", help="only the ratio to one thin SVD")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write all that was measured to this file, in seconds")
     parser.add_argument("--limit-seconds", type=float, default=120.0, help="give up on a measurement after this time")
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(arguments.one[0], int(arguments.one[1]), int(arguments.one[2]))))
     else:
         print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
-        if not arguments.ratio:
-            compare_methods(arguments.limit_seconds)
-        compare_with_one_svd()
+        record = {
+            "commit": commit(),
+            "versions": versions(),
+            "hardware": hardware(torch.device("cpu"), 1),
+            "solves": [] if arguments.ratio else compare_methods(arguments.limit_seconds),
+            "against one SVD": compare_with_one_svd(),
+        }
+        if arguments.record:
+            arguments.record.write_text(json.dumps(record, indent=1) + "\n")

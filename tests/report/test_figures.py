@@ -56,7 +56,7 @@ def test_the_trajectory_has_a_panel_for_each_number_of_classes(tmp_path):
         )
     figure = trajectory_figure(experiments(tmp_path), looks_of(HEADS))
     assert [axes.get_title() for axes in figure.axes] == [f"ufm-{c}, {c} classes" for c in (10, 100, 200, 1000, 2000)]
-    assert {axes.get_xlim()[1] for axes in figure.axes} == {800}
+    assert {axes.get_xscale() for axes in figure.axes} == {"log"}
 
 
 def test_the_cost_figure_has_the_papers_notation(tmp_path):

@@ -14,8 +14,6 @@ from guided_collapse.report.margins import margins_over_seeds
 from guided_collapse.report.quantities import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
 from guided_collapse.report.summaries import over_seeds
 
-# The paper shows the first 800 epochs: afterwards all heads have converged.
-TRAJECTORY_EPOCHS = 800
 PANELS_IN_A_ROW = 4
 WIDTH = 7.0
 
@@ -65,7 +63,8 @@ def trajectory_figure(experiments: Sequence[Experiment], looks: Mapping[str, Loo
     for place, experiment in enumerate(experiments, 1):
         axes = figure.add_subplot(rows, min(len(experiments), PANELS_IN_A_ROW), place)
         _quantity_panel(axes, experiment, looks, TRAIN_TOP1, f"{plain(experiment.name)}, {experiment.runs[0].num_classes} classes")
-        axes.set_xlim(right=min(axes.get_xlim()[1], TRAJECTORY_EPOCHS))
+        # Heads differ in the first steps, and runs are long.
+        axes.set_xscale("log")
         axes.set_ylabel("Train top-1 (%)" if place % PANELS_IN_A_ROW == 1 else "")
     shown = {head for experiment in experiments for head in experiment.heads}
     draw_legend(figure, {head: look for head, look in looks.items() if head in shown})
