@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet uv
-	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[experiments,hub,paper,onnx,tensorboard,dev]'
+	$(VENV)/bin/uv pip install --quiet --compile-bytecode --python $(VENV)/bin/python -c constraints.txt -e '.[experiments,hub,paper,onnx,tensorboard,dev]'
 	touch $@
 
 demo: $(VENV)/installed ## three heads, three seeds, on scikit-learn's digits: a table and a page to look at

@@ -7,18 +7,18 @@ from typing import Any
 
 from guided_collapse.report.cost import CostRecord, HeadCost
 from guided_collapse.report.experiment import Experiment, by_experiment
-from guided_collapse.report.numbers import amount, at_epoch_cell, spread_cell
+from guided_collapse.report.numbers import amount, at_epoch_cell, figure, spread_text
 from guided_collapse.report.paper_figures import paper_memory
 from guided_collapse.report.quantities import TEST_TOP1
-from guided_collapse.report.reaching import when_reached
+from guided_collapse.report.reaching import LEVELS, when_reached
 from guided_collapse.report.records import read_records
 from guided_collapse.report.summaries import at_epoch
 
 TITLES = {
-    "ufm-10": "unconstrained features, 10 classes",
-    "ufm-100": "unconstrained features, 100 classes",
-    "ufm-200": "unconstrained features, 200 classes",
-    "ufm-1000": "unconstrained features, 1000 classes",
+    "ufm-10": "free features, 10 classes",
+    "ufm-100": "free features, 100 classes",
+    "ufm-200": "free features, 200 classes",
+    "ufm-1000": "free features, 1000 classes",
     "fashion-mnist": "Fashion-MNIST, AGD",
     "fashion-mnist-sgd": "Fashion-MNIST, SGD with momentum",
     "cifar10-small": "CIFAR-10, AGD",
@@ -38,8 +38,6 @@ COST_TITLES = {
     "cifar10-resnet18": "ResNet-18, 512, 10",
     "imagenet-resnet50": "ResNet-50, 2048, 1000",
 }
-# Of train accuracy, in per cent: what every head reaches on images in the epochs that the runs had.
-IMAGE_LEVEL = 80
 NOTHING = "-"
 
 
@@ -58,18 +56,18 @@ def all_blocks(records: Path) -> dict[str, list[str]]:
 
 
 def training(experiments: Sequence[Experiment]) -> list[str]:
-    """How soon heads learn, and how well: medians over seeds, with the range where there is more than one."""
+    """How soon heads learn, and how well: medians over seeds, with the range if there is one."""
     rows = []
     for experiment in experiments:
         seeds = max(len(experiment.of(head)) for head in experiment.heads)
-        title = f"{TITLES[experiment.name]} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
-        level = 100 if experiment.unconstrained else IMAGE_LEVEL
-        rows.append([f"{title}: epochs to {level} % train accuracy", *(_reached(experiment, head, level) for head in HEADS)])
-        if not experiment.unconstrained:
+        title = f"{TITLES[experiment.name]}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+        level = _level_of_all(experiment)
+        rows.append([title, f"epochs to {level} % train accuracy", *(_reached(experiment, head, level) for head in HEADS)])
+        if experiment.has_test:
             last = max(int(run.epochs.numbers[-1]) for run in experiment.runs)
             cells = (at_epoch_cell(at_epoch(experiment.of(head), TEST_TOP1, last), last, percent=True).text for head in HEADS)
-            rows.append([f"the same: test accuracy after {last} epochs, %", *cells])
-    return _table(["", *HEADS.values()], rows)
+            rows.append(["", f"test accuracy after {last} epochs, %", *cells])
+    return _table(["", "", *HEADS.values()], rows)
 
 
 def step(costs: Iterable[CostRecord]) -> list[str]:
@@ -95,7 +93,11 @@ def step(costs: Iterable[CostRecord]) -> list[str]:
 
 def solves(measured: Sequence[dict[str, Any]]) -> list[str]:
     """Forward and backward of one solve, by method."""
-    methods = {"ours": "this library", "autograd through svd": "autograd through `torch.linalg.svd`", "the paper's route": "the paper's route"}
+    methods = {
+        "ours": "this library",
+        "autograd through svd": "autograd through `torch.linalg.svd`",
+        "the paper's route": "the paper's route",
+    }
     by_size: dict[tuple[int, int], dict[str, str]] = {}
     for row in measured:
         by_size.setdefault((row["feature_dim"], row["num_classes"]), {})[row["method"]] = _solve_text(row)
@@ -112,11 +114,19 @@ def ratios(measured: Sequence[dict[str, Any]]) -> list[str]:
     return _table(["singular values of the class means", *(f"proximal weight {delta:g}" for delta in deltas)], rows)
 
 
+def _level_of_all(experiment: Experiment) -> int:
+    """The highest train accuracy, of those that the report looks at, that all runs came to."""
+    when = {level: [when_reached(experiment.of(head), level) for head in experiment.heads] for level in LEVELS}
+    return max(
+        level for level, found in when.items() if all(reached and reached.reached == reached.epochs.count for reached in found)
+    )
+
+
 def _reached(experiment: Experiment, head: str, level: int) -> str:
     when = when_reached(experiment.of(head), level)
     if when is None:
         return NOTHING
-    return spread_cell(when.epochs).text if when.reached else "not reached"
+    return figure(when.epochs.median) if when.epochs.low == when.epochs.high else spread_text(when.epochs)
 
 
 def _step_text(cost: HeadCost | None) -> str:

@@ -43,7 +43,8 @@ def test_they_are_small_and_hold_no_model(records):
 def test_each_experiment_can_be_run_again_by_the_command_given(records):
     text = (RESULTS / "README.md").read_text()
     commands = {
-        name: shlex.split(command) for name, command in re.findall(r"^\| `([\w-]+)` \| `(guided-collapse .*?)` \|$", text, flags=re.MULTILINE)
+        name: shlex.split(command)
+        for name, command in re.findall(r"^\| `([\w-]+)` \| `(guided-collapse .*?)` \|$", text, flags=re.MULTILINE)
     }
     assert set(commands) == {run.experiment for run in records.runs}
     for run in records.runs:
@@ -88,36 +89,31 @@ def raw_measurements(experiment, head):
     return [[line for line in run if line.get("train")] for run in lines]
 
 
-def first_epoch(run, level):
-    return next((line["epoch"] for line in run if 100 * line["train"]["top1"] >= level), math.inf)
+def first_epochs(runs, level):
+    return [next((line["epoch"] for line in run if 100 * line["train"]["top1"] >= level), math.inf) for run in runs]
 
 
 def described(values, form):
     low, middle, high = (form.format(value) for value in (min(values), statistics.median(values), max(values)))
-    return middle if len(values) == 1 else f"{middle} ({low} to {high})"
+    return middle if len({*values}) == 1 else f"{middle} ({low} to {high})"
 
 
 def test_the_table_of_training_follows_from_the_measurements():
-    rows = {}
-    for row in figures.all_blocks(RECORDS)["training"][2:]:
-        title, *cells = row.strip("| ").split(" | ")
-        rows[title] = dict(zip(figures.HEADS, cells, strict=True))
-    titles = iter(rows)
+    rows = iter(row.removeprefix("| ").removesuffix(" |").split(" | ") for row in figures.all_blocks(RECORDS)["training"][2:])
     for experiment, title in figures.TITLES.items():
-        if not (RECORDS / experiment).glob("*/seed-*"):
+        runs = {head: raw_measurements(experiment, head) for head in figures.HEADS}
+        if not any(runs.values()):
             continue
-        level, of_head = (100 if experiment.startswith("ufm") else 80), next(titles)
-        assert of_head.startswith(title)
-        assert f"to {level} %" in of_head
-        for head, cell in rows[of_head].items():
-            runs = raw_measurements(experiment, head)
-            epochs = [first_epoch(run, level) for run in runs]
-            assert cell == (described(epochs, "{:g}") if runs else "-").replace("inf", "never")
-        if experiment.startswith("ufm"):
-            continue
-        for head, cell in rows[next(titles)].items():
-            runs = raw_measurements(experiment, head)
-            assert cell == (described([100 * run[-1]["test"]["top1"] for run in runs], "{:.2f}") if runs else "-")
+        name, quantity, *cells = next(rows)
+        assert name.startswith(title)
+        level = int(quantity.split()[2])
+        assert math.inf not in [epoch for of_head in runs.values() for epoch in first_epochs(of_head, level)]
+        assert cells == [described(first_epochs(of_head, level), "{:g}") if of_head else "-" for of_head in runs.values()]
+        if not experiment.startswith("ufm"):
+            _, _, *cells = next(rows)
+            last = [[100 * run[-1]["test"]["top1"] for run in of_head] for of_head in runs.values()]
+            assert cells == [described(values, "{:.2f}") if values else "-" for values in last]
+    assert next(rows, None) is None
 
 
 @pytest.mark.documentation
