@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet uv
-	$(VENV)/bin/uv pip install --quiet --compile-bytecode --python $(VENV)/bin/python -c constraints.txt -e '.[experiments,hub,paper,onnx,tensorboard,dev]'
+	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[experiments,hub,paper,onnx,tensorboard,dev]'
 	touch $@
 
 demo: $(VENV)/installed ## three heads, three seeds, on scikit-learn's digits: a table and a page to look at
@@ -29,7 +29,7 @@ documentation: $(VENV)/installed ## every code block of docs/, with the packages
 	$(VENV)/bin/python -m pytest -m documentation
 
 results: $(VENV)/installed ## the report and the tables of measurements, from results/records
-	$(VENV)/bin/python results/build.py
+	$(VENV)/bin/python -m results.build
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,22 +1,19 @@
 """Rebuilds what is made from `results/records`: the report in `results/report`, and the tables in README.md and results/README.md.
 
-    python results/build.py
+    python -m results.build
 
 Tables stand between `<!-- from the records: NAME -->` and `<!-- end -->`.
 """
 
 import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
+from guided_collapse.report.write import write_report
+from results.figures import all_blocks
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
-
-from guided_collapse.report.write import write_report  # noqa: E402
-from results.figures import all_blocks  # noqa: E402
-
 # At which the tables of accuracy look: the last of the runs on images, and of the unconstrained features.
 EPOCHS = (5, 10, 20, 300, 2000)
 KEPT = {".html", ".png", ".md"}

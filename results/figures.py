@@ -7,7 +7,7 @@ from typing import Any
 
 from guided_collapse.report.cost import CostRecord, HeadCost
 from guided_collapse.report.experiment import Experiment, by_experiment
-from guided_collapse.report.numbers import amount, at_epoch_cell, figure, spread_text
+from guided_collapse.report.numbers import amount, at_epoch_cell, epochs_text, figure, spread_text
 from guided_collapse.report.paper_figures import paper_memory
 from guided_collapse.report.quantities import TEST_TOP1
 from guided_collapse.report.reaching import LEVELS, when_reached
@@ -59,8 +59,8 @@ def training(experiments: Sequence[Experiment]) -> list[str]:
     """How soon heads learn, and how well: medians over seeds, with the range if there is one."""
     rows = []
     for experiment in experiments:
-        seeds = max(len(experiment.of(head)) for head in experiment.heads)
-        title = f"{TITLES[experiment.name]}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+        seeds = epochs_text(tuple(len(experiment.of(head)) for head in experiment.heads))
+        title = f"{TITLES[experiment.name]}, {seeds} {'seed' if seeds == '1' else 'seeds'}"
         level = _level_of_all(experiment)
         rows.append([title, f"epochs to {level} % train accuracy", *(_reached(experiment, head, level) for head in HEADS)])
         if experiment.has_test:
@@ -115,11 +115,10 @@ def ratios(measured: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _level_of_all(experiment: Experiment) -> int:
-    """The highest train accuracy, of those that the report looks at, that all runs came to."""
-    when = {level: [when_reached(experiment.of(head), level) for head in experiment.heads] for level in LEVELS}
-    return max(
-        level for level, found in when.items() if all(reached and reached.reached == reached.epochs.count for reached in found)
-    )
+    """The highest train accuracy, of those that the report looks at, that all runs came to; the lowest if there is none."""
+    runs = [run for head in experiment.heads for run in experiment.of(head)]
+    reached = {level: when_reached(runs, level) for level in LEVELS}
+    return max((level for level, when in reached.items() if when and when.reached == len(runs)), default=LEVELS[0])
 
 
 def _reached(experiment: Experiment, head: str, level: int) -> str:
