@@ -2,14 +2,19 @@
 
     python results/collect.py RUNS
 
-RUNS is a folder as `guided-collapse` writes it. Measurements are compressed. Of the traces, which the animation shows, only that of
-seed 0 is taken.
+RUNS is a folder as `guided-collapse` writes it. Measurements are compressed, and sorted margins thinned to as many as the report
+draws. Of the traces, which the animation shows, only that of seed 0 is taken.
 """
 
 import gzip
 import shutil
 import sys
 from pathlib import Path
+
+import numpy as np
+
+from guided_collapse.report.arrays import read_margins
+from guided_collapse.report.margins import MOST_POINTS
 
 HERE = Path(__file__).parent
 
@@ -20,8 +25,8 @@ def collect(runs: Path, out: Path) -> int:
     for run in finished:
         folder = out / run.relative_to(runs)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("config.json", "margins.npz"):
-            shutil.copyfile(run / name, folder / name)
+        shutil.copyfile(run / "config.json", folder / "config.json")
+        np.savez_compressed(folder / "margins.npz", **{split: thinned(m) for split, m in read_margins(run / "margins.npz").items()})
         (folder / "metrics.jsonl.gz").write_bytes(gzip.compress((run / "metrics.jsonl").read_bytes(), mtime=0))
         if run.name == "seed-0" and (run / "trace.npz").exists():
             shutil.copyfile(run / "trace.npz", folder / "trace.npz")
@@ -29,6 +34,12 @@ def collect(runs: Path, out: Path) -> int:
         (out / cost.parent.name).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(cost, out / cost.parent.name / "cost.json")
     return len(finished)
+
+
+def thinned(values: np.ndarray) -> np.ndarray:
+    """At most so many of sorted values, evenly spaced, between neighbours in proportion."""
+    places = np.linspace(0, len(values) - 1, min(MOST_POINTS, len(values)))
+    return np.interp(places, np.arange(len(values)), values).astype(np.float32)
 
 
 if __name__ == "__main__":

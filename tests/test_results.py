@@ -8,13 +8,14 @@ import shlex
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib import pyplot
 
 from guided_collapse.experiments.requests import compare_request
 from guided_collapse.report.records import read_records
 from results import build, figures
-from results.collect import collect
+from results.collect import collect, thinned
 from tests.report.made_up import write_cost, write_run
 from tests.test_docs import DOCS, ROOT
 
@@ -73,6 +74,12 @@ def test_collecting_takes_what_a_report_needs(tmp_path):
     again = read_records([tmp_path / "records"])
     assert [run.state for run in again.runs] == ["finished"] * 2
     assert len(again.costs) == 1
+
+
+def test_thinned_margins_are_quantiles():
+    margins = np.sort(np.random.default_rng(0).normal(size=4000))
+    np.testing.assert_allclose(thinned(margins), np.quantile(margins, np.linspace(0, 1, 501)), rtol=1e-6)
+    np.testing.assert_allclose(thinned(margins[:30]), margins[:30], rtol=1e-6)
 
 
 def test_every_table_on_the_pages_is_as_the_records_have_it():
