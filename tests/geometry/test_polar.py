@@ -80,3 +80,35 @@ def test_gradient_in_float32_agrees_with_float64(spectrum):
         polar_gradient(grad_polar.to(dtype), *factors_of(matrix, dtype)).double() for dtype in (torch.float32, torch.float64)
     )
     assert (single - double).norm() < 1e-3 * double.norm()
+
+
+@pytest.mark.parametrize("rank", [1, 3, 4, 6])
+@pytest.mark.parametrize("num_columns", [6, 9])
+def test_gradient_against_finite_differences_with_several_open_directions(rank, num_columns):
+    generator = torch.Generator().manual_seed(rank)
+    matrix, change, grad_polar = (torch.randn(6, num_columns, dtype=torch.float64, generator=generator) for _ in range(3))
+    left = torch.linalg.qr(torch.randn(6, rank, dtype=torch.float64, generator=generator)).Q
+    # Changes that keep the null space of X.
+    matrix, change = left @ left.T @ matrix, left @ left.T @ change
+    completion = haar_basis(num_columns, 6, dtype=torch.float64).T
+    factors = polar_factors(matrix, completion, relative_floor=1e-12)
+    assert factors.rank == rank
+
+    def loss(step):
+        return (grad_polar * polar_factors(matrix + step * change, completion, relative_floor=1e-12).polar()).sum()
+
+    numerical = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    torch.testing.assert_close((polar_gradient(grad_polar, factors, completion) * change).sum(), numerical, rtol=1e-7, atol=1e-7)
+
+
+def test_gradient_in_float32_with_many_open_directions():
+    matrix = matrix_with(torch.cat([torch.linspace(2.0, 1.0, 150), torch.zeros(150)]), num_columns=500)
+    grad_polar = torch.randn(300, 500, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    completion = haar_basis(500, 300, dtype=torch.float64).T
+    single, double = (
+        polar_gradient(
+            grad_polar.to(dtype), polar_factors(matrix, completion.to(dtype), relative_floor=1e-7), completion.to(dtype)
+        ).double()
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert (single - double).norm() < 1e-4 * double.norm()

@@ -24,7 +24,8 @@ VANISHING = 1e-7
 # rounding unit over the ratio squared), and the remainder is decomposed again on its own.
 GRAM_RANGE = 5e-6
 
-# Above this ratio the eigenvalues of XX' in float64 still tell which singular values are negligible.
+# Above this ratio the eigenvalues of XX' in float64 still tell which singular values are negligible: their error, some rounding
+# units of the largest one, is a hundredth of what they are there.
 GRAM_NOISE = 5e-7
 
 # Above this ratio the rows of Q'X are so large beside the rounding errors of a float32 product that it gives them well enough.
@@ -40,7 +41,7 @@ class SingularFactors:
     values: Tensor
     """s, (num_rows,)."""
     frame: Tensor
-    """A, (num_rows, num_columns), orthonormal rows."""
+    """A, (num_rows, num_columns), orthonormal rows; those of values that are 0 mean nothing."""
 
     @property
     def rank(self) -> int:
@@ -130,7 +131,7 @@ def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
         identity = torch.eye(len(matrix), dtype=torch.float32, device=matrix.device)
         return SingularFactors(identity, identity.new_zeros(len(matrix)), torch.zeros_like(matrix, dtype=torch.float32))
     num_large, num_known, num_above = (
-        int(torch.count_nonzero(estimates > max(ratio * largest, negligible))) for ratio in (SINGLE_RANGE, GRAM_RANGE, GRAM_NOISE)
+        int(torch.count_nonzero(estimates > max(ratio * largest, negligible))) for ratio in (SINGLE_RANGE, GRAM_RANGE, 0.0)
     )
     single_rotation = rotation.float()
     frame = torch.empty_like(matrix, dtype=torch.float32, memory_format=torch.contiguous_format)
@@ -140,6 +141,7 @@ def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     values = torch.linalg.vector_norm(known, dim=1)
     known.div_(values[:, None])
     if num_known == num_above and negligible > GRAM_NOISE * largest:
+        # Nothing is left but what counts as 0.
         return SingularFactors(single_rotation, torch.cat([values, values.new_zeros(len(matrix) - num_known)]), frame)
     return _with_remainder(rotation[:, num_known:].T @ matrix, single_rotation, values, frame, negligible)
 

@@ -19,11 +19,14 @@ COMPLETION_FLOOR = 1e-6
 
 @dataclass(frozen=True)
 class PolarFactors(SingularFactors):
-    """The factors of X, with rows of the frame for the directions that X leaves open."""
+    """The factors of X, with rows A_n in the frame for the directions Q_n of the rotation that X leaves open.
+
+    With A the rows that X determines, B the completion and B_n = Q_n'B, they are A_n = polar(B_n (I - A'A)), and Q_n is rotated so
+    that B_n (I - A'A) = diag(h) A_n.
+    """
 
     completion_values: Tensor
-    """h, (num_rows,): with open directions Q_n and their rows A_n, the completion B has Q_n'B (I - A'A) = diag(h) A_n beside the
-    rows A that X determines. Infinite where it says nothing, 0 for directions that are not open."""
+    """h, (num_rows,); infinite where the completion says nothing, 0 for directions that are not open."""
 
 
 def polar_factors(matrix: Tensor, completion: Tensor, *, relative_floor: float) -> PolarFactors:
@@ -67,10 +70,11 @@ def polar_gradient(grad_polar: Tensor, factors: PolarFactors, completion: Tensor
     grad_frame = rotation.T @ grad_polar
     if rank < len(factors.values):
         open_rotation, open_values = factors.rotation[:, rank:], factors.completion_values[rank:]
-        wanted = open_rotation.T @ completion
-        # Through Z = polar(B - (B A') A), for B = `wanted`.
-        grad_projected = _gradient_before_rotation(open_rotation.T @ grad_polar, open_values, factors.frame[rank:])
-        grad_frame.addmm_(frame @ wanted.T, grad_projected, alpha=-1).addmm_(frame @ grad_projected.T, wanted, alpha=-1)
+        open_completion = open_rotation.T @ completion
+        # Through A_n = polar(B_n - (B_n A') A). Rows about which the completion says nothing are arbitrary constants; their
+        # infinite values leave no gradient.
+        grad_free = _gradient_before_rotation(open_rotation.T @ grad_polar, open_values, factors.frame[rank:])
+        grad_frame.addmm_(frame @ open_completion.T, grad_free, alpha=-1).addmm_(frame @ grad_free.T, open_completion, alpha=-1)
     return rotation @ _gradient_before_rotation(grad_frame, factors.values[:rank], frame)
 
 
@@ -90,27 +94,26 @@ def _factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> SingularF
 
 
 def _complete(factors: SingularFactors, completion: Tensor) -> PolarFactors:
-    """Puts rows for the open directions Q_n into the frame: polar(Q_n' completion (I - A'A)), with Q_n turned to its factors."""
-    rotation, values, frame = factors.rotation, factors.values, factors.frame
-    rank, num_rows = factors.rank, len(values)
+    """The factors with their open directions filled in, in place."""
+    rotation, values, frame, rank = factors.rotation, factors.values, factors.frame, factors.rank
     completion_values = torch.zeros_like(values)
-    if rank < num_rows:
-        frame, open_rotation = frame[:rank], rotation[:, rank:]
-        wanted = _free_part(frame, open_rotation.T @ completion)
-        usable = wanted.rank
-        rows = wanted.frame[:usable]
-        if usable < num_rows - rank:
+    num_open = len(values) - rank
+    if num_open:
+        free = _free_part(frame[:rank], rotation[:, rank:].T @ completion)
+        rows = free.frame[: free.rank]
+        if free.rank < num_open:
             # The completion says nothing about these directions either: any of its span that is still free will do.
-            free = factors_by_svd(_project_out(torch.cat([frame, rows]), completion)).frame
-            rows = torch.cat([rows, free[: num_rows - rank - usable]])
-        completion_values[rank:] = wanted.values.where(wanted.values > 0, torch.inf)
-        rotation, frame = torch.cat([rotation[:, :rank], open_rotation @ wanted.rotation], dim=1), torch.cat([frame, rows])
+            others = factors_by_svd(_project_out(torch.cat([frame[:rank], rows]), completion)).frame
+            rows = torch.cat([rows, others[: num_open - free.rank]])
+        frame[rank:] = rows
+        rotation[:, rank:] = rotation[:, rank:] @ free.rotation
+        completion_values[rank:] = free.values.where(free.values > 0, torch.inf)
     return PolarFactors(rotation, values, frame, completion_values)
 
 
-def _free_part(frame: Tensor, completion: Tensor) -> SingularFactors:
-    """The factors of B (I - A'A), what the completion B says beside the frame A; 0 where it says nothing."""
-    return _factors(_project_out(frame, completion).double(), COMPLETION_FLOOR, frame.dtype)
+def _free_part(frame: Tensor, open_completion: Tensor) -> SingularFactors:
+    """The factors of B_n (I - A'A), what the completion says beside the frame A; 0 where it says nothing."""
+    return _factors(_project_out(frame, open_completion).double(), COMPLETION_FLOOR, frame.dtype)
 
 
 def _project_out(frame: Tensor, matrix: Tensor) -> Tensor:
