@@ -143,7 +143,7 @@ def compare_with_one_svd() -> list[dict[str, Any]]:
     for name, values in spectra(num_classes).items():
         means = torch.randn(num_classes, feature_dim) if values is None else (rotation * values.double() @ frame.T).float()
         leaf, grad = means.clone().requires_grad_(), torch.randn(num_classes, feature_dim)
-        for delta in (DELTA, 1e-9):
+        for delta in (DELTA, 1e-9, 0.0):
             unit = unit_frobenius_norm(means.double())
             exact = 2 / (num_classes - 1) ** 0.5 * centre_classes(unit).T + delta * anchor
             matrix = exact.float().contiguous()

@@ -1,0 +1,179 @@
+"""The tables of measurements in README.md and results/README.md, made from `results/records`."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from guided_collapse.report.cost import CostRecord, HeadCost
+from guided_collapse.report.experiment import Experiment, by_experiment
+from guided_collapse.report.looks import label
+from guided_collapse.report.numbers import epochs_text, figure, spread_text
+from guided_collapse.report.paper_figures import paper_memory
+from guided_collapse.report.quantities import TEST_TOP1, TRAIN_LOSS
+from guided_collapse.report.reaching import LEVELS, when_reached
+from guided_collapse.report.records import read_records
+from guided_collapse.report.run import Run
+from guided_collapse.report.summaries import Spread, at_epoch, spread
+from guided_collapse.report.table import NOTHING
+
+HEADS = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
+TITLES = {
+    "ufm-10": "UFM, 10 classes",
+    "ufm-100": "UFM, 100 classes",
+    "ufm-200": "UFM, 200 classes",
+    "ufm-1000": "UFM, 1000 classes",
+    "fashion-mnist": "Fashion-MNIST, AGD",
+    "fashion-mnist-sgd": "Fashion-MNIST, SGD with momentum",
+    "cifar10-small": "CIFAR-10, AGD",
+}
+NETWORKS = {
+    "ufm-10": "UFM",
+    "ufm-100": "UFM",
+    "ufm-200": "UFM",
+    "ufm-1000": "UFM",
+    "cifar10-resnet18": "ResNet-18",
+    "imagenet-resnet50": "ResNet-50",
+}
+METHODS = {
+    "ours": "this library",
+    "autograd through svd": "autograd through `torch.linalg.svd`",
+    "the paper's route": "the paper's route",
+}
+# Of the loss to its lower bound: this near, only the shape is left to improve.
+NEAR_THE_BOUND = 1.01
+
+
+def all_tables(records: Path) -> dict[str, list[str]]:
+    """Every table by its name, in lines."""
+    found = read_records([records])
+    experiments = {experiment.name: experiment for experiment in by_experiment(found.runs)}
+    solve = json.loads((records / "solve.json").read_text())
+    return {
+        "training": training([experiments[name] for name in TITLES if name in experiments]),
+        "step": step({cost.experiment: cost for cost in found.costs}),
+        "solve": solves(solve["solves"]),
+        "ratio": ratios(solve["against one SVD"]),
+    }
+
+
+def training(experiments: Iterable[Experiment]) -> list[str]:
+    """How soon heads learn, and how well: medians over seeds, with the range if there is one."""
+    rows = []
+    for experiment in experiments:
+        seeds = epochs_text(tuple(len(experiment.of(head)) for head in experiment.heads))
+        title = f"{TITLES[experiment.name]}, {seeds} {'seed' if seeds == '1' else 'seeds'}"
+        level = _level_of_all(experiment)
+        reached = [when_reached(experiment.of(head), level) for head in HEADS]
+        rows.append([title, f"epochs to {level} % train accuracy", *(_text(when and when.epochs) for when in reached)])
+        if experiment.unconstrained:
+            near = (_spread_of([_epochs_to_the_bound(run) for run in experiment.of(head)]) for head in HEADS)
+            rows.append(["", f"epochs to {NEAR_THE_BOUND} times the least loss", *map(_text, near)])
+        else:
+            last = max(int(run.epochs.numbers[-1]) for run in experiment.runs)
+            final = [at_epoch(experiment.of(head), TEST_TOP1, last) for head in HEADS]
+            rows.append(["", f"test accuracy after {last} epochs, %", *(_text(at and at.spread, percent=True) for at in final)])
+    return _table(["", "", *map(label, HEADS)], rows)
+
+
+def step(costs: dict[str, CostRecord]) -> list[str]:
+    """Forward and backward of a training step, the head's part in it, and the memory that a step adds."""
+    rows = []
+    for name, network in NETWORKS.items():
+        if name not in costs:
+            continue
+        of = {row.head: row for row in costs[name].rows}
+        standard, implicit, route = of["standard"], of["implicit"], of.get("paper-route")
+        papers = paper_memory(name).get("implicit")
+        rows.append(
+            [
+                ", ".join([network, *(str(costs[name].setting[key]) for key in ("feature_dim", "num_classes", "batch_size"))]),
+                *(_step_text(cost) for cost in (standard, implicit, route)),
+                *(_time(_sum(cost.head_forward_ms, cost.head_backward_ms)) for cost in (standard, implicit)),
+                _memory(implicit.peak_mb),
+                f"{papers} GB" if papers else "none given",
+            ]
+        )
+    wholes = [f"step, {label('standard')}", f"step, {label('implicit')}", "step, the paper's route"]
+    parts = [f"of it {label('standard')}", f"of it {label('implicit')}"]
+    memory = [f"memory, {label('implicit')}", "the paper's GPU memory"]
+    return _table(["network, feature_dim, num_classes, batch size", *wholes, *parts, *memory], rows)
+
+
+def solves(measured: Sequence[dict[str, Any]]) -> list[str]:
+    """Forward and backward of one solve, by method."""
+    by_size: dict[tuple[int, int], dict[str, str]] = {}
+    for row in measured:
+        by_size.setdefault((row["feature_dim"], row["num_classes"]), {})[row["method"]] = _solve_text(row)
+    rows = [[f"{dim}, {classes}", *(texts[method] for method in METHODS)] for (dim, classes), texts in by_size.items()]
+    return _table(["feature_dim, num_classes", *METHODS.values()], rows)
+
+
+def ratios(measured: Sequence[dict[str, Any]]) -> list[str]:
+    """Forward and backward over one thin SVD of the same matrix."""
+    deltas = sorted({row["delta"] for row in measured}, reverse=True)
+    names = list(dict.fromkeys(row["singular values"] for row in measured))
+    of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in measured}
+    rows = [[name, *(f"{of[name, delta]:.2f}" if (name, delta) in of else NOTHING for delta in deltas)] for name in names]
+    return _table(["singular values of the class means", *(f"proximal weight {delta:g}" for delta in deltas)], rows)
+
+
+def _level_of_all(experiment: Experiment) -> int:
+    """The highest train accuracy, of those that the report looks at, that all runs came to; the lowest if there is none."""
+    runs = [run for head in experiment.heads for run in experiment.of(head)]
+    reached = {level: when_reached(runs, level) for level in LEVELS}
+    return max((level for level, when in reached.items() if when and when.reached == len(runs)), default=LEVELS[0])
+
+
+def _epochs_to_the_bound(run: Run) -> float:
+    """When the train loss is first measured near its lower bound."""
+    losses = run.epochs.of(TRAIN_LOSS.split, TRAIN_LOSS.name)
+    near = run.epochs.numbers[losses <= NEAR_THE_BOUND * (run.loss_lower_bound or 0.0)]
+    return float(near[0]) if len(near) else math.inf
+
+
+def _spread_of(values: Sequence[float]) -> Spread | None:
+    return spread(values) if values else None
+
+
+def _text(values: Spread | None, *, percent: bool = False) -> str:
+    if values is None:
+        return NOTHING
+    return figure(values.median, percent=percent) if values.low == values.high else spread_text(values, percent=percent)
+
+
+def _sum(forward: float | None, backward: float | None) -> float | None:
+    return None if forward is None or backward is None else forward + backward
+
+
+def _step_text(cost: HeadCost | None) -> str:
+    if cost is None or cost.forward_ms is None:
+        return (cost and cost.note) or NOTHING
+    return (
+        f"{_time(cost.forward_ms)}, gradient does not fit"
+        if cost.backward_ms is None
+        else _time(_sum(cost.forward_ms, cost.backward_ms))
+    )
+
+
+def _solve_text(row: dict[str, Any]) -> str:
+    if "forward and backward" in row:
+        return f"{_time(1e3 * row['forward and backward'])}, {_memory(row['megabytes'])}"
+    return f"{_time(1e3 * row['forward'])}, gradient does not fit" if "forward" in row else str(row["refused"])
+
+
+def _time(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return NOTHING
+    return f"{milliseconds:.3g} ms" if milliseconds < 999.5 else f"{milliseconds / 1000:.3g} s"
+
+
+def _memory(megabytes: float | None) -> str:
+    if megabytes is None:
+        return NOTHING
+    return f"{megabytes:.3g} MB" if megabytes < 999.5 else f"{megabytes / 1000:.3g} GB"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows)]
