@@ -70,6 +70,12 @@ def test_levels_that_are_not_reached_are_said(tmp_path):
     assert table.records[1]["high"] is None
 
 
+def test_no_table_of_seconds_where_none_were_recorded(tmp_path):
+    write_run(tmp_path, lines=[{"epoch": 1, "train": {"top1": 1.0}}])
+    assert reaching_table(experiments(tmp_path), "seconds") is None
+    assert len(reaching_table(experiments(tmp_path), "epochs").rows) == 1
+
+
 def test_every_run_is_listed(tmp_path):
     write_run(tmp_path, seed=0, epochs=20)
     write_run(tmp_path, seed=1, epochs=3, state="failed")

@@ -50,12 +50,12 @@ def final_table(experiments: Sequence[Experiment]) -> Table | None:
 
 
 def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "seconds"]) -> Table | None:
-    """Epochs or seconds until levels of train accuracy; None if no train accuracy was measured."""
+    """Epochs or seconds until levels of train accuracy; None if no train accuracy was measured, or no time."""
     rows, records = [], []
     for experiment in experiments:
         for head in experiment.heads:
             reached = [when for level in LEVELS if (when := when_reached(experiment.of(head), level))]
-            if reached:
+            if any(when.epochs if unit == "epochs" else when.seconds for when in reached):
                 rows.append((words(experiment.name), words(head), *(_reached_cell(when, unit) for when in reached)))
                 records += [_reached_record(experiment.name, head, when, unit) for when in reached]
     if not rows:
