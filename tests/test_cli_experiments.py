@@ -3,10 +3,12 @@
 import json
 import shutil
 import subprocess
+from importlib import metadata
 
 import pytest
 
 from guided_collapse.cli import main
+from guided_collapse.training.loop import Training
 from tests.data.made_up import write_folders
 from tests.training.runs import FREE, flags_of, placed
 
@@ -27,6 +29,30 @@ def test_list(capsys):
     assert status == 0
     assert "cifar10-resnet18" in out
     assert "implicit-lagged" in out
+
+
+def test_version(capsys):
+    assert call(capsys, "--version")[:2] == (0, f"{metadata.version('guided-collapse')}\n")
+
+
+def test_an_interrupted_run_says_so_and_goes_on_after_its_first_epoch(capsys, tmp_path, monkeypatch):
+    train_epoch = Training.train_epoch
+
+    def interrupted_in_epoch_two(training, epoch, *given):
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return train_epoch(training, epoch, *given)
+
+    flags = ["--head", "fixed", "--epochs", 3, "--accelerator", "cpu", "--quiet", "--out", tmp_path]
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "train_epoch", interrupted_in_epoch_two)
+        status, _, err = call(capsys, "train", "digits", *flags)
+    assert status == 130
+    assert "begins with epoch 1 of 3" in err
+    assert "goes on from its last checkpoint" in err
+    status, _, err = call(capsys, "resume", tmp_path / "digits" / "fixed" / "seed-0", "--quiet")
+    assert status == 0
+    assert "begins with epoch 2 of 3" in err
 
 
 def test_train_with_ones_own_images(capsys, tmp_path):

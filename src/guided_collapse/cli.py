@@ -5,18 +5,20 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 
-DONE, FAILED, WRONG_REQUEST = 0, 1, 2
+DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0 done, 1 something failed on the way, 2 the request was wrong.
+    """Runs one command and returns its exit status: 0 done, 1 something failed on the way, 2 a wrong request, 130 interrupted.
 
     Args:
         arguments: None takes those of the process.
     """
     parser = argparse.ArgumentParser(prog="guided-collapse", description="Classifier heads at the nearest simplex ETF.")
+    parser.add_argument("--version", action="version", version=metadata.version("guided-collapse"))
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (add_list, add_train, add_compare, add_resume, add_report, add_cost, add_data, add_export, add_measure):
         add(commands)
@@ -38,8 +40,10 @@ def _status(request: argparse.Namespace) -> int:
         print(f"guided-collapse: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_REQUEST
     except KeyboardInterrupt:
-        print("guided-collapse: interrupted; what was done is kept.", file=sys.stderr)
-        return FAILED
+        print(
+            "guided-collapse: interrupted; what was written is whole, and a run goes on from its last checkpoint.", file=sys.stderr
+        )
+        return INTERRUPTED
     return status
 
 

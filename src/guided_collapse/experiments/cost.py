@@ -73,6 +73,7 @@ def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
     heads: Sequence[str] = [*dict.fromkeys(request.heads), *([PAPER_ROUTE] if request.paper_route else [])]
     answers: dict[str, dict[str, Any]] = {}
     for head in heads:
+        print(f"{configuration.experiment} {head}: measuring, at most {request.limit_seconds:g} s", file=sys.stderr, flush=True)
         answers[head] = _measured(configuration, head, request)
         # After each head, so that an interruption loses none.
         write_json(file, _record(configuration, answers))

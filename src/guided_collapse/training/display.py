@@ -45,6 +45,10 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.progress.stop()
 
+    def begins(self, epoch: int, epochs: int) -> None:
+        """Says with which epoch the run begins, or goes on."""
+        self._say(f"begins with epoch {epoch} of {epochs}")
+
     def step(self, images: int) -> bool:
         """Counts a step; whether it is time to show numbers, which are not free to get."""
         self.seen_images += images
@@ -63,15 +67,18 @@ class Display:
 
     def measured(self, record: dict[str, Any]) -> None:
         """Says what a measurement found."""
-        if self.silent:
-            return
-        parts = [f"{self.title}: epoch {record['epoch']}"]
+        parts = [f"epoch {record['epoch']}"]
         for name in ("train", "test"):
             if name in record:
                 parts.append(f"{name} loss {record[name]['loss']:.4f} acc {record[name]['top1']:.2%}")
         if record["train"].get("nc1") is not None:
             parts.append(f"NC1 {record['train']['nc1']:.3g}")
-        line = "  ".join(parts)
+        self._say("  ".join(parts))
+
+    def _say(self, words: str) -> None:
+        line = f"{self.title}: {words}"
+        if self.silent:
+            return
         if self.lines:
             print(line, file=sys.stderr, flush=True)
         else:

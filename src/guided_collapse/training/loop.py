@@ -131,6 +131,7 @@ class Training:
                 silent=not self.fabric.is_global_zero,
             ) as display,
         ):
+            display.begins(self.finished_epochs + 1, self.configuration.epochs)
             for epoch in range(self.finished_epochs + 1, self.configuration.epochs + 1):
                 record = self.train_epoch(epoch, steps, display)
                 if self._is_measured(epoch):
@@ -139,7 +140,8 @@ class Training:
                 curves.add(record)
                 self.records.append(record)
                 self.finished_epochs = epoch
-                if epoch == self.configuration.epochs or time.monotonic() - last_saved >= self.placement.checkpoint_seconds:
+                overdue = time.monotonic() - last_saved >= self.placement.checkpoint_seconds
+                if epoch in (1, self.configuration.epochs) or overdue:
                     self._save()
                     last_saved = time.monotonic()
         self._finish()

@@ -24,7 +24,7 @@ class Placement:
     num_workers: int = 2
     """Processes that read images of data sets that are too large for memory."""
     checkpoint_seconds: float = 30.0
-    """Least time between checkpoints, which are taken at the end of an epoch."""
+    """Least time between checkpoints, which are taken at the end of an epoch, also of the first and the last."""
     quiet: bool = False
     """One line for each measurement instead of a progress bar."""
     tensorboard: bool = False
