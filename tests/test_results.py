@@ -1,5 +1,6 @@
 """The committed records: readable, finished, and the source of every figure that the pages give."""
 
+import functools
 import gzip
 import itertools
 import json
@@ -102,16 +103,20 @@ def test_thinned_margins_are_quantiles():
 
 
 def test_every_table_on_the_pages_is_as_the_records_have_it():
-    made = tables.all_tables(RECORDS)
     for page in build.PAGES:
         text = page.read_text()
         assert set(re.findall(r"<!-- from the records: ([\w-]+) -->", text)) == {found[1] for found in build.TABLE.finditer(text)}
-        assert build.with_tables(text, made) == text, "run `make results`"
+        assert build.with_tables(text, made_tables()) == text, "run `make results`"
+
+
+@functools.cache
+def made_tables():
+    return tables.all_tables(RECORDS)
 
 
 def cells_of(name):
     """The rows of a table, without its head, as lists of texts."""
-    return [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in tables.all_tables(RECORDS)[name][2:]]
+    return [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in made_tables()[name][2:]]
 
 
 def raw_measurements(experiment, head):
