@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 REFRESH_SECONDS = 0.2
 
@@ -28,9 +28,9 @@ class Display:
         self.next_refresh = 0.0
         self.seen_images, self.started = 0, time.perf_counter()
         self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            # Without the title, which the line above has said, it fits 80 columns.
+            BarColumn(bar_width=20),
+            TaskProgressColumn(),
             TextColumn("{task.fields[numbers]}"),
             TimeRemainingColumn(),
             console=Console(stderr=True),
