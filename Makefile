@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export OMP_NUM_THREADS ?= 1
+# Tests start many processes: compiled files spare each of them seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test documentation results check clean
 .DEFAULT_GOAL := test
