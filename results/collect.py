@@ -42,7 +42,7 @@ def collect(runs: Path, out: Path) -> int:
 
 def seeds_of_all_heads(experiment: Path) -> list[Path]:
     """The runs of those seeds that every head has finished."""
-    heads = [head for head in sorted(experiment.iterdir()) if head.is_dir()]
+    heads = sorted({run.parent for run in experiment.glob("*/seed-*")})
     seeds = [{model.parent.name for model in head.glob("seed-*/model.safetensors")} for head in heads]
     return [head / seed for head in heads for seed in sorted(set.intersection(*seeds))]
 

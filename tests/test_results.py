@@ -80,6 +80,8 @@ def test_collecting_takes_what_a_report_needs(tmp_path):
     write_run(tmp_path / "runs", "half", "standard", seed=0)
     write_run(tmp_path / "runs", "half", "fixed", seed=0, state="unfinished")
     write_cost(tmp_path / "runs" / "toy")
+    (tmp_path / "runs" / "toy" / "report").mkdir()  # as a comparison leaves it
+    (tmp_path / "runs" / "notes.txt").touch()
     assert collect(tmp_path / "runs", tmp_path / "records") == 2
     found = {str(file.relative_to(tmp_path / "records")) for file in (tmp_path / "records").rglob("*") if file.is_file()}
     kept = {"config.json", "margins.npz", "metrics.jsonl.gz"}

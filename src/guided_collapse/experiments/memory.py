@@ -1,6 +1,5 @@
 """The peak of memory: that of the process, or on a GPU that of torch's tensors."""
 
-import resource
 import sys
 from pathlib import Path
 
@@ -26,6 +25,8 @@ def peak_mb(device: torch.device) -> float:
     try:
         return _resident_mb("VmHWM")
     except OSError:
+        import resource  # here because not every system has it, and the other commands do without
+
         # In units of 1024 bytes, but for macOS, which counts bytes.
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
