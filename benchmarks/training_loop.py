@@ -35,7 +35,7 @@ def main() -> None:
         steps = task.steps_per_epoch()
         with tempfile.TemporaryDirectory() as folder:
             training = Training(configuration, Placement(), RunFolder(Path(folder)), task, Fabric(accelerator="cpu"))
-        model = build_model(configuration, task)
+        model = build_model(configuration, task, torch.device("cpu"))
         optimiser = AGD(model.parameters(), gain=configuration.gain)
         optimiser.init_weights()
         bare_configuration = replace(configuration, flip=False, crop_padding=0)

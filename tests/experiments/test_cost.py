@@ -85,7 +85,7 @@ def test_the_timed_step_is_a_training_step(head):
     batch = next(task.training_batches(1, Share()))
     fabric, models = Fabric(accelerator="cpu", devices=1), []
     for timed in (True, False):
-        model = build_model(configuration, task)
+        model = build_model(configuration, task, torch.device("cpu"))
         optimiser = build_optimiser(configuration, model.parameters(), torch.Generator().manual_seed(0))
         for _ in range(3):
             if timed:

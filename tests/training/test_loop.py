@@ -76,9 +76,21 @@ def test_the_same_seed_gives_the_same_run_and_another_another(configuration, tmp
 
 def test_heads_of_one_seed_start_from_the_same_backbone():
     task = build_task(DIGITS)
-    first, *others = (build_model(replace(DIGITS, head=head), task).backbone.state_dict() for head in HEADS)
+    models = (build_model(replace(DIGITS, head=head), task, torch.device("cpu")) for head in HEADS)
+    first, *others = (model.backbone.state_dict() for model in models)
     for other in others:
         assert all(torch.equal(tensor, other[name]) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize(
+    ("device", "layout"),
+    [("cpu", torch.channels_last), ("cuda", torch.contiguous_format), ("mps", torch.contiguous_format)],
+)
+def test_convolutions_have_the_layout_that_their_device_is_quick_and_right_with(device, layout):
+    model = build_model(DIGITS, build_task(DIGITS), torch.device(device))
+    kernels = [parameter for parameter in model.parameters() if parameter.ndim == 4]
+    assert kernels
+    assert all(kernel.is_contiguous(memory_format=layout) for kernel in kernels if kernel.shape[1] > 1)
 
 
 class InterruptionError(Exception):

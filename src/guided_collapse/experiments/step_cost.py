@@ -94,7 +94,7 @@ def measure_step(request: StepCostRequest) -> dict[str, Any]:
     fabric.launch()
     task = made_up_task(configuration)
     before = start_counting_memory(fabric.device)
-    model = _model(configuration, task, request.head)
+    model = _model(configuration, task, request.head, fabric.device)
     source = randomness.generator(configuration.seed, randomness.OPTIMISER)
     _, optimiser = fabric.setup(model, build_optimiser(configuration, model.parameters(), source))
     batches = _batches(task, Share(device=fabric.device))
@@ -153,15 +153,15 @@ def _warm_up_libraries() -> None:
     tiny = Configuration("tiny", data="unconstrained", backbone="unconstrained", num_classes=3, feature_dim=4, num_samples=6)
     tiny = replace(tiny, head="implicit", batch_size=6).resolved()
     task = made_up_task(tiny)
-    model = build_model(tiny, task)
+    model = build_model(tiny, task, torch.device("cpu"))
     inputs, labels = next(_batches(task, Share()))
     functional.cross_entropy(model(inputs, labels), labels).backward()  # type: ignore[no-untyped-call]
 
 
-def _model(configuration: Configuration, task: Task, head_name: str) -> Classifier:
+def _model(configuration: Configuration, task: Task, head_name: str, device: torch.device) -> Classifier:
     if head_name != PAPER_ROUTE:
-        return build_model(replace(configuration, head=head_name), task)  # type: ignore[arg-type]
-    model = build_model(replace(configuration, head="fixed"), task)
+        return build_model(replace(configuration, head=head_name), task, device)  # type: ignore[arg-type]
+    model = build_model(replace(configuration, head="fixed"), task, device)
     head = PaperRouteHead(
         model.head.feature_dim,
         model.head.num_classes,
