@@ -1,6 +1,7 @@
 """The training loop."""
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from guided_collapse.training.display import Display
 from guided_collapse.training.files import written_whole
 from guided_collapse.training.heads import build_head, protocol_differences
 from guided_collapse.training.measure import Measurement, measure
+from guided_collapse.training.occupation import occupied
 from guided_collapse.training.optimisers import build_optimiser, set_learning_rate
 from guided_collapse.training.placement import Placement
 from guided_collapse.training.run import Record, RunFolder
@@ -41,6 +43,7 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
 
     Raises:
         MissingData: if the data are not there.
+        RuntimeError: if another process is at work in the folder.
         ValueError: for a configuration that does not fit the data, or a folder with a run of another one.
     """
     configuration = configuration.resolved()
@@ -57,12 +60,15 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
         precision=configuration.precision,
     )
     fabric.launch()
-    try:
-        Training(configuration, placement, run, task, fabric).run_to_the_end()
-    except Exception as error:
-        if fabric.is_global_zero:
-            run.write_failure(error)
-        raise
+    with occupied(run.path) if fabric.is_global_zero else nullcontext():
+        try:
+            if fabric.is_global_zero:
+                run.clear()
+            Training(configuration, placement, run, task, fabric).run_to_the_end()
+        except Exception as error:
+            if fabric.is_global_zero:
+                run.write_failure(error)
+            raise
     return run
 
 
@@ -76,7 +82,7 @@ def build_model(configuration: Configuration, task: Task, device: torch.device) 
     backbone = task.backbone(randomness.generator(seed, randomness.BACKBONE))
     head = build_head(configuration, backbone.feature_dim, task.num_classes, randomness.generator(seed, randomness.HEAD))
     layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
-    return Classifier(backbone, head).to(memory_format=layout)
+    return Classifier(backbone, head).to(memory_format=layout)  # type: ignore[call-overload]
 
 
 @dataclass

@@ -81,6 +81,9 @@ class RunFolder:
             changes = "; ".join(f"{name} is {old[name]!r}, not {new[name]!r}" for name in new if old[name] != new[name])
             raise ValueError(f"{self.path} holds a run of another configuration: {changes}. Choose another --out, or move it away.")
         self.path.mkdir(parents=True, exist_ok=True)
+
+    def clear(self) -> None:
+        """Removes what a run that was killed or has failed left behind beside its records and checkpoints."""
         remove_leftovers(self.path)
         (self.path / "failed.json").unlink(missing_ok=True)
 
