@@ -16,7 +16,7 @@ from results.tables import all_tables
 
 HERE = Path(__file__).parent
 PAGES = (HERE.parent / "README.md", HERE / "README.md")
-TABLE = re.compile(r"(?<=<!-- from the records: )([\w-]+) -->\n.*?(?=<!-- end -->)", flags=re.DOTALL)
+TABLE = re.compile(r"(?<=<!-- from the records: )([\w ]+) -->\n.*?(?=<!-- end -->)", flags=re.DOTALL)
 # At which the report's tables of accuracy look.
 EPOCHS = (1, 5, 20)
 KEPT = {".html", ".png", ".md"}

@@ -19,6 +19,7 @@ from guided_collapse.report.summaries import Spread, at_epoch, spread
 from guided_collapse.report.table import NOTHING
 
 HEADS = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
+HEADS_IN_SHORT = HEADS[:3]
 TITLES = {
     "ufm-10": "UFM, 10 classes",
     "ufm-100": "UFM, 100 classes",
@@ -49,9 +50,11 @@ def all_tables(records: Path) -> dict[str, list[str]]:
     """Every table by its name, in lines."""
     found = read_records([records])
     experiments = {experiment.name: experiment for experiment in by_experiment(found.runs)}
+    in_order = [experiments[name] for name in TITLES if name in experiments]
     solve = json.loads((records / "solve.json").read_text())
     return {
-        "training": training([experiments[name] for name in TITLES if name in experiments]),
+        "training": training(in_order),
+        "training in short": training_in_short(in_order),
         "step": step({cost.experiment: cost for cost in found.costs}),
         "solve": solves(solve["solves"]),
         "ratio": ratios(solve["against one SVD"]),
@@ -62,19 +65,17 @@ def training(experiments: Iterable[Experiment]) -> list[str]:
     """How soon heads learn, and how well: medians over seeds, with the range if there is one."""
     rows = []
     for experiment in experiments:
-        seeds = epochs_text(tuple(len(experiment.of(head)) for head in experiment.heads))
-        title = f"{TITLES[experiment.name]}, {seeds} {'seed' if seeds == '1' else 'seeds'}"
         level = _level_of_all(experiment)
         reached = [when_reached(experiment.of(head), level) for head in HEADS]
-        rows.append([title, f"epochs to {level} % train accuracy", *(_text(when and when.epochs) for when in reached)])
-        if experiment.unconstrained:
-            near = (_spread_of([_epochs_to_the_bound(run) for run in experiment.of(head)]) for head in HEADS)
-            rows.append(["", f"epochs to {NEAR_THE_BOUND} times the least loss", *map(_text, near)])
-        else:
-            last = max(int(run.epochs.numbers[-1]) for run in experiment.runs)
-            final = [at_epoch(experiment.of(head), TEST_TOP1, last) for head in HEADS]
-            rows.append(["", f"test accuracy after {last} epochs, %", *(_text(at and at.spread, percent=True) for at in final)])
+        rows.append([_title(experiment), f"epochs to {level} % train accuracy", *(_text(when and when.epochs) for when in reached)])
+        rows.append(["", *_outcome(experiment, HEADS)])
     return _table(["", "", *map(label, HEADS)], rows)
+
+
+def training_in_short(experiments: Iterable[Experiment]) -> list[str]:
+    """How well the heads of the paper do: a row for each experiment."""
+    rows = [[_title(experiment), *_outcome(experiment, HEADS_IN_SHORT)] for experiment in experiments]
+    return _table(["", "", *map(label, HEADS_IN_SHORT)], rows)
 
 
 def step(costs: dict[str, CostRecord]) -> list[str]:
@@ -117,6 +118,21 @@ def ratios(measured: Sequence[dict[str, Any]]) -> list[str]:
     of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in measured}
     rows = [[name, *(f"{of[name, delta]:.2f}" if (name, delta) in of else NOTHING for delta in deltas)] for name in names]
     return _table(["singular values of the class means", *(f"proximal weight {delta:g}" for delta in deltas)], rows)
+
+
+def _title(experiment: Experiment) -> str:
+    seeds = epochs_text(tuple(len(experiment.of(head)) for head in experiment.heads))
+    return f"{TITLES[experiment.name]}, {seeds} {'seed' if seeds == '1' else 'seeds'}"
+
+
+def _outcome(experiment: Experiment, heads: Iterable[str]) -> list[str]:
+    """What training comes to in the end, and how it does for each head."""
+    if experiment.unconstrained:
+        near = (_spread_of([_epochs_to_the_bound(run) for run in experiment.of(head)]) for head in heads)
+        return [f"epochs to {NEAR_THE_BOUND} times the least loss", *map(_text, near)]
+    last = max(int(run.epochs.numbers[-1]) for run in experiment.runs)
+    final = (at_epoch(experiment.of(head), TEST_TOP1, last) for head in heads)
+    return [f"test accuracy after {last} epochs, %", *(_text(at and at.spread, percent=True) for at in final)]
 
 
 def _level_of_all(experiment: Experiment) -> int:
