@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import guided_collapse
 
 SOURCE = Path(guided_collapse.__file__)
@@ -31,3 +33,20 @@ def test_a_report_needs_no_torch_and_a_training_step_no_torchmetrics_and_no_comp
         "assert not {'torchmetrics', 'torch._dynamo', 'sympy'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["list"], 0), (["train", "digits", "--hed", "fixed"], 2), (["compare", "digits", "--seed", "1"], 2), (["cost", "digit"], 2)],
+)
+def test_what_is_not_run_needs_no_torch(words, status):
+    script = (
+        "import sys, guided_collapse.cli\n"
+        "try:\n"
+        "    status = guided_collapse.cli.main(sys.argv[1:])\n"
+        "except SystemExit as end:\n"
+        "    status = end.code\n"
+        f"assert status == {status}\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script, *words], check=True, capture_output=True)

@@ -1,4 +1,8 @@
-"""The command `guided-collapse`."""
+"""The command `guided-collapse`.
+
+A command imports what it needs itself, and what is slow to import only when its request is understood: help and wrong flags are
+answered at once.
+"""
 
 import argparse
 import json
@@ -106,9 +110,10 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def train_one(preset: str | None, flags: list[str]) -> int:
     """Trains one configuration, from where it is."""
     from guided_collapse.experiments.requests import train_request
-    from guided_collapse.training.loop import train
 
     wanted = train_request(preset, flags)
+    from guided_collapse.training.loop import train
+
     run = train(wanted.configuration, wanted.placement)
     _print_once(run.path)
     return DONE
@@ -129,11 +134,12 @@ def add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def compare_heads(preset: str | None, flags: list[str]) -> int:
     """Runs the grid and prints its table."""
-    from guided_collapse.experiments.compare import compare, comparison_table
     from guided_collapse.experiments.requests import compare_request
-    from guided_collapse.report.write import write_report
 
     wanted = compare_request(preset, flags)
+    from guided_collapse.experiments.compare import compare, comparison_table
+    from guided_collapse.report.write import write_report
+
     comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement)
     if comparison.finished:
         print(comparison_table(comparison))
@@ -152,9 +158,10 @@ def add_resume(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def resume(folder: str | None, flags: list[str]) -> int:
     """Goes on with a run."""
     from guided_collapse.experiments.requests import resume_request
-    from guided_collapse.training.loop import train
 
     wanted = resume_request(None if folder is None else Path(folder), flags)
+    from guided_collapse.training.loop import train
+
     _print_once(train(wanted.configuration, wanted.placement).path)
     return DONE
 
@@ -183,13 +190,15 @@ def add_cost(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def cost(preset: str | None, flags: list[str]) -> int:
     """Measures and prints what the heads cost."""
-    from guided_collapse.experiments.cost import measure_cost
     from guided_collapse.experiments.requests import cost_request
+
+    configuration, wanted = cost_request(preset, flags)
+    from guided_collapse.experiments.cost import measure_cost
     from guided_collapse.report.cost import read_cost
     from guided_collapse.report.cost_tables import cost_table
     from guided_collapse.report.tables import markdown
 
-    file = measure_cost(*cost_request(preset, flags))
+    file = measure_cost(configuration, wanted)
     table = cost_table([read_cost(file)])
     if table is not None:
         print(markdown(table))

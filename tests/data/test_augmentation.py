@@ -3,7 +3,8 @@ import itertools
 import pytest
 import torch
 
-from guided_collapse.data.augmentation import Augmentation, augment, normalise
+from guided_collapse.data.augmentation import augment, normalise
+from guided_collapse.data.changes import Augmentation
 
 
 def pictures(num=64, channels=3, height=7, width=7, seed=0):

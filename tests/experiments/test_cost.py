@@ -10,10 +10,10 @@ from lightning_fabric import Fabric
 from torch.nn import functional
 
 from guided_collapse.experiments import cost as module
-from guided_collapse.experiments.cost import CostRequest, measure_cost
+from guided_collapse.experiments.cost import measure_cost
 from guided_collapse.experiments.memory import peak_mb, start_counting_memory
 from guided_collapse.experiments.presets import PRESETS
-from guided_collapse.experiments.requests import cost_request
+from guided_collapse.experiments.requests import CostRequest, cost_request
 from guided_collapse.experiments.step_cost import (
     PAPER_ROUTE,
     PARTS,

@@ -4,50 +4,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from guided_collapse.experiments.requests import CostRequest
 from guided_collapse.experiments.step_cost import PAPER_ROUTE, PARTS
-from guided_collapse.training.configuration import Configuration, HeadName, Precision
+from guided_collapse.training.configuration import Configuration
 from guided_collapse.training.environment import commit, versions
 from guided_collapse.training.files import write_json
 
 FORMAT = 1
 FILE = "cost.json"
-
-
-@dataclass(frozen=True)
-class CostRequest:
-    """What a training step of each head costs: real steps, on random inputs of the experiment's shape."""
-
-    heads: tuple[HeadName, ...] = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
-    """Heads to measure."""
-    paper_route: bool = True
-    """Also the implicit head by the paper's own route, the trust region and the dense gradient, where it fits."""
-    steps: int = 10
-    """Measured steps, of which the median is taken."""
-    warm_up: int = 3
-    """Steps before them."""
-    batch_size: int | None = None
-    """Samples in a step; None is the experiment's."""
-    precision: Precision = "32-true"
-    """Of the forward and backward pass."""
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Kind of device."""
-    limit_seconds: float = 240.0
-    """Time for one head, with its start; what is not done by then is given up, and the record says so."""
-    out: Path = Path("runs")
-    """The folder that takes the place of `runs`."""
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.warm_up < 0 or self.limit_seconds <= 0:
-            raise ValueError(
-                "steps must be at least 1, warm_up not negative and limit_seconds positive; "
-                f"got {self.steps}, {self.warm_up} and {self.limit_seconds}."
-            )
-        if not self.heads and not self.paper_route:
-            raise ValueError("cost needs at least one head; got none. Give --heads, or leave --no-paper-route out.")
 
 
 def measure_cost(configuration: Configuration, request: CostRequest) -> Path:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import tyro
 
-from guided_collapse.experiments.cost import CostRequest
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
-from guided_collapse.training.configuration import HEADS, Configuration, HeadName, check_choice
+from guided_collapse.training.configuration import HEADS, Configuration, HeadName, Precision, check_choice
 from guided_collapse.training.placement import Placement
 from guided_collapse.training.run import RunFolder
 
@@ -34,6 +33,39 @@ class CompareRequest:
     """Heads to compare."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds, each used for every head."""
+
+
+@dataclass(frozen=True)
+class CostRequest:
+    """What a training step of each head costs: real steps, on random inputs of the experiment's shape."""
+
+    heads: tuple[HeadName, ...] = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
+    """Heads to measure."""
+    paper_route: bool = True
+    """Also the implicit head by the paper's own route, the trust region and the dense gradient, where it fits."""
+    steps: int = 10
+    """Measured steps, of which the median is taken."""
+    warm_up: int = 3
+    """Steps before them."""
+    batch_size: int | None = None
+    """Samples in a step; None is the experiment's."""
+    precision: Precision = "32-true"
+    """Of the forward and backward pass."""
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Kind of device."""
+    limit_seconds: float = 240.0
+    """Time for one head, with its start; what is not done by then is given up, and the record says so."""
+    out: Path = Path("runs")
+    """The folder that takes the place of `runs`."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.warm_up < 0 or self.limit_seconds <= 0:
+            raise ValueError(
+                "steps must be at least 1, warm_up not negative and limit_seconds positive; "
+                f"got {self.steps}, {self.warm_up} and {self.limit_seconds}."
+            )
+        if not self.heads and not self.paper_route:
+            raise ValueError("cost needs at least one head; got none. Give --heads, or leave --no-paper-route out.")
 
 
 def train_request(name: str | None, flags: Sequence[str]) -> TrainRequest:

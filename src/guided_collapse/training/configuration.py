@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
-from guided_collapse.data.augmentation import Augmentation
+from guided_collapse.data.changes import Augmentation
 
 HeadName = Literal["standard", "standard-unnormalised", "fixed", "fixed-random", "implicit", "implicit-detached", "implicit-lagged"]
 BackboneName = Literal["resnet18", "resnet34", "resnet50", "vgg13", "small", "unconstrained"]
