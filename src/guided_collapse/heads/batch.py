@@ -98,17 +98,17 @@ def class_totals(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Te
     Returns:
         Sums, (num_classes, feature_dim), and counts, (num_classes,).
     """
-    counted = torch.nn.functional.pad(features.to(torch.float64), (0, 1), value=1.0)
-    totals = counted.new_zeros(num_classes, counted.shape[1]).index_add(0, labels, counted)
-    totals = sum_over_processes(totals)
+    sums = features.new_zeros(num_classes, features.shape[1], dtype=torch.float64).index_add(0, labels, features.to(torch.float64))
+    counts = sums.new_zeros(num_classes).index_add(0, labels, sums.new_ones(len(labels)))
+    totals = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
     return totals[:, :-1], totals[:, -1]
 
 
 def batch_mean(features: Tensor) -> Tensor:
     """The mean feature over the batches of all processes, differentiable: (feature_dim,)."""
-    everything = torch.zeros(len(features), dtype=torch.int64, device=features.device)
-    sums, counts = class_totals(features, everything, 1)
-    return (sums[0] / counts[0]).to(features.dtype)
+    sums = features.sum(dim=0, dtype=torch.float64)
+    totals = sum_over_processes(torch.cat([sums, sums.new_full((1,), len(features))]))
+    return (totals[:-1] / totals[-1]).to(features.dtype)
 
 
 def sum_over_processes(tensor: Tensor) -> Tensor:

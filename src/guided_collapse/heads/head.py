@@ -87,7 +87,9 @@ class Head(nn.Module, ABC):
         """The points that the weight is multiplied with, (num_samples, feature_dim): f = temperature h/|h|, or the features."""
         if self.temperature is None:
             return features
-        return self.temperature * functional.normalize(features, dim=1, eps=SMALLEST_NORM)
+        norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        # One product, and half the temporaries in the backward pass that normalising and then scaling would take.
+        return features * (self.temperature / norms.clamp(min=SMALLEST_NORM))
 
     def _centred(self, points: Tensor) -> Tensor:
         if self.running_mean is None:
