@@ -48,7 +48,7 @@ def test_an_interrupted_run_says_so_and_goes_on_after_its_first_epoch(capsys, tm
         patch.setattr(Training, "train_epoch", interrupted_in_epoch_two)
         status, _, err = call(capsys, "train", "digits", *flags)
     assert status == 130
-    assert "begins with epoch 1 of 3" in err
+    assert "begins with epoch 1 of 3 on cpu" in err
     assert "goes on from its last checkpoint" in err
     status, _, err = call(capsys, "resume", tmp_path / "digits" / "fixed" / "seed-0", "--quiet")
     assert status == 0

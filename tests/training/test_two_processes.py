@@ -37,6 +37,7 @@ def folder(tmp_path_factory):
     command = [sys.executable, str(program), str(folder), *flags]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert f"begins with epoch 1 of {CONFIGURATION.epochs} on 2 x cpu" in done.stderr
     runs = [line for line in done.stdout.splitlines() if line]
     assert runs == [str(RunFolder.of(CONFIGURATION, folder / optimiser).path) for optimiser in OPTIMISERS]
     return folder

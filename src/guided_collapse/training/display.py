@@ -45,9 +45,9 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.progress.stop()
 
-    def begins(self, epoch: int, epochs: int) -> None:
-        """Says with which epoch the run begins, or goes on."""
-        self._say(f"begins with epoch {epoch} of {epochs}")
+    def begins(self, epoch: int, epochs: int, devices: str) -> None:
+        """Says with which epoch the run begins, or goes on, and on what."""
+        self._say(f"begins with epoch {epoch} of {epochs} on {devices}")
 
     def step(self, images: int) -> bool:
         """Counts a step; whether it is time to show numbers, which are not free to get."""

@@ -38,14 +38,18 @@ def commit() -> str | None:
     return None if revision is None else revision + ("+" if git("status", "--porcelain", "--", str(folder.parent)) else "")
 
 
+def device_name(device: torch.device) -> str:
+    """The model of a GPU, or the kind of another device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def hardware(device: torch.device, processes: int) -> dict[str, str | int]:
     """The processor, its cores, and the devices used."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
         "cpu": _processor(),
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
-        "devices": name,
+        "devices": device_name(device),
         "processes": processes,
     }
 

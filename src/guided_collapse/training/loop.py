@@ -142,7 +142,9 @@ class Training:
                 silent=not self.fabric.is_global_zero,
             ) as display,
         ):
-            display.begins(self.finished_epochs + 1, self.configuration.epochs)
+            device = environment.device_name(self.share.device)
+            devices = device if self.share.processes == 1 else f"{self.share.processes} x {device}"
+            display.begins(self.finished_epochs + 1, self.configuration.epochs, devices)
             for epoch in range(self.finished_epochs + 1, self.configuration.epochs + 1):
                 record = self.train_epoch(epoch, steps, display)
                 if self._is_measured(epoch):
