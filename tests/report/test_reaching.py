@@ -62,3 +62,9 @@ def test_against_plain_python(seeds, tmp_path):
         found = when_reached(runs, level)
         assert (found.epochs.median, found.epochs.low, found.epochs.high) == (np.median(firsts), min(firsts), max(firsts))
         assert found.seconds.median == pytest.approx(np.median(seconds))
+
+
+def test_without_times_there_are_none_for_a_level_that_was_not_reached_either(tmp_path):
+    run = run_with(tmp_path, 0, [0.2, 0.6], [None, None])
+    assert when_reached([run], 80).epochs.median == math.inf
+    assert when_reached([run], 80).seconds is None
