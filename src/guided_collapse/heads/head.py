@@ -88,7 +88,7 @@ class Head(nn.Module, ABC):
         if self.temperature is None:
             return features
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-        # One product, and half the temporaries in the backward pass that normalising and then scaling would take.
+        # One product: normalising and then scaling would take more temporaries, above all in the backward pass.
         return features * (self.temperature / norms.clamp(min=SMALLEST_NORM))
 
     def _centred(self, points: Tensor) -> Tensor:

@@ -42,7 +42,8 @@ def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
         above = np.flatnonzero(accuracies >= level / 100 - TOLERANCE)
         epochs.append(float(run.epochs.numbers[above[0]]) if len(above) > 0 else math.inf)
         elapsed = run.epochs.elapsed()
-        seconds.append(float(elapsed[above[0]]) if len(above) > 0 else math.nan if np.isnan(elapsed).all() else math.inf)
+        never = math.nan if np.isnan(elapsed).all() else math.inf
+        seconds.append(float(elapsed[above[0]]) if len(above) > 0 else never)
     if not epochs:
         return None
     known = not any(math.isnan(value) for value in seconds)

@@ -75,7 +75,7 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
 def build_model(configuration: Configuration, task: Task, device: torch.device) -> Classifier:
     """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights.
 
-    On a CPU, convolutions and pooling are quicker with the channels last. On MPS torch 2.13 has wrong gradients for that layout
+    On a CPU, convolutions and pooling are quicker with the channels last. On MPS that layout is reported to give wrong gradients
     (pytorch/pytorch#175189), and on CUDA its gain has not been measured.
     """
     seed = configuration.seed
