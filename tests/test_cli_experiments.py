@@ -55,6 +55,14 @@ def test_an_interrupted_run_says_so_and_goes_on_after_its_first_epoch(capsys, tm
     assert "begins with epoch 2 of 3" in err
 
 
+def test_a_finished_run_is_made_longer(capsys, tmp_path):
+    _, out, _ = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    run = out.strip()
+    status, out, err = call(capsys, "resume", run, "--epochs", 2, "--quiet")
+    assert (status, out.strip()) == (0, run), err
+    assert "begins with epoch 2 of 2" in err
+
+
 def test_train_with_ones_own_images(capsys, tmp_path):
     write_folders(tmp_path / "images", num_per_class=6, size=32)
     run = tmp_path / "runs" / "images" / "implicit" / "seed-0"
@@ -115,6 +123,7 @@ def test_data(capsys, tmp_path):
         (["report", "nowhere", "--out", "report"], "nowhere"),
         (["resume"], "resume needs the folder of a run"),
         (["resume", "nowhere"], "no config.json"),
+        (["resume", "nowhere", "--out", "elsewhere"], "--out"),
         (["export", "nowhere", "--to", "x.pt2"], "no config.json"),
     ],
 )

@@ -156,13 +156,13 @@ def add_resume(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def resume(folder: str | None, flags: list[str]) -> int:
-    """Goes on with a run."""
+    """Goes on with a run, which may be asked to become longer."""
     from guided_collapse.experiments.requests import resume_request
 
     wanted = resume_request(None if folder is None else Path(folder), flags)
     from guided_collapse.training.loop import train
 
-    _print_once(train(wanted.configuration, wanted.placement).path)
+    _print_once(train(wanted.configuration, wanted.placement, lengthen=True).path)
     return DONE
 
 

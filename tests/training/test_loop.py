@@ -140,9 +140,54 @@ def test_a_finished_run_is_left_alone(tmp_path):
 def test_a_folder_with_another_configuration_is_refused_and_kept(tmp_path):
     run = train(replace(FREE, epochs=2), placed(tmp_path))
     before = weights(run)
-    with pytest.raises(ValueError, match=r"another configuration: epochs is 2, not 3. Choose another --out"):
+    with pytest.raises(ValueError, match=r"epochs is 2, not 3. Choose another --out.*collapse resume .*seed-0 --epochs 3\.$"):
         train(replace(FREE, epochs=3), placed(tmp_path))
+    with pytest.raises(ValueError, match=r"epochs is 2, not 3; gain is 10.0, not 1.0. Choose another --out, or move it away\.$"):
+        train(replace(FREE, epochs=3, gain=1.0), placed(tmp_path))
     assert all(np.array_equal(tensor, weights(run)[name]) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("configuration", [replace(DIGITS, epochs=3, flip=True), replace(FREE, epochs=15)], ids=["images", "free"])
+def test_a_lengthened_run_equals_one_that_was_meant_to_be_so_long(configuration, tmp_path):
+    whole = train(configuration, placed(tmp_path / "whole"))
+    short = train(replace(configuration, epochs=configuration.epochs // 3), placed(tmp_path / "short"))
+    train(configuration, placed(tmp_path / "short"), lengthen=True)
+    assert_same(whole, short)
+    assert short.configuration() == whole.configuration()
+
+
+def test_a_lengthened_run_is_not_finished_before_its_new_end(tmp_path, monkeypatch):
+    short, whole = replace(DIGITS, epochs=1), replace(DIGITS, epochs=3)
+    run = train(short, placed(tmp_path))
+    started = run.facts()["started"]
+
+    def interrupted(*_):
+        raise InterruptionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "set_learning_rate", interrupted)
+        with pytest.raises(InterruptionError):
+            train(whole, placed(tmp_path), lengthen=True)
+    assert not run.is_finished
+    assert run.facts()["started"] == started
+    train(whole, placed(tmp_path))
+    assert_same(run, train(whole, placed(tmp_path / "whole")))
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "epochs", "message"),
+    [
+        ("agd", 1, r"longer, not shorter: it has 2 epochs; got 1"),
+        ("sgd", 3, r"schedule is cosine over 2 epochs; got 3. Start a new one with --epochs 3"),
+    ],
+)
+def test_a_run_that_cannot_be_longer_is_kept(optimiser, epochs, message, tmp_path):
+    configuration = replace(FREE, optimiser=optimiser, epochs=2)
+    run = train(configuration, placed(tmp_path))
+    with pytest.raises(ValueError, match=message):
+        train(replace(configuration, epochs=epochs), placed(tmp_path), lengthen=True)
+    assert run.is_finished
+    assert run.configuration() == configuration.resolved()
 
 
 def test_learned_weights_are_not_centred_in_the_papers_protocol(tmp_path):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 
@@ -33,6 +33,22 @@ class CompareRequest:
     """Heads to compare."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds, each used for every head."""
+
+
+@dataclass(frozen=True)
+class _PlacementOfARun(Placement):
+    """Where a run that has its folder goes on."""
+
+    out: Annotated[Path, tyro.conf.Fixed, tyro.conf.Suppress] = Path("runs")
+
+
+@dataclass(frozen=True)
+class ResumeRequest:
+    """A run goes on from its last checkpoint."""
+
+    placement: _PlacementOfARun
+    epochs: int | None = None
+    """Make the run so long, though it may have ended earlier; None leaves it as long as it is."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +106,12 @@ def compare_request(name: str | None, flags: Sequence[str]) -> CompareRequest:
 
 
 def resume_request(folder: Path | None, flags: Sequence[str]) -> TrainRequest:
-    """What `resume RUN_DIR FLAGS` asks for: the configuration that is there, wherever it is to run.
+    """What `resume RUN_DIR FLAGS` asks for: the configuration that is there, or it with more epochs, wherever it is to run.
 
     Raises:
-        ValueError: for a folder that is not that of a run, or has been moved out of its place.
+        ValueError: for a folder that is not that of a run, or has been moved out of its place, or a run that cannot be longer.
     """
-    placement = _parsed(Placement, Placement(), "resume", "RUN_DIR", flags)
+    wanted = _parsed(ResumeRequest, ResumeRequest(_PlacementOfARun()), "resume", "RUN_DIR", flags)
     if folder is None:
         raise ValueError("resume needs the folder of a run; got none. Usage: guided-collapse resume RUN_DIR")
     facts = RunFolder(folder).facts()
@@ -106,7 +122,9 @@ def resume_request(folder: Path | None, flags: Sequence[str]) -> TrainRequest:
             f"a run is in a folder <experiment>/<head>/seed-<k>, here {RunFolder.of(configuration, Path()).path}; "
             f"got {folder}. Move it back to such a place."
         )
-    return TrainRequest(configuration, replace(placement, out=out))
+    if wanted.epochs is not None:
+        configuration = configuration.lengthened(wanted.epochs)
+    return TrainRequest(configuration, replace(wanted.placement, out=out))
 
 
 def cost_request(name: str | None, flags: Sequence[str]) -> tuple[Configuration, CostRequest]:

@@ -144,6 +144,21 @@ class Configuration:
         defaults = DEFAULTS[self.optimiser]
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
+    def lengthened(self, epochs: int) -> "Configuration":
+        """The same with at least as many epochs, the first of which are those of this one.
+
+        Raises:
+            ValueError: for fewer epochs, or a learning rate that falls with the number of epochs.
+        """
+        if epochs < self.epochs:
+            raise ValueError(f"a run can be made longer, not shorter: it has {self.epochs} epochs; got {epochs}.")
+        if epochs > self.epochs and self.schedule != "constant":
+            raise ValueError(
+                f"only a run with a constant learning rate can be made longer, and this one's schedule is {self.schedule} over "
+                f"{self.epochs} epochs; got {epochs}. Start a new one with --epochs {epochs} and another --out."
+            )
+        return replace(self, epochs=epochs)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)

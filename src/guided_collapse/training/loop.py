@@ -31,12 +31,13 @@ from guided_collapse.training.trace import Trace
 ALWAYS_MEASURED = 10  # first epochs
 
 
-def train(configuration: Configuration, placement: Placement) -> RunFolder:
+def train(configuration: Configuration, placement: Placement, *, lengthen: bool = False) -> RunFolder:
     """Runs the configuration from where it is: from the beginning, from its last checkpoint, or not at all if it is finished.
 
     Args:
         configuration: what to run.
         placement: where to run it.
+        lengthen: a run of the same configuration with fewer epochs goes on where it ended.
 
     Returns:
         The folder of the finished run.
@@ -48,8 +49,8 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
     """
     configuration = configuration.resolved()
     run = RunFolder.of(configuration, placement.out)
-    run.prepare(configuration)
-    if run.is_finished:
+    run.prepare(configuration, lengthen=lengthen)
+    if run.is_finished and run.configuration() == configuration:
         return run
     task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
     fabric = Fabric(
@@ -64,6 +65,7 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
         try:
             if fabric.is_global_zero:
                 run.clear()
+                run.lengthen(configuration)
             Training(configuration, placement, run, task, fabric).run_to_the_end()
         except Exception as error:
             if fabric.is_global_zero:

@@ -69,23 +69,33 @@ class RunFolder:
         except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"{self.config_file} is not the configuration of a run ({error}). Move the folder away.") from error
 
-    def prepare(self, configuration: Configuration) -> None:
-        """Makes the folder, or checks that the run in it is this one.
+    def prepare(self, configuration: Configuration, *, lengthen: bool) -> None:
+        """Makes the folder, or checks that the run in it is this one, or with `lengthen` becomes this one with more epochs.
 
         Raises:
             ValueError: for a folder with a run of another configuration.
         """
         there = self.configuration()
-        if there is not None and there != configuration:
+        if there is not None and configuration != (there.lengthened(configuration.epochs) if lengthen else there):
             old, new = there.to_dict(), configuration.to_dict()
             changes = "; ".join(f"{name} is {old[name]!r}, not {new[name]!r}" for name in new if old[name] != new[name])
-            raise ValueError(f"{self.path} holds a run of another configuration: {changes}. Choose another --out, or move it away.")
+            longer = f", or lengthen it: guided-collapse resume {self.path} --epochs {configuration.epochs}"
+            raise ValueError(
+                f"{self.path} holds a run of another configuration: {changes}. Choose another --out, or move it away"
+                f"{longer if old['epochs'] < new['epochs'] and old | {'epochs': new['epochs']} == new else ''}."
+            )
         self.path.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
         """Removes what a run that was killed or has failed left behind beside its records and checkpoints."""
         remove_leftovers(self.path)
         (self.path / "failed.json").unlink(missing_ok=True)
+
+    def lengthen(self, configuration: Configuration) -> None:
+        """Makes the run that is here one of this configuration, which has more epochs, and no longer a finished one."""
+        if self.configuration() not in (None, configuration):
+            self.model_file.unlink(missing_ok=True)
+            write_json(self.config_file, self.facts() | {"configuration": configuration.to_dict()})
 
     def write_config(self, configuration: Configuration, facts: Mapping[str, Any]) -> None:
         """Writes `config.json`, once."""
