@@ -10,6 +10,7 @@ from guided_collapse.report.cost import CostRecord, HeadCost
 from guided_collapse.report.experiment import Experiment, by_experiment
 from guided_collapse.report.looks import label
 from guided_collapse.report.numbers import epochs_text, figure, spread_text
+from guided_collapse.report.pairs_table import pairs_table
 from guided_collapse.report.paper_figures import paper_memory
 from guided_collapse.report.quantities import TEST_TOP1, TRAIN_LOSS
 from guided_collapse.report.reaching import LEVELS, when_reached
@@ -55,6 +56,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
     return {
         "training": training(in_order),
         "training in short": training_in_short(in_order),
+        "pairs": pairs(in_order),
         "step": step({cost.experiment: cost for cost in found.costs}),
         "solve": solves(solve["solves"]),
         "ratio": ratios(solve["against one SVD"]),
@@ -76,6 +78,12 @@ def training_in_short(experiments: Iterable[Experiment]) -> list[str]:
     """How well the heads of the paper do: a row for each experiment."""
     rows = [[_title(experiment), *_outcome(experiment, HEADS_IN_SHORT)] for experiment in experiments]
     return _table(["", "", *map(label, HEADS_IN_SHORT)], rows)
+
+
+def pairs(experiments: Sequence[Experiment]) -> list[str]:
+    """The report's table of heads against each other on the same seeds."""
+    table = pairs_table(experiments)
+    return _table(table.columns, [[cell.text for cell in row] for row in table.rows]) if table else []
 
 
 def step(costs: dict[str, CostRecord]) -> list[str]:

@@ -28,10 +28,11 @@ def test_a_table_is_escaped_everywhere():
 
 
 def test_rows_have_headings_and_medians_their_range():
-    row = (words("a"), words("paper"), Cell("5 (4 to 6) [epoch 3]", "", best=True), words("7"))
-    found = table_html(Table("t", "T", 2, ("name", "source", "x", "y"), (row,), ()), without=1)
+    row = (words("a"), words("paper"), Cell("5 (4 to 6) [epoch 3]", "", best=True), words("7 (6 to 8), 2 of 3"), words("7"))
+    found = table_html(Table("t", "T", 2, ("name", "source", "x", "y", "z"), (row,), ()), without=1)
     assert '<th scope="row">paper</th>' in found
     assert '<tr class="paper">' in found
     assert "<strong>5 <small>(4 to 6)</small> <small>[epoch 3]</small></strong>" in found
+    assert "<td>7 <small>(6 to 8)</small> <small>2 of 3</small></td>" in found
     assert "<td>7</td>" in found
     assert ">name<" not in found

@@ -49,9 +49,10 @@ def test_latex_is_a_booktabs_table():
 
 def test_every_row_of_every_table_has_every_column(tmp_path):
     for head in ("standard", "fixed", "implicit"):
-        write_run(tmp_path, "cifar10-resnet18", head, epochs=5)
+        for seed in range(2):
+            write_run(tmp_path, "cifar10-resnet18", head, seed, epochs=5)
     tables = all_tables(by_experiment(read_records([tmp_path]).runs), [read_cost(write_cost(tmp_path))], (50, 200))
-    names = ["train-top1", "test-top1", "final", "epochs-to-accuracy", "seconds-to-accuracy", "cost", "memory", "runs"]
+    names = ["train-top1", "test-top1", "pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "cost", "memory", "runs"]
     assert [table.name for table in tables] == names
     for table in tables:
         assert {len(row) for row in table.rows} == {len(table.columns)}

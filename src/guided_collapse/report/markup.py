@@ -71,11 +71,11 @@ def _cells(row: Sequence[Cell], stub: int) -> list[str]:
 
 
 def _inside(cell: Cell) -> str:
-    # The range under the median, so that columns stay narrow.
+    # The range under the median, and under that what else there is, so that columns stay narrow.
     found = re.fullmatch(r"(\S+) (\(.+ to [^)]+\))(.*)", cell.text)
     shown = text(cell.text) if found is None else f"{text(found[1])} {tag('small', text(found[2]))}"
     if found is not None and found[3]:
-        shown += f" {tag('small', text(found[3]))}"
+        shown += f" {tag('small', text(found[3].removeprefix(',')))}"
     return tag("strong", shown) if cell.best else shown
 
 

@@ -22,7 +22,7 @@ from guided_collapse.report.table import Table
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "picture.js", "controls.js")
 # Those that each experiment's own part has already.
-ELSEWHERE = frozenset({"final", "epochs-to-accuracy", "seconds-to-accuracy"})
+ELSEWHERE = frozenset({"pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy"})
 COSTS = frozenset({"cost", "memory"})
 
 

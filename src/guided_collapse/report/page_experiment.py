@@ -6,6 +6,7 @@ from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.facts import configuration_rows, protocols
 from guided_collapse.report.markup import pairs, table_html, tag, text
 from guided_collapse.report.numbers import figure
+from guided_collapse.report.pairs_table import pairs_table
 from guided_collapse.report.panels import Panel
 from guided_collapse.report.picture import Picture
 from guided_collapse.report.quantities import QUANTITIES
@@ -23,7 +24,12 @@ def experiment_section(number: int, experiment: Experiment, panels: Sequence[Pan
         parts.append(tag("p", "No run of this experiment has measurements to show."))
     if pictures:
         parts.append(_pictures(number, pictures))
-    tables = [final_table([experiment]), reaching_table([experiment], "epochs"), reaching_table([experiment], "seconds")]
+    tables = [
+        pairs_table([experiment]),
+        final_table([experiment]),
+        reaching_table([experiment], "epochs"),
+        reaching_table([experiment], "seconds"),
+    ]
     parts += [table_html(table, without=1) for table in tables if table is not None]
     rows = configuration_rows(experiment)
     differing = [(name, value) for name, value, differs in rows if differs]

@@ -9,6 +9,7 @@ from guided_collapse.report.accuracy_table import accuracy_table
 from guided_collapse.report.cost import CostRecord
 from guided_collapse.report.cost_tables import cost_table, memory_table
 from guided_collapse.report.experiment import Experiment
+from guided_collapse.report.pairs_table import pairs_table
 from guided_collapse.report.quantities import TEST_TOP1, TRAIN_TOP1
 from guided_collapse.report.summary_tables import final_table, reaching_table, runs_table
 from guided_collapse.report.table import Cell, Table, escape_latex, one_line
@@ -19,6 +20,7 @@ def all_tables(experiments: Sequence[Experiment], costs: Sequence[CostRecord], e
     tables = [
         accuracy_table(experiments, TRAIN_TOP1, epochs),
         accuracy_table(experiments, TEST_TOP1, epochs),
+        pairs_table(experiments),
         final_table(experiments),
         reaching_table(experiments, "epochs"),
         reaching_table(experiments, "seconds"),
