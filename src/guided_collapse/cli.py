@@ -162,7 +162,7 @@ def resume(folder: str | None, flags: list[str]) -> int:
     wanted = resume_request(None if folder is None else Path(folder), flags)
     from guided_collapse.training.loop import train
 
-    _print_once(train(wanted.configuration, wanted.placement, lengthen=True).path)
+    _print_once(train(wanted.configuration, wanted.placement).path)
     return DONE
 
 

@@ -130,19 +130,21 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(optimiser, tmp_pa
             np.testing.assert_array_equal(mine[name], theirs[name])
 
 
-def test_a_finished_run_is_left_alone(tmp_path):
+def test_a_finished_run_is_left_alone(tmp_path, capsys):
     run = train(replace(FREE, epochs=2), placed(tmp_path))
     before = {file.name: file.stat().st_mtime_ns for file in run.path.iterdir()}
+    capsys.readouterr()
     train(replace(FREE, epochs=2), placed(tmp_path))
+    assert capsys.readouterr().err == "ufm-10 implicit seed 0: finished already\n"
     assert before == {file.name: file.stat().st_mtime_ns for file in run.path.iterdir()}
 
 
 def test_a_folder_with_another_configuration_is_refused_and_kept(tmp_path):
     run = train(replace(FREE, epochs=2), placed(tmp_path))
     before = weights(run)
-    with pytest.raises(ValueError, match=r"epochs is 2, not 3. Choose another --out.*collapse resume .*seed-0 --epochs 3\.$"):
+    with pytest.raises(ValueError, match=r"epochs is 2, not 3. Choose another --out .*, or add --lengthen\.$"):
         train(replace(FREE, epochs=3), placed(tmp_path))
-    with pytest.raises(ValueError, match=r"epochs is 2, not 3; gain is 10.0, not 1.0. Choose another --out, or move it away\.$"):
+    with pytest.raises(ValueError, match=r"epochs is 2, not 3; gain is 10.0, not 1.0. Choose another --out .* move it away\.$"):
         train(replace(FREE, epochs=3, gain=1.0), placed(tmp_path))
     assert all(np.array_equal(tensor, weights(run)[name]) for name, tensor in before.items())
 
@@ -151,7 +153,7 @@ def test_a_folder_with_another_configuration_is_refused_and_kept(tmp_path):
 def test_a_lengthened_run_equals_one_that_was_meant_to_be_so_long(configuration, tmp_path):
     whole = train(configuration, placed(tmp_path / "whole"))
     short = train(replace(configuration, epochs=configuration.epochs // 3), placed(tmp_path / "short"))
-    train(configuration, placed(tmp_path / "short"), lengthen=True)
+    train(configuration, placed(tmp_path / "short", lengthen=True))
     assert_same(whole, short)
     assert short.configuration() == whole.configuration()
 
@@ -167,25 +169,44 @@ def test_a_lengthened_run_is_not_finished_before_its_new_end(tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(loop, "set_learning_rate", interrupted)
         with pytest.raises(InterruptionError):
-            train(whole, placed(tmp_path), lengthen=True)
+            train(whole, placed(tmp_path, lengthen=True))
     assert not run.is_finished
     assert run.facts()["started"] == started
     train(whole, placed(tmp_path))
     assert_same(run, train(whole, placed(tmp_path / "whole")))
 
 
+@pytest.mark.parametrize(("asked_for", "taken"), [(None, 1), ("2", 2)])
+def test_a_run_goes_on_with_as_many_threads_as_it_began_with(asked_for, taken, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before, seen = torch.get_num_threads(), set()
+    try:
+        torch.set_num_threads(1)
+        train(replace(FREE, epochs=2), placed(tmp_path))
+        torch.set_num_threads(2)
+        if asked_for:
+            monkeypatch.setenv("OMP_NUM_THREADS", asked_for)
+        monkeypatch.setattr(loop, "set_learning_rate", _then(lambda *_: seen.add(torch.get_num_threads()), loop.set_learning_rate))
+        train(replace(FREE, epochs=4), placed(tmp_path, lengthen=True))
+        assert (seen, torch.get_num_threads()) == ({taken}, 2)
+    finally:
+        torch.set_num_threads(before)
+    said = "begins with epoch 3 of 4 on cpu, equal up to rounding only: threads 2 instead of 1\n"
+    assert (said in capsys.readouterr().err) == (taken == 2)
+
+
 @pytest.mark.parametrize(
     ("optimiser", "epochs", "message"),
     [
         ("agd", 1, r"longer, not shorter: it has 2 epochs; got 1"),
-        ("sgd", 3, r"schedule is cosine over 2 epochs; got 3. Start a new one with --epochs 3"),
+        ("sgd", 3, r"schedule is cosine over 2 epochs; got 3. Start a new one"),
     ],
 )
 def test_a_run_that_cannot_be_longer_is_kept(optimiser, epochs, message, tmp_path):
     configuration = replace(FREE, optimiser=optimiser, epochs=2)
     run = train(configuration, placed(tmp_path))
     with pytest.raises(ValueError, match=message):
-        train(replace(configuration, epochs=epochs), placed(tmp_path), lengthen=True)
+        train(replace(configuration, epochs=epochs), placed(tmp_path, lengthen=True))
     assert run.is_finished
     assert run.configuration() == configuration.resolved()
 

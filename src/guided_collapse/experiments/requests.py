@@ -40,6 +40,7 @@ class _PlacementOfARun(Placement):
     """Where a run that has its folder goes on."""
 
     out: Annotated[Path, tyro.conf.Fixed, tyro.conf.Suppress] = Path("runs")
+    lengthen: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = True
 
 
 @dataclass(frozen=True)

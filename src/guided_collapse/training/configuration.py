@@ -130,6 +130,11 @@ class Configuration:
         self.augmentation  # noqa: B018  its values are checked where it is made
 
     @property
+    def title(self) -> str:
+        """The run in a few words."""
+        return f"{self.experiment} {self.head} seed {self.seed}"
+
+    @property
     def is_unconstrained(self) -> bool:
         """Whether features are free variables."""
         return self.backbone == "unconstrained"
@@ -155,7 +160,7 @@ class Configuration:
         if epochs > self.epochs and self.schedule != "constant":
             raise ValueError(
                 f"only a run with a constant learning rate can be made longer, and this one's schedule is {self.schedule} over "
-                f"{self.epochs} epochs; got {epochs}. Start a new one with --epochs {epochs} and another --out."
+                f"{self.epochs} epochs; got {epochs}. Start a new one with another --out or --experiment."
             )
         return replace(self, epochs=epochs)
 

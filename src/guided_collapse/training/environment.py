@@ -3,8 +3,11 @@
 import os
 import platform
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,6 +55,24 @@ def hardware(device: torch.device, processes: int) -> dict[str, str | int]:
         "devices": device_name(device),
         "processes": processes,
     }
+
+
+@contextmanager
+def as_many_threads_as(begun: Mapping[str, Any] | None) -> Iterator[None]:
+    """Computes with as many threads as this hardware had, so that sums are rounded alike, unless OMP_NUM_THREADS says how many."""
+    before = torch.get_num_threads()
+    if begun is not None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(int(begun["threads"]))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def changes(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What of the hardware is another one and may round otherwise; empty if nothing is."""
+    names = ("cpu", "threads", "devices", "processes")
+    return ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in names if now[name] != begun[name])
 
 
 def _processor() -> str:

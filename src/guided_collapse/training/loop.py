@@ -1,5 +1,6 @@
 """The training loop."""
 
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -31,13 +32,12 @@ from guided_collapse.training.trace import Trace
 ALWAYS_MEASURED = 10  # first epochs
 
 
-def train(configuration: Configuration, placement: Placement, *, lengthen: bool = False) -> RunFolder:
+def train(configuration: Configuration, placement: Placement) -> RunFolder:
     """Runs the configuration from where it is: from the beginning, from its last checkpoint, or not at all if it is finished.
 
     Args:
         configuration: what to run.
         placement: where to run it.
-        lengthen: a run of the same configuration with fewer epochs goes on where it ended.
 
     Returns:
         The folder of the finished run.
@@ -49,8 +49,9 @@ def train(configuration: Configuration, placement: Placement, *, lengthen: bool 
     """
     configuration = configuration.resolved()
     run = RunFolder.of(configuration, placement.out)
-    run.prepare(configuration, lengthen=lengthen)
+    run.prepare(configuration, lengthen=placement.lengthen)
     if run.is_finished and run.configuration() == configuration:
+        print(f"{configuration.title}: finished already", file=sys.stderr)
         return run
     task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
     fabric = Fabric(
@@ -61,7 +62,8 @@ def train(configuration: Configuration, placement: Placement, *, lengthen: bool 
         precision=configuration.precision,
     )
     fabric.launch()
-    with occupied(run.path) if fabric.is_global_zero else nullcontext():
+    begun = run.facts()["hardware"] if run.config_file.exists() else None
+    with environment.as_many_threads_as(begun), occupied(run.path) if fabric.is_global_zero else nullcontext():
         try:
             if fabric.is_global_zero:
                 run.clear()
@@ -131,22 +133,19 @@ class Training:
         if self.fabric.is_global_zero:
             self.run.write_config(self.configuration, self._facts())
         steps = self.task.steps_per_epoch()
-        title = f"{self.configuration.experiment} {self.configuration.head} seed {self.configuration.seed}"
         curves = Curves(self.run.path if self.placement.tensorboard and self.fabric.is_global_zero else None)
         last_saved = time.monotonic()
         with (
             curves,
             Display(
-                title,
+                self.configuration.title,
                 steps * self.configuration.epochs,
                 steps * self.finished_epochs,
                 quiet=self.placement.quiet,
                 silent=not self.fabric.is_global_zero,
             ) as display,
         ):
-            device = environment.device_name(self.share.device)
-            devices = device if self.share.processes == 1 else f"{self.share.processes} x {device}"
-            display.begins(self.finished_epochs + 1, self.configuration.epochs, devices)
+            display.begins(self.finished_epochs + 1, self.configuration.epochs, self._place())
             for epoch in range(self.finished_epochs + 1, self.configuration.epochs + 1):
                 record = self.train_epoch(epoch, steps, display)
                 if self._is_measured(epoch):
@@ -160,6 +159,16 @@ class Training:
                     self._save()
                     last_saved = time.monotonic()
         self._finish()
+
+    def _place(self) -> str:
+        """The devices, and what is another one than where the run began."""
+        device = environment.device_name(self.share.device)
+        devices = device if self.share.processes == 1 else f"{self.share.processes} x {device}"
+        if not self.fabric.is_global_zero:
+            return devices
+        now = environment.hardware(self.share.device, self.share.processes)
+        changes = environment.changes(self.run.facts()["hardware"], now)
+        return f"{devices}, equal up to rounding only: {changes}" if changes else devices
 
     def train_epoch(self, epoch: int, steps: int, display: Display) -> Record:
         """Trains on every batch of the epoch once; the record says how that looked on the way."""

@@ -25,6 +25,8 @@ class Placement:
     """Processes that read images of data sets that are too large for memory."""
     checkpoint_seconds: float = 30.0
     """Least time between checkpoints, which are taken at the end of an epoch, also of the first and the last."""
+    lengthen: bool = False
+    """A shorter run of the same configuration goes on where it ended, if its learning rate is constant."""
     quiet: bool = False
     """One line for each measurement instead of a progress bar."""
     tensorboard: bool = False

@@ -79,10 +79,10 @@ class RunFolder:
         if there is not None and configuration != (there.lengthened(configuration.epochs) if lengthen else there):
             old, new = there.to_dict(), configuration.to_dict()
             changes = "; ".join(f"{name} is {old[name]!r}, not {new[name]!r}" for name in new if old[name] != new[name])
-            longer = f", or lengthen it: guided-collapse resume {self.path} --epochs {configuration.epochs}"
+            only_longer = old["epochs"] < new["epochs"] and old | {"epochs": new["epochs"]} == new
             raise ValueError(
-                f"{self.path} holds a run of another configuration: {changes}. Choose another --out, or move it away"
-                f"{longer if old['epochs'] < new['epochs'] and old | {'epochs': new['epochs']} == new else ''}."
+                f"{self.path} holds a run of another configuration: {changes}. "
+                f"Choose another --out or --experiment, or move it away{', or add --lengthen' if only_longer else ''}."
             )
         self.path.mkdir(parents=True, exist_ok=True)
 
