@@ -200,6 +200,6 @@ def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("guided_collapse.experiments.cost.subprocess.run", lambda *_, **given: asked.append(given) or done)
     status, out, err = call(capsys, "cost", "digits", "--heads", "implicit", "--no-paper-route", "--steps", 2, "--out", tmp_path)
     assert status == 0, err
-    assert "| digits | implicit | 3 | 12.5 | 2 | 4 | 12.5 |" in out
+    assert ["digits", "implicit", "3", "12.5", "2", "4", "12.5"] in [line.split() for line in out.splitlines()]
     assert out.splitlines()[-1] == str(tmp_path / "digits" / "cost.json")
     assert json.loads(asked[0]["input"])["steps"] == 2

@@ -172,7 +172,9 @@ def add_report(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = _add(commands, "report", "a page, tables and figures of runs", description, report)
     parser.add_argument("runs", metavar="RUNS", type=Path, nargs="+", help="folders with runs, at any depth")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the folder to write to")
-    parser.add_argument("--epochs", type=int, nargs="+", default=[50, 200], help="epochs of the tables (default: 50 200)")
+    parser.add_argument(
+        "--epochs", type=int, nargs="+", help="epochs of the tables (default: 50 200, or the last if runs are shorter)"
+    )
 
 
 def report(request: argparse.Namespace) -> int:
@@ -196,12 +198,12 @@ def cost(preset: str | None, flags: list[str]) -> int:
     from guided_collapse.experiments.cost import measure_cost
     from guided_collapse.report.cost import read_cost
     from guided_collapse.report.cost_tables import cost_table
-    from guided_collapse.report.tables import markdown
+    from guided_collapse.report.tables import plain_text
 
     file = measure_cost(configuration, wanted)
     table = cost_table([read_cost(file)])
     if table is not None:
-        print(markdown(table))
+        print(plain_text(table))
     print(file)
     return DONE
 

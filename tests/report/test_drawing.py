@@ -37,6 +37,16 @@ def test_a_logarithmic_axis_only_where_it_can_show_something(axes):
     assert axes.get_ylim()[0] > 0.1
 
 
+@pytest.mark.parametrize(("highest", "ticks"), [(0.6, ["0.3", "0.6", "0.9"]), (40.0, ["10^{-1}", "10^{0}", "10^{1}"])])
+def test_within_a_decade_ticks_are_plain_numbers(highest, ticks, axes):
+    shown = curve([0.4, highest])
+    draw_curve(axes, shown, looks_of(["fixed"])["fixed"])
+    logarithmic(axes, [shown])
+    axes.figure.draw_without_rendering()
+    texts = [label.get_text() for label in axes.get_yticklabels()]
+    assert all(any(tick in text for text in texts) for tick in ticks)
+
+
 def test_names_are_set_as_they_are_and_files_are_whole():
     assert plain("a\n$b$") == r"a \$b\$"
     before = matplotlib.rcParams["font.size"]

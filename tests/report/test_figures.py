@@ -62,8 +62,10 @@ def test_the_trajectory_has_a_panel_for_each_number_of_classes(tmp_path):
 def test_the_cost_figure_has_the_papers_notation(tmp_path):
     figure = cost_figure(read_cost(write_cost(tmp_path)), looks_of(HEADS))
     left, right = figure.axes
+    assert left.get_title() == "(a) Forward pass (ms), without P"
+    assert figure.get_supxlabel().endswith("P = the paper's route")
     assert [label.get_text() for label in left.get_xticklabels()] == ["S/F", "F/F", "I/F"]
-    assert [label.get_text() for label in right.get_xticklabels()] == ["S/F", "S/B", "F/F", "F/B", "I/F", "I/B", "paper-route/F"]
+    assert [label.get_text() for label in right.get_xticklabels()] == ["S/F", "S/B", "F/F", "F/B", "I/F", "I/B", "P/F"]
     assert [bar.get_height() for bar in right.patches] == [1.25, 2.5, 1.5, 2.0, 4.0, 6.5, 12345.6]
     assert right.get_yscale() == "log"
 

@@ -41,3 +41,4 @@ def test_names_in_print():
     assert label("fixed") == "Fixed ETF"
     assert [letter(head) for head in ("standard", "fixed", "implicit")] == ["S", "F", "I"]
     assert label("mine") == letter("mine") == "mine"
+    assert (label("paper-route"), letter("paper-route")) == ("the paper's route", "P")

@@ -6,7 +6,7 @@ from guided_collapse.report.cost import read_cost
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.records import read_records
 from guided_collapse.report.table import Cell, Table, words
-from guided_collapse.report.tables import all_tables, csv_text, latex, markdown
+from guided_collapse.report.tables import all_tables, csv_text, latex, markdown, plain_text
 from tests.report.made_up import write_cost, write_run
 
 TABLE = Table(
@@ -28,6 +28,17 @@ def test_markdown():
     assert lines[3] == "| --- | --- | --- | --- | --- |"
     assert lines[4] == r"| &lt;script&gt;\|\*\_\` | 1 | **2** | 3 | - |"
     assert lines[6] == r"A note\_with &amp; signs."
+
+
+def test_plain_text_for_a_terminal():
+    assert plain_text(TABLE).splitlines() == [
+        "A title with 5 %",
+        "",
+        "name          epoch 1: a  epoch 1: b  epoch 2: a  epoch 2: b",
+        "<script>|*_`  1           2           3           -",
+        "",
+        "A note_with & signs.",
+    ]
 
 
 def test_csv_gives_back_every_digit():

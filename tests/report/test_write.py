@@ -77,6 +77,15 @@ def test_a_write_that_fails_leaves_no_half_file(tmp_path):
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
 
 
+@pytest.mark.parametrize(("longest", "epochs"), [(7, {"7"}), (60, {"50"}), (250, {"50", "200"})])
+def test_epochs_that_are_not_chosen_are_the_papers_as_far_as_runs_go(longest, epochs, tmp_path):
+    write_run(tmp_path / "runs", epochs=longest)
+    write_run(tmp_path / "runs", seed=1, epochs=3)
+    write_report([tmp_path / "runs"], tmp_path / "out")
+    with (tmp_path / "out" / "tables" / "train-top1.csv").open(newline="") as file:
+        assert {row["epoch"] for row in csv.DictReader(file)} == epochs
+
+
 def test_wrong_requests_are_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match="epochs must be"):
         write_report([tmp_path], tmp_path / "out", epochs=())

@@ -61,7 +61,8 @@ def check(data: ImageData, known: KnownData) -> str:
     if absent:
         raise ValueError(f"{data.name} must have training images of every class; {data.location} has none of {int(absent)}.")
     num_compared = sum(_compare(file, known.checksums[stem]) for stem, file in _files(data, known).items())
-    return f"counts, and the sha256 of {num_compared} file(s)" if num_compared else "counts; no checksum is known for its files"
+    files = "file" if num_compared == 1 else "files"
+    return f"counts, and the sha256 of {num_compared} {files}" if num_compared else "counts; no checksum is known for its files"
 
 
 def _files(data: ImageData, known: KnownData) -> dict[str, Path]:

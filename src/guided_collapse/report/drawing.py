@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
 from guided_collapse.report.looks import Look, label
 from guided_collapse.report.summaries import Curve
@@ -71,6 +72,12 @@ def logarithmic(axes: Axes, curves: Sequence[Curve]) -> None:
         axes.set_yscale("log", nonpositive="mask")
         lowest = min(float(np.min(curve.median[curve.median > 0])) for curve in curves if (curve.median > 0).any())
         axes.set_ylim(bottom=max(axes.get_ylim()[0], lowest / 3))
+        bottom, top = axes.get_ylim()
+        if top < 10 * bottom:
+            # Within a decade plain numbers say more than multiples of a power of ten.
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+            axes.yaxis.set_major_formatter(ScalarFormatter())
+            axes.yaxis.set_minor_locator(NullLocator())
 
 
 def draw_legend(figure: Figure, looks: Mapping[str, Look], *, reference: bool = False) -> None:

@@ -1,5 +1,6 @@
 """The paper's figures for print: panels of one experiment, unconstrained features over the number of classes, costs."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -16,6 +17,7 @@ from guided_collapse.report.summaries import over_seeds
 
 PANELS_IN_A_ROW = 4
 WIDTH = 7.0
+KEY_LETTERS = 120  # that the key of a figure has room for in a line
 
 
 def all_figures(experiments: Sequence[Experiment], costs: Sequence[CostRecord], looks: Mapping[str, Look]) -> dict[str, bytes]:
@@ -80,7 +82,8 @@ def cost_figure(cost: CostRecord, looks: Mapping[str, Look]) -> Figure:
     for place, row in enumerate(forward):
         left.bar(place, row.forward_ms or 0.0, color=looks[row.head].light)
     left.set_xticks(range(len(forward)), [plain(f"{letter(row.head)}/F") for row in forward])
-    left.set_title("(a) Forward pass (ms)")
+    hidden = [letter(row.head) for row in cost.rows if row.forward_ms is not None and row.head not in KNOWN]
+    left.set_title(plain(f"(a) Forward pass (ms){', without ' if hidden else ''}{', '.join(hidden)}"))
     shown = passes(cost)
     for place, bar in enumerate(shown):
         right.bar(place, bar.milliseconds, color=looks[bar.head].light, hatch="//" if bar.backward else "", edgecolor="white")
@@ -92,7 +95,8 @@ def cost_figure(cost: CostRecord, looks: Mapping[str, Look]) -> Figure:
     right.grid(visible=False, axis="x")
     right.set_title("(b) Forward and backward pass (ms, log)")
     figure.suptitle(plain(f"Cost of a step, {cost.experiment}"), fontsize=9)
-    figure.supxlabel(plain("; ".join(["/F = forward, /B = backward", *notation(cost)])), fontsize=7)
+    key = textwrap.wrap("; ".join(["/F = forward, /B = backward", *notation(cost)]), KEY_LETTERS)
+    figure.supxlabel("\n".join(map(plain, key)), fontsize=7)
     return figure
 
 

@@ -43,6 +43,9 @@ KNOWN = {
     "implicit-lagged": (6, "Implicit ETF, lagged", "Il"),
 }
 
+# What costs are measured of beside heads.
+BESIDE = {"paper-route": ("the paper's route", "P")}
+
 
 def in_order(heads: Iterable[str]) -> list[str]:
     """Each head once: the known ones first, in their order, then the others by name."""
@@ -62,9 +65,9 @@ def looks_of(heads: Iterable[str]) -> dict[str, Look]:
 
 def label(head: str) -> str:
     """The name in print."""
-    return KNOWN[head][1] if head in KNOWN else head
+    return KNOWN[head][1] if head in KNOWN else BESIDE.get(head, (head, head))[0]
 
 
 def letter(head: str) -> str:
     """The letter of the paper's notation S/F, S/B ...; the name of a head that has none."""
-    return KNOWN[head][2] if head in KNOWN else head
+    return KNOWN[head][2] if head in KNOWN else BESIDE.get(head, (head, head))[1]

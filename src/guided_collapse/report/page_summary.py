@@ -16,8 +16,8 @@ def summary_section(records: Records, experiments: Sequence[Experiment]) -> str:
     """Counts, everything that failed or is unfinished or could not be read, the experiments and the machines."""
     states = [run.state for run in records.runs]
     counts = [
-        ("experiments", len(experiments)),
-        ("runs", len(states)),
+        ("experiment" if len(experiments) == 1 else "experiments", len(experiments)),
+        ("run" if len(states) == 1 else "runs", len(states)),
         *((state, states.count(state)) for state in ("finished", "unfinished", "failed")),
         ("records left out", len(records.skipped)),
     ]

@@ -1,4 +1,4 @@
-"""All tables of a report, and their text as Markdown, CSV and LaTeX."""
+"""All tables of a report, and their text as Markdown, CSV and LaTeX, and for a terminal."""
 
 import csv
 import io
@@ -40,6 +40,14 @@ def markdown(table: Table) -> str:
         lines.append(_markdown_row(cells, escape=False))
     lines += [line for note in table.notes for line in ("", _escape_markdown(note))]
     return "\n".join(lines) + "\n"
+
+
+def plain_text(table: Table) -> str:
+    """The table for a terminal, with its title above and its notes below."""
+    lines = [_flat_columns(table), *([cell.text for cell in row] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join([table.title, "", *rows, "", *table.notes]) + "\n"
 
 
 def csv_text(table: Table) -> str:

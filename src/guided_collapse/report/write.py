@@ -9,10 +9,12 @@ from pathlib import Path
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.looks import looks_of
 from guided_collapse.report.records import read_records
+from guided_collapse.report.run import Run
 from guided_collapse.report.tables import all_tables, csv_text, latex, markdown
 from guided_collapse.training.files import written_whole
 
 PACKAGES = ("matplotlib", "plotly")
+PAPER_EPOCHS = (50, 200)
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class ReportSummary:
     skipped: tuple[str, ...]
 
 
-def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] = (50, 200)) -> ReportSummary:
+def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | None = None) -> ReportSummary:
     """Writes `report.html`, `tables/` (Markdown, CSV, LaTeX) and `figures/` (PDF, PNG) from the records of runs; loads no model.
 
     Everything is worked out before the first file is written, and each file is written whole or not at all.
@@ -46,12 +48,12 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] = (50
     Args:
         runs: folders; every folder below them that holds a `config.json` is a run.
         out: the folder to write to; it is made if there is none.
-        epochs: at which the tables of accuracy look.
+        epochs: at which the tables of accuracy look; None takes those of the paper's tables that a run has come to, or the last.
 
     Raises:
         ValueError: if there are no runs that can be used, `out` cannot be written, an epoch is below 1, or a package is missing.
     """
-    if not epochs or min(epochs) < 1:
+    if epochs is not None and (not epochs or min(epochs) < 1):
         raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")
     lacking = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if lacking:
@@ -64,7 +66,7 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] = (50
     _make_folder(out)
     experiments = by_experiment(records.runs)
     looks = looks_of([run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows])
-    tables = all_tables(experiments, records.costs, sorted(set(epochs)))
+    tables = all_tables(experiments, records.costs, _usual_epochs(records.runs) if epochs is None else sorted(set(epochs)))
     contents: dict[Path, bytes] = {}
     for table in tables:
         for kind, text in (("md", markdown(table)), ("csv", csv_text(table)), ("tex", latex(table))):
@@ -84,6 +86,11 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] = (50
         num_failed=states.count("failed"),
         skipped=records.skipped,
     )
+
+
+def _usual_epochs(runs: Sequence[Run]) -> list[int]:
+    last = max((int(run.epochs.numbers[-1]) for run in runs if len(run.epochs.numbers)), default=1)
+    return [epoch for epoch in PAPER_EPOCHS if epoch <= last] or [last]
 
 
 def _make_folder(folder: Path) -> None:
