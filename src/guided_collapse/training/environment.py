@@ -59,10 +59,13 @@ def hardware(device: torch.device, processes: int) -> dict[str, str | int]:
 
 @contextmanager
 def as_many_threads_as(begun: Mapping[str, Any] | None) -> Iterator[None]:
-    """Computes with as many threads as this hardware had, so that sums are rounded alike, unless OMP_NUM_THREADS says how many."""
+    """Computes with as many threads as that hardware had, if this one has the cores, unless OMP_NUM_THREADS says how many.
+
+    Sums are then rounded as they were.
+    """
     before = torch.get_num_threads()
     if begun is not None and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(int(begun["threads"]))
+        torch.set_num_threads(min(int(begun["threads"]), os.cpu_count() or 1))
     try:
         yield
     finally:
