@@ -38,7 +38,7 @@ def test_a_logarithmic_axis_only_where_it_can_show_something(axes):
 
 
 @pytest.mark.parametrize(("highest", "ticks"), [(0.6, ["0.3", "0.6", "0.9"]), (40.0, ["10^{-1}", "10^{0}", "10^{1}"])])
-def test_within_a_decade_ticks_are_plain_numbers(highest, ticks, axes):
+def test_ticks_of_a_narrow_axis_are_plain_numbers(highest, ticks, axes):
     shown = curve([0.4, highest])
     draw_curve(axes, shown, looks_of(["fixed"])["fixed"])
     logarithmic(axes, [shown])

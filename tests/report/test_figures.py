@@ -37,6 +37,8 @@ def test_seven_panels_with_the_curves_of_all_heads(tmp_path):
             np.testing.assert_allclose(axes.lines[place].get_ydata(), medians)
     assert panels[1].lines[-1].get_ydata() == pytest.approx([10 / 9, 10 / 9])
     assert [axes.get_yscale() for axes in panels] == ["linear"] * 3 + ["log"] * 3 + ["linear"]
+    figure.draw_without_rendering()
+    assert all(float(tick).is_integer() for tick in panels[0].get_xticks())
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Standard", "Fixed ETF", "Implicit ETF", "theory"]
 
 

@@ -30,6 +30,7 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 DOTS_PER_INCH = 200
+NARROW = 20  # up to this ratio of its ends, a logarithmic axis is marked as a linear one
 
 
 @contextmanager
@@ -73,8 +74,8 @@ def logarithmic(axes: Axes, curves: Sequence[Curve]) -> None:
         lowest = min(float(np.min(curve.median[curve.median > 0])) for curve in curves if (curve.median > 0).any())
         axes.set_ylim(bottom=max(axes.get_ylim()[0], lowest / 3))
         bottom, top = axes.get_ylim()
-        if top < 10 * bottom:
-            # Within a decade plain numbers say more than multiples of a power of ten.
+        if top < NARROW * bottom:
+            # Plain numbers say more than multiples of a power of ten.
             axes.yaxis.set_major_locator(MaxNLocator(4))
             axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.yaxis.set_minor_locator(NullLocator())

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from guided_collapse.report.cost import CostRecord, notation, passes
 from guided_collapse.report.drawing import as_files, draw_curve, draw_legend, draw_references, logarithmic, plain, print_style
@@ -108,6 +109,7 @@ def _quantity_panel(axes: Axes, experiment: Experiment, looks: Mapping[str, Look
             curves.append(curve)
             draw_curve(axes, curve, looks[head])
     _finish(axes, title, "epoch", empty=not curves)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if curves:
         draw_references(axes, experiment.references(quantity))
     if quantity.log:
