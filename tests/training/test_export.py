@@ -1,4 +1,5 @@
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -44,13 +45,15 @@ def test_torch_export(run, tmp_path):
 
 
 @ONNX_NOISE
-def test_onnx(run, tmp_path):
+def test_onnx(run, tmp_path, caplog):
     import onnxruntime
 
     export_run(run, tmp_path / "model.onnx")
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
     images, logits = images_and_logits(run, 7)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    assert [put.shape for put in (*session.get_inputs(), *session.get_outputs())] == [["num_samples", 1, 8, 8], ["num_samples", 10]]
+    assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
     np.testing.assert_allclose(session.run(["logits"], {"images": images.numpy()})[0], logits, atol=1e-5)
 
 

@@ -1,6 +1,9 @@
 """The inference model of a finished run, without this package."""
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +93,26 @@ def export_run(run: RunFolder, target: Path) -> None:
             import onnxscript  # noqa: F401
         except ImportError as error:
             raise ValueError("ONNX needs packages: pip install 'guided-collapse[onnx]'.") from error
-        torch.onnx.export(
-            program, (), str(beside), input_names=["images"], output_names=["logits"], external_data=False, verbose=False
-        )
+        with _without_warnings_of("torch.onnx"):  # about packages that these layers do not take
+            torch.onnx.export(
+                program,
+                (),
+                str(beside),
+                input_names=["images"],
+                output_names=["logits"],
+                dynamic_shapes=(batch,),
+                external_data=False,
+                verbose=False,
+            )
+
+
+@contextmanager
+def _without_warnings_of(name: str) -> Iterator[None]:
+    """Nothing less than an error is logged under that name."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
