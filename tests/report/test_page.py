@@ -193,3 +193,10 @@ def test_costs_are_bars_as_long_as_their_logarithms(tmp_path):
 def test_without_costs_nothing_is_said_of_them(tmp_path):
     write_run(tmp_path, epochs=2)
     assert "cost" not in {attrs.get("id") for _, attrs in Reader(page_of(tmp_path)).elements}
+
+
+def test_counts_are_in_the_singular_or_the_plural(tmp_path):
+    write_run(tmp_path, epochs=2)
+    assert "<b>1</b><span>experiment</span></li><li><b>1</b><span>run</span>" in page_of(tmp_path)
+    write_run(tmp_path, "other", epochs=2)
+    assert "<b>2</b><span>experiments</span></li><li><b>2</b><span>runs</span>" in page_of(tmp_path)

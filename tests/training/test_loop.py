@@ -176,6 +176,20 @@ def test_a_lengthened_run_is_not_finished_before_its_new_end(tmp_path, monkeypat
     assert_same(run, train(whole, placed(tmp_path / "whole")))
 
 
+@pytest.mark.filterwarnings("ignore:.*is damaged:RuntimeWarning")
+@pytest.mark.parametrize("checkpoint", ["missing", "damaged"])
+def test_a_finished_run_without_a_checkpoint_is_not_made_longer_and_keeps_its_model(checkpoint, tmp_path):
+    run = train(replace(FREE, epochs=2), placed(tmp_path))
+    if checkpoint == "missing":
+        (run.path / "last.ckpt").unlink()
+    else:
+        (run.path / "last.ckpt").write_bytes(b"x" * 100)
+    before = {file.name: file.read_bytes() for file in run.path.iterdir()}
+    with pytest.raises(ValueError, match=r"longer only from its last checkpoint.*left as it is"):
+        train(replace(FREE, epochs=3), placed(tmp_path, lengthen=True))
+    assert before == {file.name: file.read_bytes() for file in run.path.iterdir()}
+
+
 @pytest.mark.parametrize(("asked_for", "taken"), [(None, 1), ("2", 2)])
 def test_a_run_goes_on_with_as_many_threads_as_it_began_with(asked_for, taken, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

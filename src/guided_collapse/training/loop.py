@@ -45,14 +45,21 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
     Raises:
         MissingData: if the data are not there.
         RuntimeError: if another process is at work in the folder.
-        ValueError: for a configuration that does not fit the data, or a folder with a run of another one.
+        ValueError: for a configuration that does not fit the data, or a folder with a run of another one, or with a finished one
+            that is to be longer and has no checkpoint.
     """
     configuration = configuration.resolved()
     run = RunFolder.of(configuration, placement.out)
     run.prepare(configuration, lengthen=placement.lengthen)
-    if run.is_finished and run.configuration() == configuration:
-        print(f"{configuration.title}: finished already", file=sys.stderr)
-        return run
+    if run.is_finished:
+        if run.configuration() == configuration:
+            print(f"{configuration.title}: finished already", file=sys.stderr)
+            return run
+        if load_checkpoint(run.path) is None:
+            raise ValueError(
+                f"{run.path} can be made longer only from its last checkpoint, and has none that is whole. It is left as it is; "
+                "start a new one with another --out or --experiment."
+            )
     task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
     fabric = Fabric(
         accelerator=placement.accelerator,
