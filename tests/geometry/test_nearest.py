@@ -158,6 +158,31 @@ def test_without_a_proximal_term_float32_noise_does_not_decide_open_directions(d
     torch.testing.assert_close(solution.basis.double(), nearly.basis, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(12, 5), (40, 10), (200, 150)])
+@pytest.mark.parametrize("proximal_weight", [0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-3])
+def test_float32_basis_is_orthonormal_though_one_direction_dominates(feature_dim, num_classes, proximal_weight):
+    for ratio in (1e4, 2e5, 1e6):
+        sizes = torch.full((num_classes,), 1 / ratio, dtype=torch.float64).index_fill(0, torch.tensor(0), 1.0)
+        means = (random_basis(num_classes, num_classes) * sizes) @ random_basis(feature_dim, num_classes).T
+        means, anchor = (means - means.mean(0)).float(), random_basis(feature_dim, num_classes, torch.float32)
+        solution = nearest_etf(means, anchor, proximal_weight=proximal_weight)
+        basis = solution.basis.double()
+        torch.testing.assert_close(basis.T @ basis, torch.eye(num_classes, dtype=torch.float64), rtol=0, atol=2e-6)
+        torch.testing.assert_close(solution.weight.norm(dim=1), torch.ones(num_classes), rtol=0, atol=1e-6)
+        if proximal_weight > 0:
+            exact = nearest_etf(means.double(), anchor.double(), proximal_weight=proximal_weight).weight
+            torch.testing.assert_close(solution.weight.double(), exact, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("offset", [0.0, 1e2, 1e5])
+def test_rounding_errors_of_an_offset_count_as_no_direction(offset, dtype):
+    means = (offset + torch.randn(6, 9, dtype=torch.float64) + torch.randn(9, dtype=torch.float64)).to(dtype)
+    assert int(nearest_etf(means).rank) == 5
+    flat = (offset + torch.randn(6, 2, dtype=torch.float64) @ torch.randn(2, 9, dtype=torch.float64)).to(dtype)
+    assert int(nearest_etf(flat).rank) == 2
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
     means = centred_means(12, 5, torch.float32).to(dtype).requires_grad_()

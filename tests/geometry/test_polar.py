@@ -23,7 +23,7 @@ def matrix_with(values: torch.Tensor, num_columns: int = 90) -> torch.Tensor:
 
 def factors_of(matrix, dtype, floor=1e-15):
     completion = haar_basis(matrix.shape[1], matrix.shape[0], dtype=dtype).T
-    return polar_factors(matrix, completion, relative_floor=floor), completion
+    return polar_factors(matrix, completion, negligible=floor * float(matrix.norm())), completion
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -65,7 +65,7 @@ def test_completion_that_says_nothing_about_the_open_direction(num_columns, dtyp
     # The only open direction of the completion is already taken by the matrix.
     matrix = torch.tensor([[1.0, 1.0, 0.0], [-1.0, -1.0, 0.0]], dtype=torch.float64)[:, :num_columns]
     completion = torch.eye(2, num_columns, dtype=dtype)
-    factors = polar_factors(matrix, completion, relative_floor=1e-12)
+    factors = polar_factors(matrix, completion, negligible=1e-12)
     polar = factors.polar().double()
     torch.testing.assert_close(polar @ polar.T, torch.eye(2, dtype=torch.float64), rtol=0, atol=1e-6)
     gradient = polar_gradient(torch.ones_like(completion), factors, completion)
@@ -91,11 +91,11 @@ def test_gradient_against_finite_differences_with_several_open_directions(rank, 
     # Changes that keep the null space of X.
     matrix, change = left @ left.T @ matrix, left @ left.T @ change
     completion = haar_basis(num_columns, 6, dtype=torch.float64).T
-    factors = polar_factors(matrix, completion, relative_floor=1e-12)
+    factors = polar_factors(matrix, completion, negligible=1e-12)
     assert factors.rank == rank
 
     def loss(step):
-        return (grad_polar * polar_factors(matrix + step * change, completion, relative_floor=1e-12).polar()).sum()
+        return (grad_polar * polar_factors(matrix + step * change, completion, negligible=1e-12).polar()).sum()
 
     numerical = (loss(1e-6) - loss(-1e-6)) / 2e-6
     torch.testing.assert_close((polar_gradient(grad_polar, factors, completion) * change).sum(), numerical, rtol=1e-7, atol=1e-7)
@@ -107,7 +107,7 @@ def test_gradient_in_float32_with_many_open_directions():
     completion = haar_basis(500, 300, dtype=torch.float64).T
     single, double = (
         polar_gradient(
-            grad_polar.to(dtype), polar_factors(matrix, completion.to(dtype), relative_floor=1e-7), completion.to(dtype)
+            grad_polar.to(dtype), polar_factors(matrix, completion.to(dtype), negligible=1e-7), completion.to(dtype)
         ).double()
         for dtype in (torch.float32, torch.float64)
     )

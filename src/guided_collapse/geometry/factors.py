@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 # Down to this ratio of the smallest to the largest singular value, eigenvectors of XX' in float32 are so near to the exact ones
 # that a correction of first order is enough.
@@ -20,9 +21,9 @@ CORRECTABLE = 1e-3
 # Up to this ratio to the others a direction turns them by less than float32 can show.
 VANISHING = 1e-7
 
-# Below this ratio to the largest singular value the eigenvectors of XX' in float64 are too rough (their error is the
-# rounding unit over the ratio squared), and the remainder is decomposed again on its own.
-GRAM_RANGE = 5e-6
+# Below this ratio to the largest singular value the eigenvectors of XX' in float64 are too rough for a result in float32 (their
+# error is the rounding unit over the ratio squared), and the remainder is decomposed again on its own.
+GRAM_RANGE = 1e-4
 
 # Above this ratio the eigenvalues of XX' in float64 still tell which singular values are negligible: their error, some rounding
 # units of the largest one, is a hundredth of what they are there.
@@ -117,9 +118,7 @@ def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     if float(values.min()) <= negligible or not float(correction.abs().max()) <= CORRECTABLE:
         return None
     known_rotation -= known_rotation @ correction.mul_(values).div_(values[:, None] + values)
-    remainder = vanishing.T @ matrix
-    # Once more than elsewhere, because the frame itself is not corrected.
-    return _with_remainder(_beside(known, remainder), rotation, values, frame, negligible)
+    return _with_remainder(vanishing.T @ matrix, rotation, values, frame, negligible)
 
 
 def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> SingularFactors:
@@ -159,12 +158,15 @@ def _with_remainder(remainder: Tensor, rotation: Tensor, values: Tensor, frame: 
     num_known = len(values)
     if num_known == len(frame):
         return SingularFactors(rotation, values, frame)
-    small = factors_by_gram(_beside(frame[:num_known], remainder), negligible)
-    frame[num_known:] = small.frame
+    known = frame[:num_known]
+    small = factors_by_gram(_beside(known, remainder), negligible)
+    # Once more at the end: what the first time left of the known rows is a rounding error of the largest of the remaining directions,
+    # and can be large beside the smallest.
+    frame[num_known:] = functional.normalize(_beside(known, small.frame), dim=1)
     rotation[:, num_known:] = rotation[:, num_known:] @ small.rotation
     return SingularFactors(rotation, torch.cat([values, small.values]), frame)
 
 
-def _beside(known: Tensor, remainder: Tensor) -> Tensor:
-    """What of the remainder is orthogonal to the known rows of the frame, in place."""
-    return remainder.sub_(remainder.float() @ known.T @ known)
+def _beside(known: Tensor, rows: Tensor) -> Tensor:
+    """What of the rows is orthogonal to the known rows of the frame, in place."""
+    return rows.sub_(rows.float() @ known.T @ known)

@@ -65,16 +65,20 @@ def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Ten
         # X over 2 / (|means| sqrt(C-1)), with means of magnitude 1: the polar factor does not depend on the scale. In float64 also
         # for float32 means, because the projection must leave an exact null direction.
         matrix = means.to(torch.float64, copy=True).div_(_magnitude(means))
-        pull = proximal_weight * float(torch.linalg.vector_norm(matrix)) * math.sqrt(len(means) - 1) / 2
+        norm = float(torch.linalg.vector_norm(matrix))
+        pull = proximal_weight * norm * math.sqrt(len(means) - 1) / 2
         centre_classes(matrix, out=matrix).add_(proximal, alpha=pull)
         if not math.isfinite(float(torch.linalg.vector_norm(proximal))):
             raise ValueError("proximal_basis must be finite; got NaN or infinite entries. Pass the `basis` of an earlier solution.")
-        # Without a proximal term nothing stands against the rounding errors of the means themselves.
-        relative_floor = 8 * torch.finfo(torch.float64 if proximal_weight > 0 else means.dtype).eps
+        if proximal_weight > 0:
+            negligible = 8 * torch.finfo(torch.float64).eps * float(torch.linalg.vector_norm(matrix))
+        else:
+            # Nothing stands against the rounding errors of the means themselves, as they were before they were centred.
+            negligible = 8 * torch.finfo(means.dtype).eps * norm
         if _fits(means):
-            factors = polar_factors(matrix, proximal, relative_floor=relative_floor)
+            factors = polar_factors(matrix, proximal, negligible=negligible)
             return factors.polar(), *_contiguous(factors)
-        factors = polar_factors(centre_classes(matrix).T, centre_classes(proximal).T, relative_floor=relative_floor)
+        factors = polar_factors(centre_classes(matrix).T, centre_classes(proximal).T, negligible=negligible)
         return factors.polar().T.contiguous(), *_contiguous(factors)
 
 

@@ -29,7 +29,7 @@ class PolarFactors(SingularFactors):
     """h, (num_rows,); infinite where the completion says nothing, 0 for directions that are not open."""
 
 
-def polar_factors(matrix: Tensor, completion: Tensor, *, relative_floor: float) -> PolarFactors:
+def polar_factors(matrix: Tensor, completion: Tensor, *, negligible: float) -> PolarFactors:
     """The factors of the polar decomposition of `matrix`, in the dtype of `completion`, with undetermined directions completed.
 
     float64 results come from the SVD. float32 results come from eigenvectors of XX', which are faster and lose nothing that
@@ -38,12 +38,11 @@ def polar_factors(matrix: Tensor, completion: Tensor, *, relative_floor: float) 
     Args:
         matrix: X, (num_rows, num_columns) with num_rows <= num_columns, finite, in float64.
         completion: (num_rows, num_columns), float64 or float32, with orthonormal rows.
-        relative_floor: singular values up to this share of |X|_F are rounding errors of X and count as 0.
+        negligible: singular values up to this are rounding errors of X and count as 0.
 
     Returns:
         Factors whose `polar()` has orthonormal rows.
     """
-    negligible = relative_floor * float(torch.linalg.vector_norm(matrix))
     return _complete(_factors(matrix, negligible, completion.dtype), completion)
 
 
