@@ -2,9 +2,11 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
 from guided_collapse.heads.batch import LABEL_TYPES
@@ -139,6 +141,7 @@ BAD_BATCHES = {
     "labels too large": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, 5]), "num_classes - 1 = 4; got values from 0 to 5"),
     "labels negative": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, -1]), "got values from -1 to 1"),
     "labels not integers": (torch.ones(2, FEATURE_DIM), torch.tensor([0.0, 1.0]), "int8 to int64 or uint8; got torch.float32"),
+    "labels soft": (torch.ones(2, FEATURE_DIM), torch.full((2, 5), 0.2), r"one index for each sample.*soft.*argmax\(dim=1\)"),
     "labels boolean": (torch.ones(2, FEATURE_DIM), torch.tensor([True, False]), "or uint8; got torch.bool"),
     "labels one-hot": (torch.ones(2, FEATURE_DIM), torch.eye(2, 5).long(), r"\(num_samples,\) = \(2,\).*got \(2, 5\)"),
     "labels too few": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1]), r"= \(3,\).*got \(2,\)"),
@@ -200,3 +203,122 @@ def test_integer_labels_of_every_width(name):
     labels = torch.arange(10) % NUM_CLASSES
     logits = [build(name).head(features, labels.to(dtype)) for dtype in LABEL_TYPES]
     assert all(torch.equal(logits[0], other) for other in logits)
+
+
+@every_head
+def test_a_blank_sample_has_no_direction_and_gets_no_gradient(name):
+    # A blank image through layers with zero biases.
+    head = build(name).head
+    features = torch.randn(10, FEATURE_DIM)
+    features[3] = 0.0
+    leaf = features.requires_grad_()
+    labels = torch.arange(10) % NUM_CLASSES
+    nn.functional.cross_entropy(head(leaf, labels), labels).backward()
+    if head.temperature is not None:
+        assert torch.equal(leaf.grad[3], torch.zeros(FEATURE_DIM))
+    assert 0 < leaf.grad.norm() < 100
+    assert torch.isfinite(head.eval()(features)).all()
+
+
+@every_head
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_activation_checkpointing_around_a_head_is_refused(name, use_reentrant):
+    head = build(name).head
+    features, labels = torch.randn(10, FEATURE_DIM, requires_grad=True), torch.arange(10) % NUM_CLASSES
+    logits = checkpoint(head, features, labels, use_reentrant=use_reentrant)
+    before = copy.deepcopy(head.state_dict())
+    with pytest.raises(RuntimeError, match=r"activation checkpointing.*checkpoint the backbone alone"):
+        logits.sum().backward()
+    assert all(torch.equal(before[key], value) for key, value in head.state_dict().items())
+
+
+@every_head
+def test_the_backbone_may_be_checkpointed(name):
+    plain = build(name)
+    inputs, labels = next(batches(1))
+    nn.functional.cross_entropy(plain(inputs, labels), labels).backward()
+    twin = build(name)
+    logits = twin.head(checkpoint(twin.backbone, inputs, use_reentrant=False), labels)
+    nn.functional.cross_entropy(logits, labels).backward()
+    for expected, parameter in zip(plain.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad)
+
+
+@every_head
+def test_evaluation_training_and_one_backward_for_both(name):
+    # Semi-supervised: a loss on samples without labels in eval mode, beside the usual one.
+    (unlabelled, _), (inputs, labels) = batches(2)
+    model = build(name)
+    train(model, batches(3))
+    gradients = []
+    for together in (True, False):
+        twin = copy.deepcopy(model)
+        consistency = twin.eval()(unlabelled).square().mean()
+        if not together:
+            consistency.backward()
+        supervised = nn.functional.cross_entropy(twin.train()(inputs, labels), labels)
+        (consistency + supervised if together else supervised).backward()
+        gradients.append([parameter.grad for parameter in twin.parameters()])
+    for together, apart in zip(*gradients, strict=True):
+        torch.testing.assert_close(together, apart)
+
+
+@pytest.mark.parametrize("kind", [NearestETFHead, FixedETFHead, LinearHead])
+def test_features_on_a_sphere_need_two_dimensions(kind):
+    with pytest.raises(ValueError, match=r"at least 2 for features on a sphere.*feature_dim=1"):
+        kind(1, 2)
+
+
+def test_an_ordinary_linear_layer_may_have_one_dimension():
+    assert LinearHead(1, 2, normalise=False)(torch.ones(2, 1), torch.tensor([0, 1])).shape == (2, 2)
+
+
+@every_head
+def test_sizes_may_be_numpy_integers(name):
+    head = HEADS[name](np.int64(FEATURE_DIM), np.int32(NUM_CLASSES))
+    assert (type(head.feature_dim), type(head.num_classes)) == (int, int)
+    assert f"feature_dim={FEATURE_DIM}, num_classes={NUM_CLASSES}" in repr(head)
+    with pytest.raises(ValueError, match=r"num_classes must be a whole number; got 5\.0"):
+        HEADS[name](FEATURE_DIM, 5.0)
+
+
+@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed"])
+def test_a_head_made_on_the_meta_device_begins_with_reset_parameters(name):
+    with torch.device("meta"):
+        head = HEADS[name](FEATURE_DIM, NUM_CLASSES)
+    head.to_empty(device="cpu")
+    for buffer in head.buffers():
+        buffer.fill_(7)
+    head.reset_parameters()
+    expected = build(name).head.state_dict()
+    assert all(torch.equal(expected[key], value) for key, value in head.state_dict().items())
+
+
+def test_a_learned_head_made_on_the_meta_device_begins_with_reset_parameters():
+    with torch.device("meta"):
+        head = LinearHead(FEATURE_DIM, NUM_CLASSES, centre=True, learned_bias=True)
+    head.to_empty(device="cpu")
+    for tensor in head.state_dict().values():
+        tensor.fill_(7)
+    torch.manual_seed(5)
+    head.reset_parameters()
+    torch.manual_seed(5)
+    expected = LinearHead(FEATURE_DIM, NUM_CLASSES, centre=True, learned_bias=True).state_dict()
+    assert all(torch.equal(expected[key], value) for key, value in head.state_dict().items())
+
+
+def test_reset_parameters_draws_a_random_direction_anew():
+    head = FixedETFHead(FEATURE_DIM, NUM_CLASSES, direction="random", generator=torch.Generator().manual_seed(0))
+    first = head.weight.clone()
+    head.reset_parameters(torch.Generator().manual_seed(1))
+    assert not torch.allclose(head.weight, first)
+    head.reset_parameters(torch.Generator().manual_seed(0))
+    assert torch.equal(head.weight, first)
+
+
+@every_head
+def test_transforms_of_torch_func_are_refused_in_our_words(name):
+    head = build(name).head
+    labels = torch.arange(10) % NUM_CLASSES
+    with pytest.raises(NotImplementedError, match=r"torch\.func.*torch\.autograd\.grad"):
+        torch.func.grad(lambda features: head(features, labels).sum())(torch.randn(10, FEATURE_DIM))

@@ -1,4 +1,9 @@
+import copy
+
+import pytest
 import torch
+from torch.func import functional_call
+from torch.nn.utils import parametrizations
 
 from guided_collapse import FixedETFHead, LinearHead, simplex_etf
 from tests.heads.cases import batches, build, train
@@ -47,3 +52,38 @@ def test_fixed_head_is_the_frame_in_its_direction_and_never_moves():
     features = torch.randn(9, 6) + 2
     points = 5.0 * features / features.norm(dim=1, keepdim=True)
     torch.testing.assert_close(uncentred(features, torch.arange(9) % 3), points @ uncentred.weight.T)
+
+
+def loss_by_definition(weight, features, labels):
+    points = 5.0 * features / features.norm(dim=1, keepdim=True)
+    return torch.nn.functional.cross_entropy(points @ (weight / weight.norm(dim=1, keepdim=True)).T, labels)
+
+
+@pytest.mark.parametrize("parametrise", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_a_weight_that_is_computed_gets_its_true_gradient(parametrise):
+    head = LinearHead(6, 3).double()
+    with torch.no_grad():
+        head.learned_weight.mul_(3.0)
+    parametrise(head, "learned_weight")
+    features, labels = torch.randn(9, 6, dtype=torch.float64), torch.arange(9) % 3
+    head.eval()(features)
+    twin = copy.deepcopy(head)
+    torch.nn.functional.cross_entropy(head.train()(features, labels), labels).backward()
+    loss_by_definition(twin.train().learned_weight, features, labels).backward()
+    for expected, parameter in zip(twin.parameters(), head.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad)
+
+
+def test_fast_weights_are_left_alone_and_get_their_true_gradient():
+    head = LinearHead(6, 3).double()
+    features, labels = torch.randn(9, 6, dtype=torch.float64), torch.arange(9) % 3
+    slow = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    fast = slow - 0.1 * slow.square()
+    before = fast.detach().clone()
+    own = head.learned_weight.detach().clone()
+    loss = torch.nn.functional.cross_entropy(functional_call(head, {"learned_weight": fast}, (features, labels)), labels)
+    (gradient,) = torch.autograd.grad(loss, slow)
+    (expected,) = torch.autograd.grad(loss_by_definition(slow - 0.1 * slow.square(), features, labels), slow)
+    torch.testing.assert_close(gradient, expected)
+    assert torch.equal(fast, before)
+    assert torch.equal(head.learned_weight, own)

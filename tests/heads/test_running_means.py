@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from guided_collapse import RunningClassMeans
+from guided_collapse.heads.batch import LABEL_TYPES
 from guided_collapse.heads.running_means import RunningMean
 
 
@@ -95,6 +96,37 @@ def test_gradient_reaches_the_batch_scaled_by_its_share():
 
     assert torch.autograd.gradcheck(updated, (features,))
     assert not means.running.requires_grad
+
+
+def test_float64_means_are_right_to_float64():
+    means, running = RunningClassMeans(4, 3).double(), torch.zeros(3, 4, dtype=torch.float64)
+    for step in range(1, 40):
+        features = torch.randn(9, 4, dtype=torch.float64)
+        batch = torch.stack([features[label::3].mean(0) for label in range(3)]) - features.mean(0)
+        running = 2 / (step + 1) * batch / batch.norm() + (1 - 2 / (step + 1)) * running
+        means.update(features, torch.arange(9) % 3)
+    torch.testing.assert_close(means.running, running, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", LABEL_TYPES)
+def test_labels_of_every_integer_type(dtype):
+    means, expected = RunningClassMeans(4, 3), RunningClassMeans(4, 3)
+    features = torch.randn(9, 4)
+    expected.update(features, torch.arange(9) % 3)
+    means.update(features, (torch.arange(9) % 3).to(dtype))
+    assert torch.equal(means.running, expected.running)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e12, 1e17])
+def test_a_class_without_a_mean_of_its_own_yet_stays_there_whatever_the_size_of_the_features(size):
+    means = RunningClassMeans(4, 3)
+    means.update(torch.randn(5, 4), torch.zeros(5, dtype=torch.int64))
+    updated = means.update(size * torch.randn(6, 4), torch.tensor([1, 1, 1, 2, 2, 2])).centred_class_means
+    assert torch.equal(updated[0], torch.zeros(4))
+    assert torch.isfinite(means.running).all()
+    later = means.update(size * torch.randn(6, 4), torch.tensor([0, 0, 0, 2, 2, 2])).centred_class_means
+    assert torch.isfinite(later).all()
+    assert later[1].norm() > 0.1
 
 
 def test_global_mean_moves_like_batch_norm():

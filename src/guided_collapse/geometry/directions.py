@@ -54,10 +54,12 @@ def haar_basis(
     Returns:
         (num_rows, num_columns), orthonormal columns.
     """
-    gaussian = torch.randn(num_rows, num_columns, generator=generator, dtype=dtype)
+    dtype = dtype or torch.get_default_dtype()
+    # There is no QR in half precision.
+    gaussian = torch.randn(num_rows, num_columns, generator=generator, dtype=torch.promote_types(dtype, torch.float32))
     columns, triangle = torch.linalg.qr(gaussian)
     diagonal = triangle.diagonal()
-    return columns * torch.where(diagonal < 0, -torch.ones_like(diagonal), torch.ones_like(diagonal))
+    return (columns * torch.where(diagonal < 0, -torch.ones_like(diagonal), torch.ones_like(diagonal))).to(dtype)
 
 
 def helmert_basis(num_classes: int, *, dtype: torch.dtype | None = None) -> Tensor:

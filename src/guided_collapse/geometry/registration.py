@@ -28,7 +28,16 @@ class Operation(Generic[Arguments, Result]):
         self._call = getattr(torch.ops.guided_collapse, name).default
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """The result, with gradient if one was registered."""
+        """The result, with gradient if one was registered.
+
+        Raises:
+            NotImplementedError: under a transform of torch.func, for which torch gives such operations no rule.
+        """
+        if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+            raise NotImplementedError(
+                "heads and the nearest simplex ETF take no transform of torch.func (grad, vmap, jacrev, ...); got one. "
+                "Use torch.autograd.grad or backward()."
+            )
         result: Result = self._call(*args, **kwargs)
         return result
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,7 +57,7 @@ def frame_scale(num_classes: int) -> float:
 
 def check_num_classes(num_classes: int) -> None:
     """Refuses fewer than two classes."""
-    if not isinstance(num_classes, int):
+    if not _is_whole(num_classes):
         raise ValueError(f"num_classes must be a whole number; got {num_classes!r}.")
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2, one class has nothing to be told from; got num_classes={num_classes}.")
@@ -64,7 +65,7 @@ def check_num_classes(num_classes: int) -> None:
 
 def check_feature_dim(feature_dim: int) -> None:
     """Refuses features without a dimension."""
-    if not isinstance(feature_dim, int) or feature_dim < 1:
+    if not _is_whole(feature_dim) or feature_dim < 1:
         raise ValueError(f"feature_dim must be a whole number, at least 1; got {feature_dim!r}.")
 
 
@@ -77,3 +78,7 @@ def check_frame_exists(feature_dim: int, num_classes: int) -> None:
             "feature_dim must be at least num_classes - 1 for a simplex ETF to exist; "
             f"got feature_dim={feature_dim}, num_classes={num_classes}. Widen the last layer or add a projection."
         )
+
+
+def _is_whole(size: object) -> bool:
+    return isinstance(size, int | np.integer) and not isinstance(size, bool)

@@ -34,6 +34,11 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
         return
     if labels is None:
         raise ValueError("labels are required in training mode; got None. Pass head(features, labels), or call head.eval() first.")
+    if labels.is_floating_point() and labels.ndim == 2:
+        raise ValueError(
+            "labels must be class indices, one index for each sample; got soft or one-hot labels of shape "
+            f"{tuple(labels.shape)}. Use labels.argmax(dim=1), and the soft labels for the loss alone."
+        )
     if labels.dtype not in LABEL_TYPES:
         raise ValueError(f"labels must be class indices, int8 to int64 or uint8; got {labels.dtype}. Use labels.long().")
     if labels.shape != features.shape[:1]:
@@ -67,7 +72,8 @@ def _checked_values(features: Tensor, labels: Tensor, num_classes: int) -> Tenso
             f"features must be finite; got {bad} NaN or infinite entries of {features.numel()} in a batch of {features.shape[0]}. "
             "Look for a diverging loss, or a division by zero in the backbone."
         )
-    limit = math.sqrt(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max / features.shape[1])
+    # The squares of the class means, once centred, are summed over all classes.
+    limit = math.sqrt(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max / features.shape[1] / num_classes) / 2
     if largest > limit:
         raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
     if labels.numel() > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:

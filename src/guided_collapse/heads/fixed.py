@@ -6,7 +6,7 @@ from torch import Tensor
 from guided_collapse.geometry.directions import Direction, frame_basis
 from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.heads.head import Head
-from guided_collapse.heads.precision import SinglePrecisionState
+from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
 
 
 class FixedETFHead(SinglePrecisionState, Head):
@@ -34,8 +34,17 @@ class FixedETFHead(SinglePrecisionState, Head):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(feature_dim, num_classes, temperature=temperature, centre=centre)
-        basis = frame_basis(feature_dim, num_classes, direction=direction, generator=generator)
-        self.register_buffer("weight", frame_weight(basis).contiguous())
+        self.direction: Direction = direction
+        self.register_buffer("weight", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Sets the frame in its direction, a random one drawn anew, and forgets all batches."""
+        super().reset_parameters()
+        basis = frame_basis(
+            self.feature_dim, self.num_classes, direction=self.direction, generator=generator, dtype=self.weight.dtype
+        )
+        self.weight.copy_(frame_weight(basis))
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
         return self._centred(points) @ self.weight.to(points.dtype).T

@@ -10,6 +10,7 @@ from torch.nn import functional
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values
 from guided_collapse.heads.running_means import RunningMean
+from guided_collapse.heads.snapshot import snapshot
 
 SMALLEST_NORM = 1e-12
 
@@ -21,9 +22,9 @@ class Head(nn.Module, ABC):
     running mean in evaluation, so the logits of a sample never depend on the others in its batch. Everything is computed in
     float32 or wider, whatever autocast says, and state stays in float32 when a model is turned to half precision.
 
-    Every forward pass in training mode takes in its batch, as with BatchNorm. So keep the head outside activation checkpointing,
-    which would run it twice, and give it batches of several classes: a batch of one class or one sample, once centred, is zero
-    and teaches nothing.
+    Every forward pass in training mode takes in its batch, as with BatchNorm. So the head refuses activation checkpointing, which
+    would run it twice. Give it batches of several classes: a batch of one class or one sample, once centred, is zero and teaches
+    nothing. Features that are all zero have no direction: they stay zero, and get no gradient.
     """
 
     temperature: float | None
@@ -35,8 +36,12 @@ class Head(nn.Module, ABC):
         check_feature_dim(feature_dim)
         if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
             raise ValueError(f"temperature must be a positive, finite number; got {temperature}.")
-        self.feature_dim = feature_dim
-        self.num_classes = num_classes
+        if temperature is not None and feature_dim < 2:
+            raise ValueError(
+                "feature_dim must be at least 2 for features on a sphere: in one dimension it is two points, with nothing to learn "
+                f"between them; got feature_dim={feature_dim}. Widen the last layer, or use LinearHead(normalise=False)."
+            )
+        self.feature_dim, self.num_classes = int(feature_dim), int(num_classes)
         self.temperature = temperature
         self.centring = RunningMean(feature_dim) if centre else None
 
@@ -56,7 +61,17 @@ class Head(nn.Module, ABC):
     def _centring_bias(self) -> Tensor:
         if self.running_mean is None:
             return self.weight.new_zeros(self.num_classes)
-        return -(self.weight @ self.running_mean.value.to(self.weight.dtype))
+        # A copy, because the weight may have a gradient, and training writes to the running mean.
+        return -(self.weight @ snapshot(self.running_mean.value).to(self.weight.dtype))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Begins anew, in place: what a head that was made on the meta device needs after `to_empty`.
+
+        Args:
+            generator: source of what is random; None takes torch's global generator.
+        """
+        if self.running_mean is not None:
+            self.running_mean.reset_parameters()
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         """The logits of a batch.
@@ -70,14 +85,19 @@ class Head(nn.Module, ABC):
 
         Raises:
             ValueError: for a batch that does not fit; the state is then as it was.
+            RuntimeError: inside activation checkpointing.
         """
         check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training)
+        if self.training:
+            _refuse_a_second_run()
         features = checked_values(features, labels if self.training else None, self.num_classes)
         with torch.autocast(features.device.type, enabled=False):
             points = self.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
             if self.training and labels is not None:
                 return self._training_logits(points, labels.to(torch.int64))
-            return functional.linear(points, self.weight.to(points.dtype), self.bias.to(points.dtype))
+            # With gradient a copy of the weight: training may write to it before the backward pass.
+            weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
+            return functional.linear(points, weight.to(points.dtype), self.bias.to(points.dtype))
 
     @abstractmethod
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
@@ -88,8 +108,9 @@ class Head(nn.Module, ABC):
         if self.temperature is None:
             return features
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        scales = torch.where(norms > SMALLEST_NORM, self.temperature / norms.clamp(min=SMALLEST_NORM), 0.0)
         # One product: normalising and then scaling would take more temporaries, above all in the backward pass.
-        return features * (self.temperature / norms.clamp(min=SMALLEST_NORM))
+        return features * scales
 
     def _centred(self, points: Tensor) -> Tensor:
         if self.running_mean is None:
@@ -117,3 +138,12 @@ class Head(nn.Module, ABC):
     def extra_repr(self) -> str:
         """What `print(head)` says beside the submodules."""
         return f"feature_dim={self.feature_dim}, num_classes={self.num_classes}, temperature={self.temperature}"
+
+
+def _refuse_a_second_run() -> None:
+    """Refuses a forward pass inside a backward pass: activation checkpointing runs the first one again."""
+    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "a head takes in every batch once, so it must stay outside activation checkpointing; got a forward pass inside a "
+            "backward pass. Use head(checkpoint(backbone, inputs), labels): checkpoint the backbone alone."
+        )

@@ -13,7 +13,8 @@ class LinearHead(Head):
 
     With `normalise` it is the paper's standard head: features have norm `temperature` and the rows of the weight norm 1. The rows
     are brought back to norm 1 at every forward pass in training mode and the gradient is the tangent one, so plain gradient descent
-    on the weight is Riemannian gradient descent on a product of spheres. Without it, it is an ordinary linear layer on the features
+    on the weight is Riemannian gradient descent on a product of spheres. (A weight that is computed, as by `weight_norm` or under
+    `functional_call`, is normalised where it is used and left as it is.) Without it, it is an ordinary linear layer on the features
     as they are.
 
     Args:
@@ -39,16 +40,23 @@ class LinearHead(Head):
     ) -> None:
         super().__init__(feature_dim, num_classes, temperature=temperature if normalise else None, centre=centre)
         self.normalise = normalise
-        bound = feature_dim**-0.5
-        self.learned_weight = nn.Parameter(
-            nn.init.uniform_(torch.empty(num_classes, feature_dim), -bound, bound, generator=generator)
-        )
-        self.learned_bias = nn.Parameter(torch.zeros(num_classes)) if learned_bias else None
+        self.learned_weight = nn.Parameter(torch.empty(num_classes, feature_dim))
+        self.learned_bias = nn.Parameter(torch.empty(num_classes)) if learned_bias else None
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draws the weight anew, sets a bias to zero, and forgets all batches."""
+        super().reset_parameters()
+        bound = self.feature_dim**-0.5
+        nn.init.uniform_(self.learned_weight, -bound, bound, generator=generator)
+        if self.learned_bias is not None:
+            nn.init.zeros_(self.learned_bias)
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """W, (num_classes, feature_dim), with rows of norm 1 if the head normalises."""
-        return functional.normalize(self.learned_weight, dim=1) if self.normalise else self.learned_weight
+        # A copy, because training writes to the parameter, perhaps before the backward pass.
+        return functional.normalize(snapshot(self.learned_weight), dim=1) if self.normalise else self.learned_weight
 
     @property
     def bias(self) -> Tensor:
@@ -59,8 +67,9 @@ class LinearHead(Head):
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
         weight: Tensor = self.learned_weight
         if self.normalise:
-            with torch.no_grad():
-                weight.copy_(functional.normalize(weight, dim=1))
+            if isinstance(weight, nn.Parameter):
+                with torch.no_grad():
+                    weight.copy_(functional.normalize(weight, dim=1))
             # The copy lets several forward passes share one backward pass: the next one writes to the parameter again.
             weight = functional.normalize(snapshot(weight), dim=1)
         bias = None if self.learned_bias is None else self.learned_bias.to(points.dtype)

@@ -8,7 +8,7 @@ from guided_collapse.geometry.nearest import check_proximal_weight, nearest_etf
 from guided_collapse.geometry.operations import proximal_point
 from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.heads.head import Head
-from guided_collapse.heads.precision import SinglePrecisionState
+from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
 from guided_collapse.heads.running_means import RunningClassMeans, RunningMean
 from guided_collapse.heads.snapshot import snapshot
 
@@ -55,11 +55,21 @@ class NearestETFHead(SinglePrecisionState, Head):
         self.proximal_weight = proximal_weight
         self.implicit_gradient = implicit_gradient
         self.lagged = lagged
-        basis = frame_basis(feature_dim, num_classes, direction=direction, generator=generator)
+        self.direction: Direction = direction
         # One class after the other in memory, as the solve wants it.
-        self.register_buffer("basis", basis.T.contiguous().T)
-        self.register_buffer("weight", frame_weight(basis).contiguous())
+        self.register_buffer("basis", torch.empty(num_classes, feature_dim, dtype=state_dtype()).T)
+        self.register_buffer("weight", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
         self.class_means = RunningClassMeans(feature_dim, num_classes)
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Sets the frame to its initial direction, a random one drawn anew, and forgets all batches."""
+        self.class_means.reset_parameters()
+        basis = frame_basis(
+            self.feature_dim, self.num_classes, direction=self.direction, generator=generator, dtype=self.basis.dtype
+        )
+        self.basis.copy_(basis)
+        self.weight.copy_(frame_weight(basis))
 
     @property
     def running_mean(self) -> RunningMean:

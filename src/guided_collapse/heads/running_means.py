@@ -8,7 +8,7 @@ from torch import Tensor
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.heads.batch import check_shapes, checked_values, class_totals
-from guided_collapse.heads.precision import SinglePrecisionState
+from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
 from guided_collapse.heads.snapshot import snapshot
 
 GLOBAL_MEAN_MOMENTUM = 0.1
@@ -32,12 +32,19 @@ class RunningMean(SinglePrecisionState):
 
     def __init__(self, feature_dim: int) -> None:
         super().__init__()
-        self.register_buffer("value", torch.zeros(feature_dim))
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("value", torch.empty(feature_dim, dtype=state_dtype()))
+        self.register_buffer("steps", torch.empty((), dtype=torch.int64))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Forgets all batches."""
+        self.value.zero_()
+        self.steps.zero_()
 
     @torch.no_grad()
     def update(self, batch_mean: Tensor) -> None:
         """Takes in the mean of one more batch, (feature_dim,)."""
+        batch_mean = batch_mean.to(torch.promote_types(batch_mean.dtype, self.value.dtype))
         moved = torch.lerp(self.value.to(batch_mean.dtype), batch_mean, GLOBAL_MEAN_MOMENTUM)
         self.value.copy_(torch.where(self.steps == 0, batch_mean, moved))
         self.steps.add_(1)
@@ -59,11 +66,17 @@ class RunningClassMeans(SinglePrecisionState):
         super().__init__()
         check_num_classes(num_classes)
         check_feature_dim(feature_dim)
-        self.feature_dim = feature_dim
-        self.num_classes = num_classes
-        self.register_buffer("running", torch.zeros(num_classes, feature_dim))
-        self.register_buffer("seen", torch.zeros(num_classes, dtype=torch.bool))
+        self.feature_dim, self.num_classes = int(feature_dim), int(num_classes)
+        self.register_buffer("running", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
+        self.register_buffer("seen", torch.empty(num_classes, dtype=torch.bool))
         self.global_mean = RunningMean(feature_dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Forgets all batches."""
+        self.running.zero_()
+        self.seen.zero_()
+        self.global_mean.reset_parameters()
 
     @property
     def steps(self) -> Tensor:
@@ -81,33 +94,35 @@ class RunningClassMeans(SinglePrecisionState):
             ValueError: for a batch that does not fit; the state is then as it was.
         """
         check_shapes(features, labels, feature_dim=self.feature_dim, training=True)
-        return self.update_checked(checked_values(features, labels, self.num_classes), labels)
+        features = checked_values(features, labels, self.num_classes)
+        return self.update_checked(features.to(torch.promote_types(features.dtype, torch.float32)), labels.to(torch.int64))
 
     def update_checked(self, features: Tensor, labels: Tensor) -> BatchMeans:
-        """`update` for features and labels that were checked already."""
+        """`update` for features in float32 or wider and labels in int64 that were checked already."""
         sums, counts = class_totals(features, labels, self.num_classes)
         present = counts > 0
         class_means = sums / counts.clamp(min=1)[:, None]
         global_mean = sums.sum(dim=0) / counts.sum()
         centred = torch.where(present[:, None], class_means - global_mean, 0.0)
-        centred = _without_rounding_errors(centred, class_means.detach(), features.dtype).to(features.dtype)
+        dtype = torch.promote_types(features.dtype, self.running.dtype)
+        centred = _without_rounding_errors(centred, class_means.detach(), features.dtype).to(dtype)
 
-        running, seen, step = snapshot(self.running).to(features.dtype), snapshot(self.seen), snapshot(self.steps) + 1
-        scale = _root_mean_square(centred.detach(), present) / _root_mean_square(running, seen).clamp(min=1e-30)
+        running, seen, step = snapshot(self.running).to(dtype), snapshot(self.seen), snapshot(self.steps) + 1
+        size, known_size = _root_mean_square(centred.detach(), present), _root_mean_square(running, seen)
+        in_scale = running / torch.where(known_size > 0, known_size, 1.0) * size
         absent_but_known = seen & ~present
-        batch = unit_frobenius_norm(torch.where(absent_but_known[:, None], scale * running, centred))
+        batch = unit_frobenius_norm(torch.where(absent_but_known[:, None], in_scale, centred))
 
-        share = (2.0 / (step + 1)).to(features.dtype).clamp(min=SMALLEST_STEP_SHARE)
+        share = (2.0 / (step + 1).to(dtype)).clamp(min=SMALLEST_STEP_SHARE)
         newly_seen = present & ~seen & (step > 1)
         previous = torch.where(newly_seen[:, None], batch.detach(), running)
         updated = share * batch + (1 - share) * previous
 
-        result = BatchMeans(updated, global_mean.to(features.dtype))
         with torch.no_grad():
             self.running.copy_(updated)
             self.seen.logical_or_(present)
-            self.global_mean.update(result.global_mean)
-        return result
+            self.global_mean.update(global_mean.to(dtype))
+        return BatchMeans(updated.to(features.dtype), global_mean.to(features.dtype))
 
 
 def _root_mean_square(rows: Tensor, chosen: Tensor) -> Tensor:
