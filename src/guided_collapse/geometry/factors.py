@@ -160,8 +160,8 @@ def _with_remainder(remainder: Tensor, rotation: Tensor, values: Tensor, frame: 
         return SingularFactors(rotation, values, frame)
     known = frame[:num_known]
     small = factors_by_gram(_beside(known, remainder), negligible)
-    # Once more at the end: what the first time left of the known rows is a rounding error of the largest of the remaining directions,
-    # and can be large beside the smallest.
+    # Once more at the end: what the first time left of the known rows is a rounding error of the largest direction of the rest, and
+    # can be large beside its smallest.
     frame[num_known:] = functional.normalize(_beside(known, small.frame), dim=1)
     rotation[:, num_known:] = rotation[:, num_known:] @ small.rotation
     return SingularFactors(rotation, torch.cat([values, small.values]), frame)
