@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 # Tests start many processes: compiled files spare each of them seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test documentation results check clean
+.PHONY: demo test documentation results check clean help
 .DEFAULT_GOAL := test
 
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
@@ -33,5 +33,8 @@ documentation: $(VENV)/installed ## every code block of docs/, with the packages
 results: $(VENV)/installed ## the report and the tables of measurements, from results/records
 	$(VENV)/bin/python -m results.build
 
-clean:
+help: ## what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
+
+clean: ## removes the environment and what tools keep
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
