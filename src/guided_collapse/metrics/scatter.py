@@ -1,5 +1,6 @@
 """Sums of outer products, at half the work of a matrix product."""
 
+import torch
 from torch import Tensor
 
 COLUMN_BLOCKS = 4
@@ -28,3 +29,23 @@ def symmetrised(scatter: Tensor) -> Tensor:
     """The symmetric matrix whose upper triangle is given: (feature_dim, feature_dim)."""
     upper = scatter.triu(1)
     return upper + upper.T + scatter.diagonal().diag()
+
+
+def reciprocal_scales(squares: Tensor) -> Tensor:
+    """1/sqrt(squares), and 1 where they are not positive: what dimensions are multiplied with to be of the same scale."""
+    return torch.where(squares > 0, squares, 1).rsqrt()
+
+
+def nearly_singular(scatter: Tensor, tolerance: float) -> bool:
+    """Whether some direction has less than `tolerance` of the scatter that it had if dimensions were independent.
+
+    Dimensions without any scatter do not count.
+
+    Args:
+        scatter: (feature_dim, feature_dim), float64.
+        tolerance: at most 1.
+    """
+    scales = reciprocal_scales(scatter.diagonal())
+    correlations = scatter * scales * scales[:, None]
+    correlations.diagonal().copy_(torch.ones_like(scales).sub_(tolerance))
+    return bool(torch.linalg.cholesky_ex(correlations).info)
