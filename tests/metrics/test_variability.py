@@ -80,6 +80,10 @@ def dependent_dimensions(means, noise, generator):
     return (means + noise)[:, :kept] @ generator.integers(-2, 3, (kept, means.shape[1]))
 
 
+def constant_in_some_dimensions(means, noise, generator):
+    return np.where(generator.random(means.shape[1]) < 0.6, means + noise, 0.1)
+
+
 def in_units_of_their_own(means, noise, generator):
     return (means + noise) * 2.0 ** generator.integers(-10, 11, means.shape[1])
 
@@ -95,6 +99,7 @@ def nearly_collapsed(means, noise, generator):
         behind_a_relu,
         constant_within_classes_in_some_dimensions,
         dependent_dimensions,
+        constant_in_some_dimensions,
         in_units_of_their_own,
         nearly_collapsed,
     ],

@@ -38,7 +38,7 @@ def measure_collapse(
 
     The features are to be those that the weight is multiplied with, of clean data, from a model in eval mode. Classes without
     samples have no mean and are left out of all that involves class means; the result names them. Numbers are right to about 1e-6
-    for float32 features (VCI to 1e-5) and 1e-9 for float64 ones.
+    for float32 features (VCI to 1e-4) and 1e-9 for float64 ones.
 
     Args:
         features: (num_samples, feature_dim).

@@ -31,11 +31,6 @@ def symmetrised(scatter: Tensor) -> Tensor:
     return upper + upper.T + scatter.diagonal().diag()
 
 
-def reciprocal_scales(squares: Tensor) -> Tensor:
-    """1/sqrt(squares), and 1 where they are not positive: what dimensions are multiplied with to be of the same scale."""
-    return torch.where(squares > 0, squares, 1).rsqrt()
-
-
 def nearly_singular(scatter: Tensor, tolerance: float) -> bool:
     """Whether some direction has less than `tolerance` of the scatter that it had if dimensions were independent.
 
@@ -45,7 +40,7 @@ def nearly_singular(scatter: Tensor, tolerance: float) -> bool:
         scatter: (feature_dim, feature_dim), float64.
         tolerance: at most 1.
     """
-    scales = reciprocal_scales(scatter.diagonal())
-    correlations = scatter * scales * scales[:, None]
-    correlations.diagonal().copy_(torch.ones_like(scales).sub_(tolerance))
+    units = torch.where(scatter.diagonal() > 0, scatter.diagonal().rsqrt(), 0)
+    correlations = scatter * units * units[:, None]
+    correlations.diagonal().fill_(1 - tolerance)
     return bool(torch.linalg.cholesky_ex(correlations).info)

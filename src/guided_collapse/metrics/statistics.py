@@ -17,7 +17,7 @@ GlobalMean = Literal["samples", "classes"]
 CHUNK_ENTRIES = 2**20
 """How many entries are worked on at a time: 4 MB in float32, so that they stay near the processor."""
 UNCERTAIN_SCATTER = 1000 * torch.finfo(torch.float32).eps
-"""A direction with less scatter than this has errors beyond 1e-5 of its own in a sum of float32 products."""
+"""A direction with less scatter than this, relative to its dimensions, can be wrong in every digit in a sum of float32 products."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.metrics.scatter import reciprocal_scales
 from guided_collapse.metrics.statistics import ClassStatistics
 
 EPSILON = torch.finfo(torch.float64).eps
 DISTANCE_FLOOR = 1e-6
 EIGENVALUE_FLOOR = 1e-6
+CONSTANT = 64 * EPSILON
 CLOSE_PAIRS_AT_ONCE = 4096
 
 
@@ -22,6 +22,8 @@ class BetweenClasses(NamedTuple):
     """V, (feature_dim, rank), orthonormal columns."""
     values: Tensor
     """The positive singular values of the centred class means, (rank,), largest first."""
+    spread: Tensor
+    """V diag(values), (feature_dim, rank), where each dimension has as many correct digits as it has in the class means."""
 
 
 def between_classes(centred_class_means: Tensor, gram: Tensor, magnitude: Tensor) -> BetweenClasses:
@@ -43,11 +45,11 @@ def between_classes(centred_class_means: Tensor, gram: Tensor, magnitude: Tensor
     squares, vectors = torch.linalg.eigh(gram)
     squares, vectors = squares.flip(0)[:most], vectors.flip(1)[:, :most]
     if bool(squares[-1] > EIGENVALUE_FLOOR * squares[0]) and bool(squares[-1].clamp(min=0).sqrt() > floor):
-        values = squares.sqrt()
-        return BetweenClasses(centred_class_means.T @ (vectors / values), values)
-    _, values, directions = torch.linalg.svd(centred_class_means, full_matrices=False)
+        values, spread = squares.sqrt(), centred_class_means.T @ vectors
+        return BetweenClasses(spread / values, values, spread)
+    vectors, values, directions = torch.linalg.svd(centred_class_means, full_matrices=False)
     rank = int((values[:most] > floor).sum())
-    return BetweenClasses(directions[:rank].T, values[:rank])
+    return BetweenClasses(directions[:rank].T, values[:rank], centred_class_means.T @ vectors[:, :rank])
 
 
 def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -> float:
@@ -75,9 +77,12 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     within = statistics.scatter / statistics.num_samples
     if rank == 0 or not bool(within.any()):
         return (most - rank) / most
-    spread = between.directions * (between.values / math.sqrt(num_classes))
-    # No change of units of a dimension changes the index. In units of their own S_T, small ones do not drown in large ones.
-    units = reciprocal_scales(within.diagonal() + spread.square().sum(dim=1))
+    spread = between.spread / math.sqrt(num_classes)
+    # The units of a dimension do not change the index. With those that make S_T 1, small dimensions do not drown in large ones;
+    # one that is constant but for rounding errors is none.
+    squares = (within.diagonal() + spread.square().sum(dim=1)).abs()
+    floor = (CONSTANT * statistics.class_means.abs().amax(dim=0)).square()
+    units = torch.where(squares > floor, squares.rsqrt(), 0)
     spread *= units[:, None]
     within *= units * units[:, None]
     reflectors, lengths = torch.geqrf(spread)
