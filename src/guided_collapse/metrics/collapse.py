@@ -8,6 +8,7 @@ from torch import Tensor
 from guided_collapse.metrics.checks import check_classifier, check_matching, check_samples
 from guided_collapse.metrics.frames import angle_deviation, nearest_frame_distance, norm_variation, simplex_deviation
 from guided_collapse.metrics.omissions import frame_exists, left_out, notes
+from guided_collapse.metrics.precision import norm_of_any_size
 from guided_collapse.metrics.result import CollapseResult
 from guided_collapse.metrics.samples import SampleCounts, count_samples
 from guided_collapse.metrics.setting import Setting
@@ -107,7 +108,7 @@ def collapse_result(
         nc2_means=simplex_deviation(gram),
         nc3=None if known_weight is None else simplex_deviation(known_weight @ means.T),
         nc4=seen.disagreement,
-        bias_collapse=None if setting.centre_logits is None else float(torch.linalg.vector_norm(setting.centre_logits)),
+        bias_collapse=None if setting.centre_logits is None else float(norm_of_any_size(setting.centre_logits)),
         weight_equinorm=None if weight is None else norm_variation(weight),
         mean_equinorm=mean_equinorm,
         equinorm=None if known_weight is None else abs(norm_variation(known_weight) - mean_equinorm),
