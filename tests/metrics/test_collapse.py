@@ -1,5 +1,6 @@
 """The whole measurement against the slow formulas, exact answers at collapse, and refusals."""
 
+import dataclasses
 import math
 import re
 
@@ -11,7 +12,8 @@ import torch
 from guided_collapse.geometry.simplex import simplex_etf
 from guided_collapse.metrics.collapse import measure_collapse
 from tests.metrics import oracle
-from tests.metrics.cases import SIZES, case
+from tests.metrics.cases import SIZES, Case, case
+from tests.metrics.test_streaming import RANKS, agree, feed, filled
 
 
 @pytest.mark.parametrize("centre_weight", [False, True])
@@ -197,8 +199,49 @@ def test_a_bias_left_out_is_a_bias_of_zero():
     assert zero.bias_collapse == none.bias_collapse
 
 
+@pytest.mark.parametrize("weight_scale", [1e-100, 1.0, 1e100])
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
+def test_features_and_weights_of_any_scale_give_the_same_numbers(scale, weight_scale):
+    data = case("imbalanced")
+    if scale * weight_scale > 1e100:
+        data = data._replace(bias=torch.zeros(6, dtype=torch.float64))
+    scaled = data._replace(
+        features=data.features * scale, weight=data.weight * weight_scale, bias=data.bias * (scale * weight_scale)
+    )
+    usual = measure_collapse(*data)
+    usual = dataclasses.replace(usual, bias_collapse=usual.bias_collapse * scale * weight_scale)
+    agree(measure_collapse(*scaled), usual)
+    second = filled(scaled, [50]).second_pass(scaled.weight, scaled.bias)
+    feed(second, scaled, [50])
+    agree(second.compute(), usual, left_out=RANKS)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.uint8], ids=str)
+def test_labels_of_any_integer_type_and_features_of_any_layout(dtype):
+    num_classes = min(torch.iinfo(dtype).max, 250)
+    labels = torch.arange(3 * num_classes) % num_classes
+    weight = torch.randn(num_classes, 10, dtype=torch.float64)
+    data = Case(weight[labels] + torch.randn(len(labels), 10), labels, weight, torch.randn(num_classes, dtype=torch.float64))
+    usual = measure_collapse(*data)
+    labels = labels.to(dtype)
+    features = torch.stack([data.features, data.features], dim=2)[:, :, 0].requires_grad_()
+    assert not features.is_contiguous()
+    weight.requires_grad_()
+    agree(
+        measure_collapse(features, labels, weight, data.bias, test_features=features, test_labels=labels),
+        measure_collapse(*data, test_features=data.features, test_labels=data.labels),
+    )
+    changed = data._replace(features=features, labels=labels, weight=weight)
+    for keep in (False, True):
+        metrics = filled(changed, [7, 0, 100], keep_features=keep)
+        second = metrics.second_pass(weight, data.bias)
+        feed(second, changed, [7, 0, 100])
+        agree(second.compute(), usual, left_out=() if keep else RANKS)
+
+
 def refusals():
     data = case("balanced")
+    one_hot = torch.nn.functional.one_hot(data.labels).double()
     broken = data.features.clone()
     broken[3, 2], broken[5, 1] = math.nan, math.inf
     one = torch.zeros_like(data.labels)
@@ -215,6 +258,18 @@ def refusals():
     yield "one class, uncounted", (data.features, one), {}, "num_classes must be at least 2"
     yield "no samples", (data.features[:0], data.labels[:0]), {"num_classes": 3}, "samples of 0 of 3 classes"
     yield "float labels", (data.features, data.labels.float()), {}, "Use labels.long()"
+    yield "soft labels", (data.features, one_hot), {}, "Soft labels are not supported: use labels.argmax(dim=1)"
+    yield (
+        "one-hot labels",
+        (data.features, one_hot.long()),
+        {},
+        "got (72, 6). One-hot labels become indices by labels.argmax(dim=1)",
+    )
+    yield "huge labels", (data.features, data.labels * 10**9), {}, "got up to 5000000000 for 72 samples. Number the classes from 0"
+    yield "too large", (data.features * 1e145, data.labels), {}, "features must not exceed 1e+140"
+    yield "too small", (data.features * 1e-145, data.labels), {}, "features must not all be below 1e-140"
+    yield "weight too large", (data.features, data.labels, data.weight * 1e145), {}, "weight must not exceed 1e+140"
+    yield "weight too small", (data.features, data.labels, data.weight * 1e-145), {}, "weight must not all be below 1e-140"
     yield "integer features", (data.features.long(), data.labels), {}, "features must be a floating-point matrix"
     yield "images", (data.features[:, :, None], data.labels), {}, "got shape (72, 10, 1)"
     yield "array", (data.features.numpy(), data.labels), {}, "got ndarray"

@@ -1,7 +1,8 @@
 import pytest
 
+from guided_collapse.metrics.collapse import measure_collapse
 from tests.metrics.cases import case
-from tests.metrics.test_streaming import feed, filled
+from tests.metrics.test_streaming import RANKS, agree, feed, filled
 
 
 def test_other_samples_than_before_are_refused():
@@ -22,3 +23,13 @@ def test_it_can_be_reset_and_called():
     second.reset()
     assert second(data.features, data.labels) is None
     assert second.compute().to_dict() == once
+
+
+def test_training_that_goes_on_does_not_change_the_classifier_that_is_measured():
+    data = case("balanced")
+    weight, bias = data.weight.clone(), data.bias.clone()
+    second = filled(data, [9]).second_pass(weight, bias)
+    weight.neg_()
+    bias.zero_()
+    feed(second, data, [30])
+    agree(second.compute(), measure_collapse(*data), left_out=RANKS)

@@ -1,6 +1,7 @@
 """Where in a model the features and the classifier are, and how to get at them."""
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +32,7 @@ class Capture:
             self.classifier = _linear(model, classifier)
         elif layer is None:
             self.classifier = _only_head(model)
+        self.takes_input = layer is None
         source = self.classifier if layer is None else _module(model, layer)
         if source is None:
             raise ValueError(
@@ -54,23 +56,27 @@ class Capture:
         """The features of a batch of inputs, (num_samples, feature_dim): those that the weight is multiplied with."""
         self.features = None
         self.model(inputs)
-        if self.features is None:
+        features, self.features = self.features, None
+        if features is None:
             raise ValueError("the named module must take part in model(inputs); it was never called. Name another one.")
-        if self.features.ndim != 2:
+        if features.ndim != 2:
             raise ValueError(
-                f"features must be (num_samples, feature_dim); the named module gave {tuple(self.features.shape)}. "
+                f"features must be (num_samples, feature_dim); the named module gave {tuple(features.shape)}. "
                 "Name a module after pooling, such as the last linear layer: classifier=..."
             )
         if not isinstance(self.classifier, Head):
-            return self.features
+            return features
         # A head of this package multiplies its weight with the features on their sphere.
-        return self.classifier.on_sphere(self.features.to(torch.promote_types(self.features.dtype, torch.float32)))
+        return self.classifier.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Eval mode and a hook on the module that has the features; both are undone at the end, also after an error."""
         modes = {module: module.training for module in self.model.modules()}
-        handle = self.source.register_forward_hook(self._keep_input if self.source is self.classifier else self._keep_output)
+        if self.takes_input:
+            handle = self.source.register_forward_pre_hook(self._keep_input, with_kwargs=True)
+        else:
+            handle = self.source.register_forward_hook(self._keep_output)
         self.model.eval()
         try:
             with torch.no_grad():
@@ -82,10 +88,37 @@ class Capture:
                 module.training = training
 
     def _keep_output(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self.features = output
+        self._keep(output)
 
-    def _keep_input(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self.features = inputs[0]
+    def _keep_input(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        # The features are the first parameter of the module, by whatever name and in whatever place they are passed.
+        bound = inspect.signature(module.forward).bind(*arguments, **named).arguments
+        self._keep(next(iter(bound.values()), None))
+
+    def _keep(self, features: Any) -> None:
+        if not isinstance(features, Tensor):
+            raise ValueError(
+                f"features must be one tensor; the named module {'took' if self.takes_input else 'gave'} {_described(features)}. "
+                "Name a module that gives a tensor alone, or the last linear layer, classifier=...; "
+                f"this model has {_linear_names(self.model)}."
+            )
+        if self.features is not None:
+            raise ValueError(
+                "the named module must be called once in model(inputs), else there is no telling which call has the features; "
+                "it was called again. Name a module that is used in one place only."
+            )
+        # A copy: what comes next in the model may work in place, as nn.ReLU(inplace=True) does.
+        self.features = features.clone()
+
+
+def _described(value: Any) -> str:
+    """What something that is no tensor holds, in short."""
+    kind = f"a {type(value).__name__}"
+    if isinstance(value, Mapping):
+        return f"{kind} with {', '.join(map(str, value))}"
+    if isinstance(value, (tuple, list)):
+        return f"{kind} of {', '.join(type(entry).__name__ for entry in value)}"
+    return kind
 
 
 def _only_head(model: nn.Module) -> Head | None:

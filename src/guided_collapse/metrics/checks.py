@@ -1,10 +1,15 @@
 """What the metrics are given, checked at the public door."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import check_num_classes
 from guided_collapse.heads.batch import LABEL_TYPES
+
+SMALLEST, LARGEST = 1e-140, 1e140
+"""Between these, sums of squares neither overflow nor vanish in float64."""
 
 
 def check_samples(features: Tensor, labels: Tensor, num_classes: int, *, feature_dim: int | None = None, prefix: str = "") -> None:
@@ -48,28 +53,48 @@ def check_matching(features: Tensor, labels: Tensor, *, prefix: str = "") -> Non
     if features.shape[1] == 0:
         raise ValueError(f"{prefix}features must have at least one column; got shape {tuple(features.shape)}.")
     if labels.dtype not in LABEL_TYPES:
+        way_out = "Soft labels are not supported: use labels.argmax(dim=1)." if labels.ndim == 2 else "Use labels.long()."
         raise ValueError(
-            f"{prefix}labels must be class indices of an integer type, int8 to int64 or uint8; got {labels.dtype}. "
-            "Use labels.long()."
+            f"{prefix}labels must be class indices of an integer type, int8 to int64 or uint8; got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}. {way_out}"
         )
     if labels.shape != features.shape[:1]:
+        if labels.ndim == 2 and len(labels) == len(features):
+            way_out = "One-hot labels become indices by labels.argmax(dim=1)."
+        else:
+            way_out = "Make sure that both come from the same samples in the same order."
         raise ValueError(
             f"{prefix}labels must be (num_samples,) = ({len(features)},), one for each row of {prefix}features; "
-            f"got {tuple(labels.shape)}. Make sure that both come from the same samples in the same order."
+            f"got {tuple(labels.shape)}. {way_out}"
         )
 
 
 def check_finite(values: Tensor, name: str) -> None:
-    """Refuses NaN and infinite entries, and says how many there are."""
-    # A sum is many times quicker than looking at every entry; it is finite only if all entries are. Where it overflows, count.
-    if bool(torch.isfinite(values.sum())):
+    """Refuses NaN and infinite entries, and says how many there are, and entries whose squares would be infinite."""
+    if values.numel() == 0:
         return
-    wrong = int((~torch.isfinite(values)).sum())
-    if wrong > 0:
+    # Many times quicker than looking at every entry, and NaN comes through.
+    largest = _largest(values)
+    if not math.isfinite(largest):
+        wrong = int((~torch.isfinite(values)).sum())
         raise ValueError(
             f"{name} must be finite; got {wrong} NaN or infinite entries of {values.numel()}. "
             "Look for a diverging loss or a division by zero in the model."
         )
+    if largest > LARGEST:
+        raise ValueError(f"{name} must not exceed {LARGEST:.0e}, or sums of squares overflow; got {largest:.1e}. Rescale them.")
+
+
+def check_not_vanishing(values: Tensor, name: str) -> None:
+    """Refuses values so small that their squares vanish, unless all are zero."""
+    largest = _largest(values)
+    if 0 < largest < SMALLEST:
+        raise ValueError(f"{name} must not all be below {SMALLEST:.0e}, or squares vanish; got up to {largest:.1e}. Rescale them.")
+
+
+def _largest(values: Tensor) -> float:
+    lowest, highest = torch.aminmax(values.detach())
+    return float(torch.maximum(-lowest, highest))
 
 
 def check_classifier(weight: Tensor | None, bias: Tensor | None, num_classes: int, feature_dim: int) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import centre_classes, simplex_etf
+from guided_collapse.metrics.precision import norm_of_any_size
 
 
 def simplex_deviation(gram: Tensor) -> float:
@@ -14,9 +15,8 @@ def simplex_deviation(gram: Tensor) -> float:
     Args:
         gram: G, (num_classes, num_classes), float64.
     """
-    norm = torch.linalg.vector_norm(gram)
     target = simplex_etf(len(gram), dtype=gram.dtype, device=gram.device) / math.sqrt(len(gram))
-    return float(torch.linalg.vector_norm(gram / norm - target))
+    return float(torch.linalg.vector_norm(gram / norm_of_any_size(gram) - target))
 
 
 def norm_variation(rows: Tensor) -> float:

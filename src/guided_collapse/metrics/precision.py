@@ -21,6 +21,12 @@ def safe_in_float32(values: Tensor) -> bool:
     return SAFE_IN_FLOAT32[0] < float(torch.linalg.vector_norm(values)) < SAFE_IN_FLOAT32[1]
 
 
+def norm_of_any_size(values: Tensor) -> Tensor:
+    """The Euclidean norm, a scalar, also of values whose squares overflow or vanish."""
+    largest = values.abs().amax()
+    return torch.where(largest > 0, largest * torch.linalg.vector_norm(values / largest), largest)
+
+
 def _products_are_float32() -> bool:
     try:
         return torch.get_float32_matmul_precision() == "highest"

@@ -1,5 +1,6 @@
 """Sums of outer products, at half the work of a matrix product."""
 
+import torch
 from torch import Tensor
 
 COLUMN_BLOCKS = 4
@@ -28,3 +29,18 @@ def symmetrised(scatter: Tensor) -> Tensor:
     """The symmetric matrix whose upper triangle is given: (feature_dim, feature_dim)."""
     upper = scatter.triu(1)
     return upper + upper.T + scatter.diagonal().diag()
+
+
+def nearly_singular(scatter: Tensor, tolerance: float) -> bool:
+    """Whether some direction has less than `tolerance` of the scatter that it had if dimensions were independent.
+
+    Dimensions without any scatter do not count.
+
+    Args:
+        scatter: (feature_dim, feature_dim), float64.
+        tolerance: at most 1.
+    """
+    units = torch.where(scatter.diagonal() > 0, scatter.diagonal().rsqrt(), 0)
+    correlations = scatter * units * units[:, None]
+    correlations.diagonal().fill_(1 - tolerance)
+    return bool(torch.linalg.cholesky_ex(correlations).info)

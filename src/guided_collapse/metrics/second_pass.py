@@ -1,24 +1,23 @@
 """The second pass over a stream: what needs the finished class means."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from guided_collapse.metrics.checks import check_samples
 from guided_collapse.metrics.collapse import collapse_result
-from guided_collapse.metrics.opaque import unwrapped
 from guided_collapse.metrics.result import CollapseResult
+from guided_collapse.metrics.result_metric import ResultMetric
 from guided_collapse.metrics.samples import SampleCounts, count_samples
 from guided_collapse.metrics.setting import Setting
 
 COUNTS = ("num_samples", "centre_correct", "correct", "disagreements")
 
 
-class SecondPass(Metric):
+class SecondPass(ResultMetric):
     """Takes the samples once more, batch by batch, and completes the measurement with NC4, accuracies and cosine margins.
 
     Made by `CollapseMetrics.second_pass`. It keeps one number for each sample, its cosine margin, and nothing else that grows.
@@ -27,10 +26,6 @@ class SecondPass(Metric):
     Args:
         setting: the finished statistics and the classifier, the same in every process.
     """
-
-    full_state_update = False
-    higher_is_better = None
-    is_differentiable = False
 
     num_samples: Tensor
     centre_correct: Tensor
@@ -45,7 +40,8 @@ class SecondPass(Metric):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__()
-        self.setting = setting
+        # A copy of the classifier: training may go on before the second pass is over.
+        self.setting = replace(setting, weight=_copied(setting.weight), bias=_copied(setting.bias))
         for prefix in ("", "test_"):
             for name in COUNTS:
                 self.add_state(f"{prefix}{name}", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
@@ -101,9 +97,6 @@ class SecondPass(Metric):
             return None
         return SampleCounts(**counts, margins=dim_zero_cat(getattr(self, f"{prefix}margins")))
 
-    def _wrap_compute(self, compute: Callable[[], CollapseResult]) -> Callable[[], CollapseResult]:
-        return unwrapped(super()._wrap_compute, compute)
 
-    def forward(self, *args: Any, **kwargs: Any) -> None:
-        """The same as `update`: a single batch has no result of its own."""
-        self.update(*args, **kwargs)
+def _copied(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().clone()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import centre_classes
-from guided_collapse.metrics.checks import check_classifier
+from guided_collapse.metrics.checks import check_classifier, check_not_vanishing
 from guided_collapse.metrics.decisions import LinearScores
 from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean
 
@@ -17,7 +17,7 @@ class Setting:
     """Class statistics, a classifier if there is one, and the choices that change the numbers.
 
     Raises:
-        ValueError: for a classifier that does not fit the statistics, or an unknown global mean.
+        ValueError: for a classifier that does not fit the statistics, an unknown global mean, or numbers too small to be squared.
     """
 
     statistics: ClassStatistics
@@ -33,6 +33,9 @@ class Setting:
     def __post_init__(self) -> None:
         check_classifier(self.weight, self.bias, len(self.statistics.counts), self.statistics.class_means.shape[1])
         self.statistics.global_mean(self.global_mean)
+        check_not_vanishing(self.statistics.class_means, "features")
+        if self.weight is not None:
+            check_not_vanishing(self.weight, "weight")
 
     @cached_property
     def centre(self) -> Tensor:

@@ -1,6 +1,6 @@
 """What the class-level metrics need to know about the features: counts, class means and within-class scatter."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,13 +9,15 @@ from torch import Tensor
 
 from guided_collapse.metrics.checks import check_enough_classes
 from guided_collapse.metrics.precision import product_dtype
-from guided_collapse.metrics.scatter import symmetrised
+from guided_collapse.metrics.scatter import nearly_singular, symmetrised
 from guided_collapse.metrics.within import add_large_class, add_small_classes
 
 GlobalMean = Literal["samples", "classes"]
 
 CHUNK_ENTRIES = 2**20
 """How many entries are worked on at a time: 4 MB in float32, so that they stay near the processor."""
+UNCERTAIN_SCATTER = 1000 * torch.finfo(torch.float32).eps
+"""A direction with less scatter than this, relative to its dimensions, can be wrong in every digit in a sum of float32 products."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +34,6 @@ class ClassStatistics:
     """sum over the samples of a class of |h - mu_c|^2, (num_present,), float64."""
     numerical_ranks: Tensor | None = None
     """(num_present,), float64; None where the features of a class were never together."""
-    rounding: float = torch.finfo(torch.float64).eps
-    """The relative rounding error of the outer products in `scatter`."""
 
     @property
     def present(self) -> Tensor:
@@ -73,7 +73,8 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
     """The statistics of features that are all at hand, from deviations from the class means.
 
     Outer products of deviations are taken in the features' own precision, at least float32, and summed up in float64: of float32
-    features the scatter is right to 1e-6 of its largest direction, however small that is against the means.
+    features the scatter is right to 1e-6 of its largest direction, however small that is against the means. Where that leaves
+    directions with hardly any scatter uncertain, all is done again in float64.
 
     Args:
         features: (num_samples, feature_dim), finite.
@@ -86,21 +87,37 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
     labels = labels.to(torch.int64)
     counts = torch.bincount(labels, minlength=num_classes)
     check_enough_classes(counts)
-    features, feature_dim = features.detach(), features.shape[1]
-    buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim)
-    scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=features.device)
+    features = features.detach()
     samples = torch.split(torch.argsort(labels, stable=True), counts[counts > 0].tolist())
-    found, position = [], 0
+    dtype = product_dtype(features.dtype)
     with torch.autocast(features.device.type, enabled=False):
-        for group in _groups([len(indices) for indices in samples], feature_dim):
-            some, position = samples[position : position + group], position + group
-            if len(some[0]) >= feature_dim:
-                found.append(add_large_class(scatter, features, some[0], buffer))
-            else:
-                found.append(add_small_classes(scatter, features, some, buffer))
+        found = _statistics(features, counts, samples, dtype)
+        if dtype != torch.float64 and nearly_singular(found.scatter, UNCERTAIN_SCATTER):
+            return _statistics(features, counts, samples, torch.float64)
+        return found
+
+
+def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dtype: torch.dtype) -> ClassStatistics:
+    """The statistics with products in float32 or float64.
+
+    Args:
+        features: (num_samples, feature_dim).
+        counts: (num_classes,).
+        samples: the rows of each class that has any.
+        dtype: of the products.
+    """
+    feature_dim = features.shape[1]
+    buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim, dtype=dtype)
+    scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=features.device)
+    found, position = [], 0
+    for group in _groups([len(indices) for indices in samples], feature_dim):
+        some, position = samples[position : position + group], position + group
+        if len(some[0]) >= feature_dim:
+            found.append(add_large_class(scatter, features, some[0], buffer))
+        else:
+            found.append(add_small_classes(scatter, features, some, buffer))
     means, class_scatter, ranks = (torch.cat(parts) for parts in zip(*found, strict=True))
-    rounding = torch.finfo(product_dtype(features.dtype)).eps
-    return ClassStatistics(counts, means, symmetrised(scatter), class_scatter, ranks, rounding)
+    return ClassStatistics(counts, means, symmetrised(scatter), class_scatter, ranks)
 
 
 def chunk_rows(feature_dim: int) -> int:

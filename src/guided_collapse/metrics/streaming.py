@@ -1,6 +1,5 @@
 """The measurement from a stream of batches, in one pass, under one or several processes."""
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -12,14 +11,14 @@ from guided_collapse.geometry.simplex import check_feature_dim, check_num_classe
 from guided_collapse.metrics.checks import check_finite, check_samples
 from guided_collapse.metrics.collapse import collapse_result
 from guided_collapse.metrics.moments import Moments, batch_moments, first_samples, merge, no_moments
-from guided_collapse.metrics.opaque import unwrapped
 from guided_collapse.metrics.result import CollapseResult
+from guided_collapse.metrics.result_metric import ResultMetric
 from guided_collapse.metrics.second_pass import SecondPass
 from guided_collapse.metrics.setting import Setting
 from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean, check_global_mean, class_statistics
 
 
-class CollapseMetrics(Metric):
+class CollapseMetrics(ResultMetric):
     """`measure_collapse` for features that come batch by batch: `update(features, labels)`, then `compute()` or `measure(weight)`.
 
     One pass, float64, memory O(feature_dim^2 + num_classes feature_dim) whatever the number of samples is. NC4, accuracies and
@@ -36,10 +35,6 @@ class CollapseMetrics(Metric):
         global_mean: as in `measure_collapse`.
         centre_weight: as in `measure_collapse`.
     """
-
-    full_state_update = False
-    higher_is_better = None
-    is_differentiable = False
 
     counts: Tensor
     references: Tensor
@@ -74,6 +69,10 @@ class CollapseMetrics(Metric):
         # Scatters add up; what lies between the processes' means is added when they are merged.
         for name, value in start._asdict().items():
             self.add_state(name, value, dist_reduce_fx="sum" if name in ("scatter", "class_scatter") else None)
+        if keep_features:
+            # A MetricCollection updates only one of several metrics whose states are equal, and features are no part of the state.
+            # NaN equals nothing.
+            self.add_state("apart", torch.tensor(torch.nan), dist_reduce_fx="sum")
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Takes in one batch.
@@ -162,10 +161,6 @@ class CollapseMetrics(Metric):
         self._update_count += incoming_state._update_count
         self._computed = None
 
-    def forward(self, *args: Any, **kwargs: Any) -> None:
-        """The same as `update`: a single batch has no class statistics worth reading."""
-        self.update(*args, **kwargs)
-
     def _moments(self) -> Moments:
         return Moments(self.counts, self.references, self.offsets, self.scatter, self.class_scatter)
 
@@ -182,9 +177,6 @@ class CollapseMetrics(Metric):
 
     def _setting(self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None) -> Setting:
         return Setting(statistics, weight, bias, self.global_mean, self.centre_weight)
-
-    def _wrap_compute(self, compute: Callable[[], CollapseResult]) -> Callable[[], CollapseResult]:
-        return unwrapped(super()._wrap_compute, compute)
 
     def _checked_references(self, reference_means: Tensor) -> Tensor:
         if reference_means.shape != (self.num_classes, self.feature_dim):

@@ -11,6 +11,7 @@ from guided_collapse.metrics.statistics import ClassStatistics
 EPSILON = torch.finfo(torch.float64).eps
 DISTANCE_FLOOR = 1e-6
 EIGENVALUE_FLOOR = 1e-6
+CONSTANT = 64 * EPSILON
 CLOSE_PAIRS_AT_ONCE = 4096
 
 
@@ -21,6 +22,8 @@ class BetweenClasses(NamedTuple):
     """V, (feature_dim, rank), orthonormal columns."""
     values: Tensor
     """The positive singular values of the centred class means, (rank,), largest first."""
+    spread: Tensor
+    """V diag(values), (feature_dim, rank), where each dimension has as many correct digits as it has in the class means."""
 
 
 def between_classes(centred_class_means: Tensor, gram: Tensor, magnitude: Tensor) -> BetweenClasses:
@@ -42,11 +45,11 @@ def between_classes(centred_class_means: Tensor, gram: Tensor, magnitude: Tensor
     squares, vectors = torch.linalg.eigh(gram)
     squares, vectors = squares.flip(0)[:most], vectors.flip(1)[:, :most]
     if bool(squares[-1] > EIGENVALUE_FLOOR * squares[0]) and bool(squares[-1].clamp(min=0).sqrt() > floor):
-        values = squares.sqrt()
-        return BetweenClasses(centred_class_means.T @ (vectors / values), values)
-    _, values, directions = torch.linalg.svd(centred_class_means, full_matrices=False)
+        values, spread = squares.sqrt(), centred_class_means.T @ vectors
+        return BetweenClasses(spread / values, values, spread)
+    vectors, values, directions = torch.linalg.svd(centred_class_means, full_matrices=False)
     rank = int((values[:most] > floor).sum())
-    return BetweenClasses(directions[:rank].T, values[:rank])
+    return BetweenClasses(directions[:rank].T, values[:rank], centred_class_means.T @ vectors[:, :rank])
 
 
 def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -> float:
@@ -64,28 +67,38 @@ def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -
 def variability_collapse_index(statistics: ClassStatistics, between: BetweenClasses) -> float:
     """VCI = 1 - tr(pinv(S_T) S_B) / min(d, C-1) with S_T = S_W + S_B, between 0 (collapsed) and 1.
 
-    Written as the small quantity it is near collapse, by Woodbury's identity: with B = V diag(s)/sqrt(C), so that S_B = BB',
-    rank - tr(pinv(S_T) S_B) = tr((I + B' S_W^-1 B)^-1). Directions without any within-class scatter would need an infinite
-    inverse; a ridge at rounding level of tr S_W stands in for it. NaN if S_W is not positive semidefinite even so.
+    Written as the small quantity it is near collapse, with no inverse that is infinite where a direction has no scatter: let G be
+    the scatter in the span of the class means that scatter outside of it does not explain, the Schur complement of S_W, and
+    M the part of S_B there, which is all of it. Then rank - tr(pinv(S_T) S_B) = tr(G (G + M)^-1). NaN if S_W is not positive
+    semidefinite.
     """
     num_classes, feature_dim = statistics.class_means.shape
     most, rank = min(feature_dim, num_classes - 1), len(between.values)
     within = statistics.scatter / statistics.num_samples
-    trace = within.diagonal().sum()
-    if rank == 0 or bool(trace == 0):
+    if rank == 0 or not bool(within.any()):
         return (most - rank) / most
-    # Products in float32 can leave a matrix without scatter in some direction indefinite at their own rounding level, no higher.
-    for ridge in (8 * EPSILON, statistics.rounding, 8 * statistics.rounding):
-        within.diagonal().add_(ridge * trace)
-        factor, failed = torch.linalg.cholesky_ex(within)
-        if not bool(failed):
-            break
-    else:
+    spread = between.spread / math.sqrt(num_classes)
+    # The units of a dimension do not change the index. With those that make S_T 1, small dimensions do not drown in large ones;
+    # one that is constant but for rounding errors is none.
+    squares = (within.diagonal() + spread.square().sum(dim=1)).abs()
+    floor = (CONSTANT * statistics.class_means.abs().amax(dim=0)).square()
+    units = torch.where(squares > floor, squares.rsqrt(), 0)
+    spread *= units[:, None]
+    within *= units * units[:, None]
+    reflectors, lengths = torch.geqrf(spread)
+    rotated = torch.ormqr(reflectors, lengths, within, left=True, transpose=True)
+    # The span of the means comes last: a Cholesky factor has the factor of the Schur complement of the rest there.
+    rotated = torch.ormqr(reflectors, lengths, rotated, left=False).flip(0, 1)
+    # A direction without scatter has rounding errors in place of zeros, which must not explain anything.
+    rotated.diagonal().add_(8 * EPSILON * rotated.diagonal().sum())
+    factor, failed = torch.linalg.cholesky_ex(rotated)
+    if bool(failed):
         return math.nan
-    spread = between.directions * (between.values / math.sqrt(num_classes))
-    whitened = torch.linalg.solve_triangular(factor, spread, upper=False)
-    values = torch.linalg.eigvalsh(whitened.T @ whitened).clamp(min=0)
-    return (most - rank + float((1 / (1 + values)).sum())) / most
+    unexplained = factor[-rank:, -rank:].T
+    means = reflectors[:rank].triu().flip(0).T
+    both = torch.linalg.qr(torch.cat([unexplained, means]), mode="r").R
+    shares = torch.linalg.solve_triangular(both, unexplained, upper=True, left=False)
+    return (most - rank + float(shares.square().sum())) / most
 
 
 def trace_ratio(statistics: ClassStatistics, centred_class_means: Tensor) -> float:

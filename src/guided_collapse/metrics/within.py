@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.metrics.precision import product_dtype, safe_in_float32
+from guided_collapse.metrics.precision import safe_in_float32
 from guided_collapse.metrics.rank import exact_gram, hidden_by, numerical_rank, squared_singular_values
 from guided_collapse.metrics.scatter import add_outer_products
 
@@ -29,13 +29,13 @@ def add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tenso
         scatter: (feature_dim, feature_dim), float64.
         features: (num_samples, feature_dim).
         samples: the rows of each class, not more in all than the buffer has.
-        buffer: (num_rows, feature_dim), of the type of the features, to work in.
+        buffer: (num_rows, feature_dim), to work in, of the type that products are to be taken in.
     """
     sizes = [len(indices) for indices in samples]
     classes = torch.arange(len(sizes), device=features.device).repeat_interleave(torch.tensor(sizes, device=features.device))
     deviations, means = centred_rows(features, torch.cat(tuple(samples)), classes, buffer)
     add_outer_products(scatter, deviations)
-    squares, ranks, rounding = [], [], torch.finfo(product_dtype(features.dtype)).eps
+    squares, ranks, rounding = [], [], torch.finfo(buffer.dtype).eps
     for own, mean, indices in zip(torch.split(deviations, sizes), means, samples, strict=True):
         gram = (own @ own.T).to(torch.float64)
         squares.append(gram.diagonal().sum())
@@ -53,7 +53,7 @@ def add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer: 
         scatter: (feature_dim, feature_dim), float64.
         features: (num_samples, feature_dim).
         samples: the rows of the class, of which so many are taken at a time as the buffer has.
-        buffer: (num_rows, feature_dim), of the type of the features, to work in.
+        buffer: (num_rows, feature_dim), to work in, of the type that products are to be taken in.
     """
     own_scatter, part_means = torch.zeros_like(scatter), []
     parts = torch.split(samples, len(buffer))
@@ -67,7 +67,7 @@ def add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer: 
     add_outer_products(own_scatter, (means - mean) * sizes.sqrt()[:, None])
     scatter += own_scatter
     squares = own_scatter.diagonal().sum()
-    error = torch.finfo(product_dtype(features.dtype)).eps * squares
+    error = torch.finfo(buffer.dtype).eps * squares
     rank = _rank(own_scatter.addr_(mean, mean, alpha=len(samples)), error, features, samples, len(buffer))
     return WithinClasses(mean[None], squares[None], rank[None])
 
@@ -96,13 +96,16 @@ def centred_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: Ten
         features: (num_samples, feature_dim).
         indices: (num_rows,).
         classes: which class each of these rows is of, (num_rows,), ascending from 0 without a gap.
-        buffer: (num_rows or more, feature_dim), of the type of the features: the result may lie in it. Memory that has been used
-            before is several times quicker than new one.
+        buffer: (num_rows or more, feature_dim), of the type that products are to be taken in: the result may lie in it. Memory that
+            has been used before is several times quicker than new one.
     """
-    num_classes, dtype = int(classes[-1]) + 1, product_dtype(features.dtype)
-    rows = torch.index_select(features, 0, indices, out=buffer[: len(indices)]).to(dtype)
+    num_classes, rows = int(classes[-1]) + 1, buffer[: len(indices)]
+    if features.dtype == rows.dtype:
+        torch.index_select(features, 0, indices, out=rows)
+    else:
+        rows.copy_(features.index_select(0, indices))
     found = _centred(rows, classes, num_classes)
-    if dtype != torch.float64 and not safe_in_float32(found.deviations):
+    if rows.dtype != torch.float64 and not safe_in_float32(found.deviations):
         return _centred(features.index_select(0, indices).to(torch.float64), classes, num_classes)
     return found
 
