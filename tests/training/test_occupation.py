@@ -2,6 +2,7 @@ import errno
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -91,6 +92,7 @@ def test_a_file_that_its_owner_removes_while_another_asks_lets_no_two_in(tmp_pat
 
 
 def test_of_many_that_start_at_once_never_two_are_inside(tmp_path):
+    interval = sys.getswitchinterval()
     inside, entered, together, start = [], [], [], threading.Barrier(4)
 
     def hammer(name):
@@ -99,6 +101,7 @@ def test_of_many_that_start_at_once_never_two_are_inside(tmp_path):
             try:
                 with occupied(tmp_path):
                     inside.append(name)
+                    time.sleep(0)
                     if len(inside) > 1:
                         together.append(list(inside))
                     entered.append(name)
@@ -107,10 +110,14 @@ def test_of_many_that_start_at_once_never_two_are_inside(tmp_path):
                 pass
 
     threads = [threading.Thread(target=hammer, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        sys.setswitchinterval(1e-6)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert entered
     assert together == []
 

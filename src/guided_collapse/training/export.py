@@ -102,8 +102,7 @@ def export_run(run: RunFolder, target: Path) -> None:
         ValueError: for another ending, a file of a run, a run that has no inference model, or a package that is missing.
     """
     check_choice("the ending of the file", target.suffix, SUFFIXES)
-    place = target.resolve()
-    if place.name in RUN_FILES and RunFolder(place.parent).is_begun:
+    if _is_of_a_run(target.resolve()) or target.resolve() == run.model_file.resolve():
         raise ValueError(f"a model must be exported to a file that no run needs; got {target}. Choose another name or folder.")
     facts = _facts_of_model(run)
     inputs = facts["inputs"]
@@ -112,6 +111,11 @@ def export_run(run: RunFolder, target: Path) -> None:
         content = _safetensors(model, inputs) if target.suffix == ".safetensors" else _program(model, inputs, target.suffix)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, content)
+
+
+def _is_of_a_run(target: Path) -> bool:
+    """Whether the file is one that a run keeps; others have a config.json beside a model.safetensors too, but no records."""
+    return target.name in RUN_FILES and RunFolder(target.parent).records_file.exists()
 
 
 def _safetensors(model: nn.Module, inputs: Mapping[str, Any]) -> bytes:
