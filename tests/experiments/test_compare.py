@@ -67,3 +67,18 @@ def test_several_processes_run_as_a_command(tmp_path, monkeypatch):
     assert request.configuration == replace(SHORT, head="implicit").resolved()
     assert request.placement == placed(tmp_path, devices=2)
     json.dumps(request.configuration.to_dict())
+
+
+@pytest.mark.parametrize("how", ["cut", "emptied", "missing", "no records", "text for a number"])
+def test_a_run_whose_records_cannot_be_read_is_named_and_the_rest_is_shown(how, tmp_path):
+    comparison = compare(SHORT, ["standard", "implicit"], [0, 1], placed(tmp_path))
+    expected = comparison_table(replace(comparison, finished=comparison.finished[1:]))
+    file = comparison.finished[0].path / "metrics.jsonl"
+    content = file.read_text()
+    if how == "missing":
+        file.unlink()
+    else:
+        last = content.replace('"loss": ', '"loss": "x", "was": ')
+        file.write_text({"cut": content[:-30], "emptied": "", "no records": "[1]\n" * 3, "text for a number": last}[how])
+    with pytest.warns(RuntimeWarning, match=f"left out of the table: {file}"):
+        assert comparison_table(comparison) == expected

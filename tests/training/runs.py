@@ -1,13 +1,16 @@
 """Small real runs, and what they leave behind."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from guided_collapse.experiments.presets import PRESETS
+from guided_collapse.training.checkpoint import load_checkpoint, save_checkpoint
 from guided_collapse.training.configuration import Configuration
 from guided_collapse.training.placement import Placement
 from guided_collapse.training.run import RunFolder
@@ -49,3 +52,26 @@ def flags_of(configuration: Configuration) -> list[str]:
         flag = name.replace("_", "-")
         flags += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return flags
+
+
+def full_disk(*_, **__):
+    """Stands in for what writes."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def rewrite_checkpoint(run: RunFolder, change) -> None:
+    """Makes the last checkpoint another one, with the right checksum."""
+    state = change(load_checkpoint(run.path).state)
+    (run.path / "last.ckpt").unlink()
+    save_checkpoint(run.path, state)
+
+
+def as_an_earlier_version_wrote(run: RunFolder) -> RunFolder:
+    """Without the facts and records of the checkpoint, the checksum of the configuration, and the seal of the model."""
+    rewrite_checkpoint(run, lambda state: {name: value for name, value in state.items() if name not in ("facts", "records")})
+    facts = json.loads(run.config_file.read_text())
+    del facts["sha256"]
+    run.config_file.write_text(json.dumps(facts, indent=2) + "\n")
+    if run.model_file.exists():
+        save_file(load_file(run.model_file), run.model_file)
+    return run

@@ -51,3 +51,39 @@ def test_bad_values_are_refused(changes, message):
 def test_unknown_fields_are_refused():
     with pytest.raises(ValueError, match="unknown to this version: colour"):
         Configuration.from_dict({**IMAGES, "colour": "red"})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("experiment", 5, "experiment must be text; got 5"),
+        ("seed", "5", "seed must be a whole number; got '5'"),
+        ("seed", True, "seed must be a whole number; got True"),
+        ("epochs", 2.0, "epochs must be a whole number; got 2.0"),
+        ("temperature", "5", "temperature must be a number; got '5'"),
+        ("temperature", True, "temperature must be a number; got True"),
+        ("temperature", None, "temperature must be a number; got None"),
+        ("width", [1], r"width must be a number or null; got \[1\]"),
+        ("flip", 1, "flip must be true or false; got 1"),
+        ("head", ["implicit"], "head must be one of standard"),
+        ("stem", "paper", "stem must be one of imagenet, cifar; got 'paper'"),
+    ],
+)
+def test_values_of_another_type_are_refused(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        Configuration.from_dict({**IMAGES, field: value})
+
+
+def test_no_field_takes_an_object():
+    for field in Configuration(**IMAGES).to_dict():
+        with pytest.raises(ValueError, match=f"^{field} must be "):
+            Configuration.from_dict({**IMAGES, field: {}})
+
+
+def test_a_whole_number_is_a_number():
+    assert Configuration.from_dict({**IMAGES, "temperature": 5}).temperature == 5.0
+
+
+def test_missing_fields_are_named():
+    with pytest.raises(ValueError, match="must have the fields data, backbone; they are missing"):
+        Configuration.from_dict({"experiment": "x"})

@@ -1,8 +1,12 @@
+import errno
+import os
 import stat
+from pathlib import Path
 
 import pytest
 
-from guided_collapse.training.files import remove_leftovers, write_json, write_text, written_whole
+from guided_collapse.training.files import NotWrittenError, remove_leftovers, write_bytes, write_json, write_text, written_whole
+from tests.training.runs import full_disk
 
 
 def names(folder):
@@ -41,3 +45,16 @@ def test_files_have_the_usual_permissions(tmp_path):
     write_text(tmp_path / "a.txt", "a")
     (tmp_path / "b.txt").write_text("b")
     assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == stat.S_IMODE((tmp_path / "b.txt").stat().st_mode)
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+def test_a_full_disk_is_told_with_the_file_and_a_way_out_and_leaves_the_old_one(step, tmp_path, monkeypatch):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"old")
+    place = {"write": (Path, "write_bytes"), "fsync": (os, "fsync"), "replace": (Path, "replace")}[step]
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, full_disk)
+        with pytest.raises(NotWrittenError, match=r"model.safetensors could not be written: No space left.* Make room") as caught:
+            write_bytes(file, b"new")
+    assert caught.value.errno == errno.ENOSPC
+    assert (file.read_bytes(), names(tmp_path)) == (b"old", [file.name])

@@ -1,6 +1,9 @@
 import errno
 import subprocess
 import sys
+import threading
+import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -67,3 +70,59 @@ def test_an_error_inside_frees_it_too(tmp_path):
         with pytest.raises(KeyError), occupied(tmp_path):
             raise KeyError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_its_owner_removes_while_another_asks_lets_no_two_in(tmp_path, monkeypatch):
+    """A second process opens the lock of the first, which ends before the second has locked it; then a third comes."""
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(occupied(tmp_path))
+    flock = occupation.fcntl.flock
+
+    def first_ends_before(*given):
+        monkeypatch.undo()
+        first.close()
+        flock(*given)
+
+    monkeypatch.setattr(occupation.fcntl, "flock", first_ends_before)
+    with second:
+        second.enter_context(occupied(tmp_path))
+        with pytest.raises(RuntimeError, match="another process is at work"), occupied(tmp_path):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_many_that_start_at_once_never_two_are_inside(tmp_path):
+    interval = sys.getswitchinterval()
+    inside, entered, together, start = [], [], [], threading.Barrier(4)
+
+    def hammer(name):
+        start.wait()
+        for _ in range(1000):
+            try:
+                with occupied(tmp_path):
+                    inside.append(name)
+                    time.sleep(0)
+                    if len(inside) > 1:
+                        together.append(list(inside))
+                    entered.append(name)
+                    inside.remove(name)
+            except RuntimeError:
+                pass
+
+    threads = [threading.Thread(target=hammer, args=(name,)) for name in range(4)]
+    try:
+        sys.setswitchinterval(1e-6)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert entered
+    assert together == []
+
+
+def test_the_lock_of_a_process_that_was_killed_is_no_obstacle(tmp_path):
+    (tmp_path / ".lock").write_text("stale")
+    with occupied(tmp_path):
+        pass

@@ -55,11 +55,19 @@ def compare(
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """Median and range over seeds at the end of training, for each head."""
+    """Median and range over seeds at the end of training, for each head.
+
+    Warns:
+        RuntimeWarning: for a run whose records cannot be read, which is left out.
+    """
     values: dict[str, dict[str, list[float]]] = {}
     for run in comparison.finished:
-        facts = run.facts()
-        last = run.records(until=facts["configuration"]["epochs"])[-1]
+        try:
+            facts = run.facts()
+            last = run.records(until=facts["configuration"]["epochs"])[-1]
+        except (ValueError, OSError) as error:
+            warnings.warn(f"left out of the table: {error}", RuntimeWarning, stacklevel=2)
+            continue
         of_head = values.setdefault(facts["head"], {})
         for part, name, heading, factor in COLUMNS:
             value = last.get(part, {}).get(name)
@@ -68,7 +76,7 @@ def comparison_table(comparison: Comparison) -> str:
     headings = [heading for *_, heading, _ in COLUMNS if any(heading in of_head for of_head in values.values())]
     rows = [["head", "seeds", *headings]]
     for head, of_head in values.items():
-        count = str(max(len(entries) for entries in of_head.values()))
+        count = str(max(map(len, of_head.values()), default=0))
         rows.append([head, count, *(_median_and_range(of_head.get(heading, [])) for heading in headings)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -6,15 +6,40 @@ A file is 32 bytes of SHA-256 and then what torch.save writes. It holds tensors 
 import hashlib
 import io
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
+from guided_collapse.training.facts import Facts, checked_facts
 from guided_collapse.training.files import written_whole
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds."""
+
+    file: Path
+    state: dict[str, Any]
+
+    @property
+    def facts(self) -> Facts | None:
+        """Those of the run it was written for; None in checkpoints of earlier versions, which do not have them.
+
+        Raises:
+            ValueError: if they are of no run.
+        """
+        if "facts" not in self.state:
+            return None
+        try:
+            return checked_facts(self.state["facts"])
+        except ValueError as error:
+            raise not_a_checkpoint(self.file, str(error)) from error
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
@@ -32,8 +57,11 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
                 link.hardlink_to(folder / LAST)
 
 
-def load_checkpoint(folder: Path) -> dict[str, Any] | None:
+def load_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; None if there is none.
+
+    Raises:
+        ValueError: for a file that was written whole, but not as a checkpoint.
 
     Warns:
         RuntimeWarning: for each that is damaged.
@@ -45,7 +73,24 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
         content = path.read_bytes()
         digest, payload = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
         if hashlib.sha256(payload).digest() == digest:
-            state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-            return state
+            return Checkpoint(path, _unpacked(path, payload))
         warnings.warn(f"{path} is damaged and is left out; going back to the checkpoint before.", RuntimeWarning, stacklevel=2)
     return None
+
+
+def _unpacked(path: Path, payload: bytes) -> dict[str, Any]:
+    try:
+        state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except (UnpicklingError, EOFError, RuntimeError, ValueError, KeyError) as error:
+        raise not_a_checkpoint(path, str(error)) from error
+    if not isinstance(state, dict):
+        raise not_a_checkpoint(path, f"it holds a {type(state).__name__}")
+    return state
+
+
+def not_a_checkpoint(path: Path, reason: str) -> ValueError:
+    """The error for a file whose checksum is right, and whose contents are not a checkpoint of the run it is found in."""
+    return ValueError(
+        f"{path} must be a checkpoint of the run in its folder; got another one: {' '.join(reason.split())}. "
+        "Put the right one back, or move it away to go on from the one before, if there is one."
+    )

@@ -1,9 +1,10 @@
 """Everything that determines the result of a run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from guided_collapse.data.changes import Augmentation
 
@@ -164,6 +165,13 @@ class Configuration:
             )
         return replace(self, epochs=epochs)
 
+    def becomes(self, other: "Configuration") -> bool:
+        """Whether the other is this one, or this one made longer."""
+        try:
+            return self.lengthened(other.epochs) == other
+        except ValueError:
+            return False
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
@@ -173,12 +181,33 @@ class Configuration:
         """The configuration of these values; those of a later version that this one does not know are refused.
 
         Raises:
-            ValueError: for names that are not fields, or values out of range.
+            ValueError: for names that are not fields, fields that are missing, or values of another type or out of range.
         """
-        unknown = set(values) - {field.name for field in fields(cls)}
+        kinds = get_type_hints(cls)
+        unknown = set(values) - set(kinds)
         if unknown:
             raise ValueError(f"the configuration has fields unknown to this version: {', '.join(sorted(unknown))}.")
+        missing = [field.name for field in fields(cls) if field.default is MISSING and field.name not in values]
+        if missing:
+            raise ValueError(f"the configuration must have the fields {', '.join(missing)}; they are missing.")
+        for name, value in values.items():
+            _check_type(name, value, kinds[name])
         return cls(**values)
+
+
+def _check_type(name: str, value: object, kind: Any) -> None:
+    """Refuses a value that is not of the type of its field; a whole number is a float too, and a bool is no number."""
+    optional = get_origin(kind) in (Union, UnionType)
+    if optional and value is None:
+        return
+    (kind,) = set(get_args(kind)) - {NoneType} if optional else {kind}
+    if get_origin(kind) is Literal:
+        check_choice(name, value, get_args(kind))
+    elif type(value) is not kind and not (kind is float and type(value) is int):
+        raise ValueError(f"{name} must be {_TYPE_NAMES[kind]}{' or null' if optional else ''}; got {value!r}.")
+
+
+_TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def check_choice(name: str, value: object, legal: Sequence[object]) -> None:

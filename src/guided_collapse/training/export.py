@@ -1,22 +1,25 @@
 """The inference model of a finished run, without this package."""
 
+import io
 import json
 import logging
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.training import randomness
 from guided_collapse.training.configuration import check_choice
-from guided_collapse.training.files import written_whole
+from guided_collapse.training.facts import Facts, configuration_of
+from guided_collapse.training.files import write_bytes
 from guided_collapse.training.heads import build_head
-from guided_collapse.training.run import RunFolder
+from guided_collapse.training.run import RUN_FILES, RunFolder
 from guided_collapse.training.tasks import image_backbone
 
 SUFFIXES = (".onnx", ".pt2", ".safetensors")
@@ -39,27 +42,51 @@ class Normalise(nn.Module):
 
 
 def trained_model(run: RunFolder) -> Classifier:
-    """The model of a finished run, in eval mode.
+    """The model of a finished run, in eval mode; of one that was made longer and has not come to its new end, that of the old end.
 
     Raises:
-        ValueError: if the run is not finished, or is one of unconstrained features.
+        ValueError: if the run is not finished, is one of unconstrained features, or its model is damaged.
     """
-    facts, configuration = run.facts(), run.configuration()
-    if not run.is_finished or configuration is None:
-        raise ValueError(f"{run.path} has not finished. Run: guided-collapse resume {run.path}")
-    if facts["inputs"] is None:
-        raise ValueError(f"{run.path} has unconstrained features, which belong to its own samples: there is no model for others.")
-    backbone = image_backbone(configuration, facts["inputs"]["shape"][0])
-    head = build_head(configuration, facts["feature_dim"], facts["num_classes"], randomness.generator(0))
-    model = Classifier(backbone, head)
-    model.load_state_dict(load_file(run.model_file))
-    return model.eval()
+    return _model_of(run, _facts_of_model(run))
 
 
 def inference_model(run: RunFolder) -> nn.Module:
     """Images from 0 to 1, (num_samples, channels, height, width), to logits, (num_samples, num_classes), in stock layers."""
-    inputs = run.facts()["inputs"]
-    model = trained_model(run)
+    facts = _facts_of_model(run)
+    return _with_inputs(_model_of(run, facts), facts["inputs"])
+
+
+def _facts_of_model(run: RunFolder) -> Facts:
+    """What the finished model says of itself, if there is one that can be exported."""
+    facts, end = run.facts(), run.end()
+    way_out = f"Run: guided-collapse resume {run.path}"
+    if end.facts is None:
+        reason = "; ".join(end.damage) or f"there is no {run.model_file}: the run has not finished"
+        raise ValueError(f"{reason}. {way_out}")
+    if end.facts["inputs"] is None:
+        raise ValueError(f"{run.path} has unconstrained features, which belong to its own samples: there is no model for others.")
+    for damage in end.damage:
+        warnings.warn(f"{damage}; the model is. {way_out}", RuntimeWarning, stacklevel=3)
+    had, has = configuration_of(end.facts).epochs, configuration_of(facts).epochs
+    if had < has:
+        words = f"{run.path} was made longer and has not come to its end of {has} epochs; its model is that of {had}. {way_out}"
+        warnings.warn(words, RuntimeWarning, stacklevel=3)
+    return end.facts
+
+
+def _model_of(run: RunFolder, facts: Facts) -> Classifier:
+    configuration = configuration_of(facts)
+    backbone = image_backbone(configuration, facts["inputs"]["shape"][0])
+    head = build_head(configuration, facts["feature_dim"], facts["num_classes"], randomness.generator(0))
+    model = Classifier(backbone, head)
+    try:
+        model.load_state_dict(load_file(run.model_file))
+    except RuntimeError as error:
+        raise ValueError(f"{run.model_file} must be the model that {run.config_file} describes; got another: {error}") from error
+    return model.eval()
+
+
+def _with_inputs(model: Classifier, inputs: Mapping[str, Any]) -> nn.Module:
     return nn.Sequential(Normalise(inputs["mean"], inputs["std"]), model.export()).eval()
 
 
@@ -71,39 +98,56 @@ def export_run(run: RunFolder, target: Path) -> None:
         target: a file that ends in .onnx, .pt2 (torch.export) or .safetensors (the tensors, with classes and shapes as metadata).
 
     Raises:
-        ValueError: for another ending, a run that has no inference model, or a package that is missing.
+        NotWrittenError: if the system refuses, as it does for a full disk.
+        ValueError: for another ending, a file of a run, a run that has no inference model, or a package that is missing.
     """
     check_choice("the ending of the file", target.suffix, SUFFIXES)
-    inputs = run.facts()["inputs"]
-    model = inference_model(run)
+    if _is_of_a_run(target.resolve()) or target.resolve() == run.model_file.resolve():
+        raise ValueError(f"a model must be exported to a file that no run needs; got {target}. Choose another name or folder.")
+    facts = _facts_of_model(run)
+    inputs = facts["inputs"]
+    model = _with_inputs(_model_of(run, facts), inputs)
+    with torch.no_grad():
+        content = _safetensors(model, inputs) if target.suffix == ".safetensors" else _program(model, inputs, target.suffix)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(target) as beside, torch.no_grad():
-        if target.suffix == ".safetensors":
-            tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
-            save_file(tensors, beside, metadata={"inputs": json.dumps(inputs)})
-            return
-        example = torch.zeros(2, *inputs["shape"])
-        batch: dict[int, Any] = {0: torch.export.Dim("num_samples")}
-        program = torch.export.export(model, (example,), dynamic_shapes=(batch,), strict=False)
-        if target.suffix == ".pt2":
-            with beside.open("wb") as file:
-                torch.export.save(program, file, extra_files={"inputs.json": json.dumps(inputs)})
-            return
-        try:
-            import onnxscript  # noqa: F401
-        except ImportError as error:
-            raise ValueError("ONNX needs packages: pip install 'guided-collapse[onnx]'.") from error
-        with _without_warnings_of("torch.onnx"):  # about packages that these layers do not take
-            torch.onnx.export(
-                program,
-                (),
-                str(beside),
-                input_names=["images"],
-                output_names=["logits"],
-                dynamic_shapes=(batch,),
-                external_data=False,
-                verbose=False,
-            )
+    write_bytes(target, content)
+
+
+def _is_of_a_run(target: Path) -> bool:
+    """Whether the file is one that a run keeps; others have a config.json beside a model.safetensors too, but no records."""
+    return target.name in RUN_FILES and RunFolder(target.parent).records_file.exists()
+
+
+def _safetensors(model: nn.Module, inputs: Mapping[str, Any]) -> bytes:
+    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+    return save(tensors, metadata={"inputs": json.dumps(inputs)})
+
+
+def _program(model: nn.Module, inputs: Mapping[str, Any], suffix: str) -> bytes:
+    """What torch.export makes of the model, as it is or in ONNX; in memory, because torch aborts the process on a full disk."""
+    example = torch.zeros(2, *inputs["shape"])
+    batch: dict[int, Any] = {0: torch.export.Dim("num_samples")}
+    program = torch.export.export(model, (example,), dynamic_shapes=(batch,), strict=False)
+    if suffix == ".onnx":
+        return _onnx(program, batch)
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer, extra_files={"inputs.json": json.dumps(inputs)})
+    return buffer.getvalue()
+
+
+def _onnx(program: torch.export.ExportedProgram, batch: Mapping[int, Any]) -> bytes:
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ValueError("ONNX needs packages: pip install 'guided-collapse[onnx]'.") from error
+    with _without_warnings_of("torch.onnx"):  # about packages that these layers do not take
+        exported = torch.onnx.export(
+            program, (), input_names=["images"], output_names=["logits"], dynamic_shapes=(batch,), verbose=False
+        )
+    if exported is None:
+        raise RuntimeError("torch.onnx.export must return a program; got None. Try another version of torch.")
+    content: bytes = exported.model_proto.SerializeToString()
+    return content
 
 
 @contextmanager

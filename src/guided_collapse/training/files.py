@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import hashlib
 import json
 import os
 import uuid
@@ -9,9 +10,21 @@ from pathlib import Path
 from typing import Any
 
 
+class NotWrittenError(OSError):
+    """A file could not be written; what was in its place is as it was."""
+
+    def __init__(self, path: Path, reason: OSError) -> None:
+        words = f"{path} could not be written: {reason.strerror or reason}. What was there before is whole"
+        super().__init__(reason.errno, f"{words}. Make room, or choose another place, and give the command again.")
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to, which takes its place when everything has gone well, and leaves no trace otherwise."""
+    """A path beside `path` to write to, which takes its place when everything has gone well, and leaves no trace otherwise.
+
+    Raises:
+        NotWrittenError: if the system refuses, as it does for a full disk.
+    """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         yield beside
@@ -19,6 +32,10 @@ def written_whole(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         beside.chmod(0o666 & ~_file_mode_mask())
         beside.replace(path)
+    except NotWrittenError:
+        raise
+    except OSError as error:
+        raise NotWrittenError(path, error) from error
     finally:
         beside.unlink(missing_ok=True)
 
@@ -29,15 +46,29 @@ def _file_mode_mask() -> int:
     return mask
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file.
+
+    Raises:
+        NotWrittenError: if the system refuses.
+    """
+    with written_whole(path) as beside:
+        beside.write_bytes(content)
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text file."""
-    with written_whole(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def checksum(content: bytes) -> str:
+    """SHA-256, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def remove_leftovers(folder: Path) -> None:

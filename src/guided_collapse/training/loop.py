@@ -2,30 +2,33 @@
 
 import sys
 import time
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import safetensors.torch
 import torch
 from lightning_fabric import Fabric
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.metrics.bound import cross_entropy_lower_bound
 from guided_collapse.training import environment, randomness
-from guided_collapse.training.checkpoint import PREVIOUS, load_checkpoint, save_checkpoint
+from guided_collapse.training.checkpoint import PREVIOUS, not_a_checkpoint, save_checkpoint
 from guided_collapse.training.configuration import Configuration
 from guided_collapse.training.curves import Curves
 from guided_collapse.training.display import Display
-from guided_collapse.training.files import written_whole
+from guided_collapse.training.facts import Facts, configuration_of
 from guided_collapse.training.heads import build_head, protocol_differences
 from guided_collapse.training.measure import Measurement, measure
 from guided_collapse.training.occupation import occupied
 from guided_collapse.training.optimisers import build_optimiser, set_learning_rate
 from guided_collapse.training.placement import Placement
-from guided_collapse.training.run import Record, RunFolder
+from guided_collapse.training.progress import Progress, read_progress
+from guided_collapse.training.records import Record
+from guided_collapse.training.run import RunFolder
 from guided_collapse.training.tasks import Share, Task, build_task
 from guided_collapse.training.trace import Trace
 
@@ -45,21 +48,15 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
     Raises:
         MissingData: if the data are not there.
         RuntimeError: if another process is at work in the folder.
-        ValueError: for a configuration that does not fit the data, or a folder with a run of another one, or with a finished one
-            that is to be longer and has no checkpoint.
+        ValueError: for a configuration that does not fit the data, or a folder with a run of another one, or with one that has
+            come further than its first epoch and has no checkpoint that is whole.
     """
     configuration = configuration.resolved()
     run = RunFolder.of(configuration, placement.out)
     run.prepare(configuration, lengthen=placement.lengthen)
-    if run.is_finished:
-        if run.configuration() == configuration:
-            print(f"{configuration.title}: finished already", file=sys.stderr)
-            return run
-        if load_checkpoint(run.path) is None:
-            raise ValueError(
-                f"{run.path} can be made longer only from its last checkpoint, and has none that is whole. It is left as it is; "
-                "start a new one with another --out or --experiment."
-            )
+    if _has_come_to_its_end(run, configuration):
+        print(f"{configuration.title}: finished already", file=sys.stderr)
+        return run
     task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
     fabric = Fabric(
         accelerator=placement.accelerator,
@@ -69,18 +66,28 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
         precision=configuration.precision,
     )
     fabric.launch()
-    begun = run.facts()["hardware"] if run.config_file.exists() else None
-    with environment.as_many_threads_as(begun), occupied(run.path) if fabric.is_global_zero else nullcontext():
-        try:
-            if fabric.is_global_zero:
-                run.clear()
-                run.lengthen(configuration)
-            Training(configuration, placement, run, task, fabric).run_to_the_end()
-        except Exception as error:
-            if fabric.is_global_zero:
-                run.write_failure(error)
-            raise
+    with occupied(run.path) if fabric.is_global_zero else nullcontext():
+        progress = read_progress(run, configuration)
+        with environment.as_many_threads_as(progress.facts["hardware"] if progress else None):
+            training = Training(configuration, placement, run, task, fabric)
+            if progress is not None:
+                training.take_up(progress)
+            # Up to here nothing in the folder has been changed.
+            try:
+                training.run_to_the_end()
+            except Exception as error:
+                if fabric.is_global_zero:
+                    run.write_failure(error)
+                raise
     return run
+
+
+def _has_come_to_its_end(run: RunFolder, configuration: Configuration) -> bool:
+    """Whether there is nothing left to do, which for a finished run with a damaged file there is."""
+    end = run.end()
+    for damage in end.damage:
+        warnings.warn(f"{damage}; it is to be written again, from the last checkpoint.", RuntimeWarning, stacklevel=3)
+    return not end.damage and end.facts is not None and configuration_of(end.facts) == configuration
 
 
 def build_model(configuration: Configuration, task: Task, device: torch.device) -> Classifier:
@@ -129,16 +136,32 @@ class Training:
         source = randomness.generator(configuration.seed, randomness.OPTIMISER)
         optimiser = build_optimiser(configuration, self.classifier.parameters(), source)
         self.model, self.optimiser = fabric.setup(self.classifier, optimiser)
+        self.facts: Facts = {}
         self.records: list[Record] = []
         self.trace = Trace() if configuration.trace else None
         self.finished_epochs = 0
         self.margins: Measurement | None = None
 
+    def take_up(self, progress: Progress) -> None:
+        """Becomes what the run was at its checkpoint.
+
+        Raises:
+            ValueError: for the checkpoint of another run.
+        """
+        try:
+            self.classifier.load_state_dict(progress.state["model"])
+            self.optimiser.load_state_dict(progress.state["optimiser"])
+            torch.set_rng_state(progress.state["random"])
+            if self.trace is not None:
+                self.trace.restore(progress.state["trace"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise not_a_checkpoint(progress.file, str(error)) from error
+        self.facts, self.records, self.finished_epochs = progress.facts, progress.records, progress.epoch
+
     def run_to_the_end(self) -> None:
-        """Resumes, trains, and writes the finished model."""
-        self._resume()
+        """Trains from where the run is, and writes the finished model."""
         if self.fabric.is_global_zero:
-            self.run.write_config(self.configuration, self._facts())
+            self._settle_in()
         steps = self.task.steps_per_epoch()
         curves = Curves(self.run.path if self.placement.tensorboard and self.fabric.is_global_zero else None)
         last_saved = time.monotonic()
@@ -167,14 +190,22 @@ class Training:
                     last_saved = time.monotonic()
         self._finish()
 
+    def _settle_in(self) -> None:
+        """Leaves the folder as it is to be before an epoch: with the facts and the records that the run goes on from."""
+        self.run.clear()
+        if self.facts:
+            self.facts = self.run.go_on(self.configuration, self.facts, self.records)
+        else:
+            self.facts = self.run.begin(self.configuration, self._facts())
+
     def _place(self) -> str:
         """The devices, and what is another one than where the run began."""
         device = environment.device_name(self.share.device)
         devices = device if self.share.processes == 1 else f"{self.share.processes} x {device}"
-        if not self.fabric.is_global_zero:
+        if not self.facts:
             return devices
         now = environment.hardware(self.share.device, self.share.processes)
-        changes = environment.changes(self.run.facts()["hardware"], now)
+        changes = environment.changes(self.facts["hardware"], now)
         return f"{devices}, equal up to rounding only: {changes}" if changes else devices
 
     def train_epoch(self, epoch: int, steps: int, display: Display) -> Record:
@@ -244,12 +275,14 @@ class Training:
         }
 
     def _save(self) -> None:
-        """Records first, then the checkpoint: a resume cuts off records that the checkpoint does not know."""
+        """Records first, then the checkpoint, which has them too: a resume cuts off those that it does not know."""
         if not self.fabric.is_global_zero:
             return
         self.run.write_records(self.records)
         state: dict[str, Any] = {
             "epoch": self.finished_epochs,
+            "facts": self.facts,
+            "records": self.records,
             "model": self.classifier.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "random": torch.get_rng_state(),
@@ -258,27 +291,14 @@ class Training:
             state["trace"] = self.trace.state()
         save_checkpoint(self.run.path, state)
 
-    def _resume(self) -> None:
-        state = load_checkpoint(self.run.path)
-        if state is None:
-            return
-        self.classifier.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["random"])
-        self.finished_epochs = state["epoch"]
-        self.records = self.run.records(until=self.finished_epochs)
-        if self.trace is not None:
-            self.trace.restore(state["trace"])
-
     def _finish(self) -> None:
-        """Margins and the trace, then the model, whose file says that the run is finished."""
+        """Margins and the trace, then the model, whose seal says that the run is finished."""
         measurement = self.margins or measure(self.classifier, self.task, self.share, self.fabric)
         if self.fabric.is_global_zero:
             self.run.write_arrays("margins.npz", measurement.margins)
             if self.trace is not None:
                 self.run.write_arrays("trace.npz", self.trace.arrays())
             tensors = {name: value.detach().cpu().contiguous() for name, value in self.classifier.state_dict().items()}
-            with written_whole(self.run.model_file) as beside:
-                save_file(tensors, beside)
+            self.run.write_model(safetensors.torch.save(tensors), self.facts)
             (self.run.path / PREVIOUS).unlink(missing_ok=True)
         self.fabric.barrier()

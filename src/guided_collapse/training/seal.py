@@ -1,0 +1,68 @@
+"""The seal of a finished model: which run it is of, which files belong to it, and a checksum, in the metadata of its file.
+
+A file of safetensors is the length of its header in 8 bytes, the header in JSON, and the tensors. The checksum is that of the whole
+file with zeros in the place of the checksum.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from guided_collapse.training.facts import Facts, checked_facts
+from guided_collapse.training.files import checksum
+
+UNKNOWN = "0" * 64
+LENGTH_BYTES, ALIGNMENT = 8, 8
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What a finished model says of itself."""
+
+    facts: Facts
+    """The contents of `config.json` when the run finished."""
+    files: Mapping[str, str]
+    """The checksums of the files that were written with it, by name."""
+
+
+def sealed(content: bytes, seal: Seal) -> bytes:
+    """The contents of a file of safetensors with this seal in it."""
+    header, tensors = _parts(content)
+    said = json.dumps({"facts": seal.facts, "files": seal.files})
+    text = json.dumps({"__metadata__": {"format": "pt", "run": said, "sha256": UNKNOWN}} | header).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    whole = len(text).to_bytes(LENGTH_BYTES, "little") + text + tensors
+    return whole.replace(UNKNOWN.encode(), checksum(whole).encode(), 1)
+
+
+def read_seal(path: Path) -> Seal | None:
+    """The seal of a model's file that is whole; None if it has none, as those of earlier versions.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    content = path.read_bytes()
+    try:
+        with safe_open(path, "numpy"):
+            pass  # the header and the length of the file fit each other
+        metadata = _parts(content)[0].get("__metadata__")
+        if metadata is None:
+            return None
+        said = metadata["sha256"]
+        if checksum(content.replace(said.encode(), UNKNOWN.encode(), 1)) != said:
+            raise ValueError("it is not as it was written")
+        run = json.loads(metadata["run"])
+        return Seal(checked_facts(run["facts"]), dict(run["files"]))
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from error
+
+
+def _parts(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header and the tensors."""
+    end = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+    header: dict[str, Any] = json.loads(content[LENGTH_BYTES:end])
+    return header, content[end:]
