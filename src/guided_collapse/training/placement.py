@@ -1,8 +1,11 @@
 """Where a run runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from guided_collapse.training.ranges import COUNT, NOT_NEGATIVE, Range, at_least, check_ranges
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,17 @@ class Placement:
     """Write curves for TensorBoard beside the records."""
 
     def __post_init__(self) -> None:
-        for name in ("devices", "nodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if self.num_workers < 0 or self.checkpoint_seconds < 0:
-            raise ValueError(
-                f"num_workers and checkpoint_seconds must not be negative; got {self.num_workers} and {self.checkpoint_seconds}."
-            )
+        check_ranges(self, _RANGES)
 
     @property
     def processes(self) -> int:
         """How many processes share a batch."""
         return self.devices * self.nodes
+
+
+_RANGES: Mapping[str, Range] = {
+    "devices": at_least(1),
+    "nodes": at_least(1),
+    "num_workers": COUNT,
+    "checkpoint_seconds": NOT_NEGATIVE,
+}
