@@ -78,7 +78,7 @@ def _words(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError):
         return f"{text}. Run: pip install 'guided-collapse[experiments]'"
-    if isinstance(error, MemoryError) or "allocate" in text:
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in text):
         found = f" ({text})" if text else ""
         return f"memory ran out{found}. Make the batch or the network smaller, or take a machine with more memory."
     if isinstance(error, OSError) and error.strerror:
@@ -174,7 +174,9 @@ def compare_heads(preset: str | None, flags: list[str]) -> int:
     wanted = compare_request(preset, flags)
     from guided_collapse.experiments.compare import compare, comparison_table
     from guided_collapse.report.write import write_report
+    from guided_collapse.training.launch import check_launch
 
+    check_launch(wanted.placement, wanted.configuration.precision)  # once, instead of a failure of every run
     comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement)
     if comparison.finished:
         print(comparison_table(comparison))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import tyro
 
@@ -14,7 +14,7 @@ from guided_collapse.data.known import KNOWN
 from guided_collapse.experiments.effects import with_effect
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 from guided_collapse.training.configuration import HEADS, Configuration, HeadName, Precision, check_choice
-from guided_collapse.training.placement import Placement
+from guided_collapse.training.placement import Accelerator, Placement
 from guided_collapse.training.ranges import COUNT, POSITIVE_COUNT, Range, at_least, check_ranges
 from guided_collapse.training.run import RunFolder
 
@@ -87,7 +87,7 @@ class CostRequest:
     """Samples in a step; None is the experiment's."""
     precision: Precision = "32-true"
     """Of the forward and backward pass."""
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    accelerator: Accelerator = "auto"
     """Kind of device."""
     limit_seconds: float = 240.0
     """Time for one head, with its start; what is not done by then is given up, and the record says so."""

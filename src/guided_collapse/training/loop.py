@@ -21,6 +21,7 @@ from guided_collapse.training.curves import Curves
 from guided_collapse.training.display import Display
 from guided_collapse.training.files import written_whole
 from guided_collapse.training.heads import build_head, protocol_differences
+from guided_collapse.training.launch import build_fabric, check_launch, peers_named
 from guided_collapse.training.measure import Measurement, measure
 from guided_collapse.training.occupation import occupied
 from guided_collapse.training.optimisers import build_optimiser, set_learning_rate
@@ -44,10 +45,11 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
 
     Raises:
         MissingData: if the data are not there.
-        RuntimeError: if another process is at work in the folder.
-        ValueError: for a configuration that does not fit the data, or a folder with a run of another one, or with a finished one
-            that is to be longer and has no checkpoint.
+        RuntimeError: if another process is at work in the folder, or one of several is lost.
+        ValueError: for devices that are not there, a configuration that does not fit the data, or a folder with a run of another
+            one, or with a finished one that is to be longer and has no checkpoint.
     """
+    check_launch(placement, configuration.precision)
     configuration = configuration.resolved()
     run = RunFolder.of(configuration, placement.out)
     run.prepare(configuration, lengthen=placement.lengthen)
@@ -61,21 +63,17 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
                 "start a new one with another --out or --experiment."
             )
     task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
-    fabric = Fabric(
-        accelerator=placement.accelerator,
-        devices=placement.devices,
-        num_nodes=placement.nodes,
-        strategy="ddp" if placement.processes > 1 else placement.strategy,
-        precision=configuration.precision,
-    )
-    fabric.launch()
+    fabric = build_fabric(placement, configuration.precision)
+    with peers_named(fabric, run.path):
+        fabric.launch()
     begun = run.facts()["hardware"] if run.config_file.exists() else None
     with environment.as_many_threads_as(begun), occupied(run.path) if fabric.is_global_zero else nullcontext():
         try:
             if fabric.is_global_zero:
                 run.clear()
                 run.lengthen(configuration)
-            Training(configuration, placement, run, task, fabric).run_to_the_end()
+            with peers_named(fabric, run.path):
+                Training(configuration, placement, run, task, fabric).run_to_the_end()
         except Exception as error:
             if fabric.is_global_zero:
                 run.write_failure(error)

@@ -7,6 +7,8 @@ from typing import Literal
 
 from guided_collapse.training.ranges import COUNT, NOT_NEGATIVE, Range, at_least, check_ranges
 
+Accelerator = Literal["auto", "cpu", "cuda", "mps"]
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -16,7 +18,7 @@ class Placement:
     """The folder that takes the place of `runs`."""
     data_root: Path | None = None
     """The folder of all data sets; None is the environment variable GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    accelerator: Accelerator = "auto"
     """Kind of device."""
     devices: int = 1
     """Devices of each node; with more than one, or several nodes, each has a process of its own."""
