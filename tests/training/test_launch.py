@@ -25,7 +25,9 @@ def _two_cores(monkeypatch):
 
 
 def test_several_nodes_without_a_launcher_are_refused_instead_of_waited_for(monkeypatch):
-    with pytest.raises(ValueError, match="need a launcher .* got --nodes 2 and found none.*torchrun --nnodes 2 --nproc-per-node 1"):
+    with pytest.raises(
+        ValueError, match=r"need a launcher .* got --nodes 2 and found none.*torchrun --nnodes 2 --nproc-per-node 1"
+    ):
         check_launch(on_cpu(nodes=2), "32-true")
     monkeypatch.setenv("NODE_RANK", "1")  # Fabric's own way to start every node by hand
     monkeypatch.setenv("MASTER_ADDR", "first-node")
@@ -53,13 +55,13 @@ def test_a_wrong_launch_is_a_wrong_request(monkeypatch, capsys, tmp_path):
 
 def test_slurm_tasks_that_fabric_does_not_take_are_refused(monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "4")
-    with pytest.raises(ValueError, match="Slurm .*--ntasks-per-node=4"):
+    with pytest.raises(ValueError, match=r"Slurm .*--ntasks-per-node=4"):
         check_launch(on_cpu(devices=2, nodes=2), "32-true")
 
 
 def test_more_processes_than_cores_are_refused():
     check_launch(on_cpu(devices=2), "32-true")
-    with pytest.raises(ValueError, match="at most the 2 of kind cpu .*its cores; got 60"):
+    with pytest.raises(ValueError, match=r"at most the 2 of kind cpu .*its cores; got 60"):
         check_launch(on_cpu(devices=60), "32-true")
 
 
@@ -71,7 +73,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 
 def test_float16_on_a_cpu_is_refused_instead_of_run_as_something_else():
     check_device("cpu", "bf16-mixed")
-    with pytest.raises(ValueError, match="32-true or bf16-mixed on a CPU.*got 16-mixed"):
+    with pytest.raises(ValueError, match=r"32-true or bf16-mixed on a CPU.*got 16-mixed"):
         check_device("cpu", "16-mixed")
 
 
@@ -87,7 +89,7 @@ def test_a_lost_process_is_named_with_what_to_do_and_leaves_none_behind(tmp_path
 
 
 def test_other_errors_are_left_as_they_are(tmp_path):
-    with pytest.raises(RuntimeError, match="^out of luck$"), peers_named(build_fabric(on_cpu(), "32-true"), tmp_path):
+    with pytest.raises(RuntimeError, match=r"^out of luck$"), peers_named(build_fabric(on_cpu(), "32-true"), tmp_path):
         raise RuntimeError("out of luck")
 
 

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 LARGEST_COUNT = 2**31 - 1
-LARGEST_NUMBER = 3e38  # training computes in float32, for which more is infinite
-SMALLEST_NUMBER = 1e-37  # and less is zero
+LARGEST_NUMBER = 1e9  # beyond every rate, factor and time that could be meant, and far from where float32 ends
+SMALLEST_NUMBER = 1e-37  # less is zero in float32
 
 
 class Range(NamedTuple):
@@ -30,7 +30,7 @@ class Range(NamedTuple):
             raise ValueError(f"{name} must be a {'whole ' if self.whole else ''}number; got {value!r}.")
         limit = LARGEST_COUNT if self.whole else LARGEST_NUMBER
         if value > limit:
-            raise ValueError(f"{name} must be at most {limit}; got {value}.")
+            raise ValueError(f"{name} must be at most {limit:.0f}; got {value}.")
         if not self.lowest <= value <= self.highest:  # nor is NaN
             raise ValueError(f"{name} must be {self.words}; got {value}.")
 
