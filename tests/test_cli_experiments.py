@@ -1,6 +1,8 @@
 """The commands, as a user calls them: output, messages and exit status."""
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 from importlib import metadata
@@ -177,7 +179,7 @@ def test_a_full_disk_loses_nothing(room_for, capsys, tmp_path, monkeypatch):
 
     monkeypatch.setattr("guided_collapse.training.files.os.fsync", fill_up)
     status, out, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
-    assert (status, out) == (2, "")
+    assert (status, out) == (1, "")
     assert "No space left on device" in err
     monkeypatch.undo()
     run = tmp_path / "digits" / "implicit" / "seed-0"
@@ -203,3 +205,71 @@ def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
     assert ["digits", "implicit", "3", "12.5", "2", "4", "12.5"] in [line.split() for line in out.splitlines()]
     assert out.splitlines()[-1] == str(tmp_path / "digits" / "cost.json")
     assert json.loads(asked[0]["input"])["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (MemoryError(), 1, "memory ran out. Make the batch"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "memory ran out (DefaultCPUAllocator: can't allocate"),
+        (RuntimeError("two\n  lines"), 1, "guided-collapse: two lines"),
+        (RuntimeError(), 1, "guided-collapse: RuntimeError"),
+        (OSError(errno.ENOSPC, "No space left on device", "file"), 1, "guided-collapse: No space left on device: file"),
+        (OSError(errno.EIO, "Input/output error"), 1, "guided-collapse: Input/output error"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "file"), 2, "No such file or directory: file"),
+        (PermissionError(errno.EACCES, "Permission denied", "file"), 2, "Permission denied: file"),
+        (ValueError("wrong"), 2, "guided-collapse: wrong"),
+        (ModuleNotFoundError("No module named 'rich'"), 2, "pip install 'guided-collapse[experiments]'"),
+    ],
+)
+def test_the_exit_status_tells_a_wrong_request_from_a_failure_on_the_way(error, status, message, capsys, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("guided_collapse.training.loop.train", fail)
+    found, out, err = call(capsys, "train", "digits")
+    assert (found, out) == (status, "")
+    assert message in err
+    assert err.count("\n") == 1
+    _, _, err = call(capsys, "--traceback", "train", "digits")
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("guided-collapse: ")
+
+
+def test_a_reader_that_goes_away_is_no_error(monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as nobody_reads:
+        monkeypatch.setattr("sys.stdout", nobody_reads)
+        assert main(["list"]) == 141
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("columns", ["1", "5"])
+def test_help_ends_in_a_terminal_of_few_columns(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    status, out, _ = call(capsys, "train", "--help")
+    assert status == 0
+    assert "--epochs" in out
+    assert os.environ["COLUMNS"] == columns
+
+
+def test_what_a_preset_leaves_behind_without_effect_goes_back_to_its_default():
+    from guided_collapse.experiments.requests import train_request
+
+    assert train_request("cifar10-resnet18", ["--backbone", "vgg13"]).configuration.stem is None
+    sizes = ["--num-samples", "60", "--num-classes", "10", "--backbone=unconstrained", "--data", "unconstrained"]
+    free = train_request("imagenet-resnet50", sizes).configuration
+    assert (free.flip, free.rotation, free.crop_size, free.random_resized) == (False, 0.0, None, False)
+    assert train_request("digits", ["--optimiser", "sgd", "--gain", "10"]).configuration.gain == 10.0
+
+
+def test_what_a_head_has_no_use_for_is_a_warning():
+    from guided_collapse.experiments.requests import compare_request, train_request
+
+    flags = ["--proximal-weight", "0.5"]
+    with pytest.warns(UserWarning, match="head fixed has no option proximal_weight"):
+        train_request("digits", ["--head", "fixed", *flags])
+    with pytest.warns(UserWarning, match="head standard and fixed has no option"):
+        compare_request("digits", ["--heads", "standard", "fixed", *flags])
+    assert compare_request("digits", ["--heads", "standard", "implicit", *flags]).configuration.proximal_weight == 0.5

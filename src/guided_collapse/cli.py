@@ -5,24 +5,36 @@ answered at once.
 """
 
 import argparse
+import errno
 import json
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
-DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG_REQUEST, INTERRUPTED, NOBODY_READS = 0, 1, 2, 130, 141
+
+# A place that the user named is not there, is of another kind, or is not theirs. Every other error of the system came on the way.
+WRONG_PLACE = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0 done, 1 something failed on the way, 2 a wrong request, 130 interrupted.
+    """Runs one command and returns its exit status.
+
+    0 done, 1 something failed on the way (a full disk, no memory, a lost process), 2 a wrong request, 130 interrupted, 141 nobody
+    reads what is printed any more, as in `guided-collapse list | head -1`; 130 and 141 are what shells give to other tools too.
 
     Args:
         arguments: None takes those of the process.
     """
     parser = argparse.ArgumentParser(prog="guided-collapse", description="Classifier heads at the nearest simplex ETF.")
     parser.add_argument("--version", action="version", version=metadata.version("guided-collapse"))
+    parser.add_argument("--traceback", action="store_true", help="with an error, show where in the code it arose")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (add_list, add_train, add_compare, add_resume, add_report, add_cost, add_data, add_export, add_measure):
         add(commands)
@@ -37,18 +49,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _status(request: argparse.Namespace) -> int:
     try:
         status: int = request.run(request)
-    except ModuleNotFoundError as error:
-        print(f"guided-collapse: {error}. Run: pip install 'guided-collapse[experiments]'", file=sys.stderr)
-        return WRONG_REQUEST
-    except (ValueError, MemoryError, RuntimeError, OSError) as error:
-        print(f"guided-collapse: {' '.join(str(error).split())}", file=sys.stderr)
-        return WRONG_REQUEST
+        sys.stdout.flush()  # while a reader that has gone can still be seen to
+    except BrokenPipeError:
+        # What is left in the buffer would fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
+    except (ValueError, ModuleNotFoundError, MemoryError, RuntimeError, OSError) as error:
+        if request.traceback:
+            traceback.print_exc()
+        print(f"guided-collapse: {_words(error)}", file=sys.stderr)
+        return WRONG_REQUEST if _is_of_the_request(error) else FAILED
     except KeyboardInterrupt:
         print(
             "guided-collapse: interrupted; what was written is whole, and a run goes on from its last checkpoint.", file=sys.stderr
         )
         return INTERRUPTED
     return status
+
+
+def _is_of_the_request(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in WRONG_PLACE
+    return isinstance(error, (ValueError, ModuleNotFoundError))
+
+
+def _words(error: Exception) -> str:
+    """What an error says, on one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError):
+        return f"{text}. Run: pip install 'guided-collapse[experiments]'"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in text):
+        found = f" ({text})" if text else ""
+        return f"memory ran out{found}. Make the batch or the network smaller, or take a machine with more memory."
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+    return text or type(error).__name__
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -139,7 +174,9 @@ def compare_heads(preset: str | None, flags: list[str]) -> int:
     wanted = compare_request(preset, flags)
     from guided_collapse.experiments.compare import compare, comparison_table
     from guided_collapse.report.write import write_report
+    from guided_collapse.training.launch import check_launch
 
+    check_launch(wanted.placement, wanted.configuration.precision)  # once, instead of a failure of every run
     comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement)
     if comparison.finished:
         print(comparison_table(comparison))
@@ -266,6 +303,8 @@ def add_measure(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def measure(request: argparse.Namespace) -> int:
     """Prints the metrics of a file."""
+    if request.margins and not request.json:
+        raise ValueError("--margins is for JSON; got it without --json, where it would be without effect. Add --json.")
     from guided_collapse.metrics.collapse import measure_collapse
     from guided_collapse.metrics.files import read_arrays
 

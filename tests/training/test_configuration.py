@@ -1,10 +1,12 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.training.configuration import Configuration
 
+RECORDS = Path(__file__).parents[2] / "results" / "records"
 IMAGES = {"experiment": "x", "data": "digits", "backbone": "small"}
 
 
@@ -41,6 +43,21 @@ def test_resolved_configuration_states_what_the_optimiser_uses():
         ({"num_samples": 10}, "images need neither; .*num_samples=10"),
         ({"data": "unconstrained"}, "unconstrained features need"),
         ({"rotation": 400.0}, "rotation must be from 0 to 180"),
+        ({"epochs": 10**20}, "epochs must be at most 2147483647; got 100000000000000000000"),
+        ({"epochs": 2.5}, "epochs must be a whole number; got 2.5"),
+        ({"epochs": None}, "epochs must be a whole number; got None"),
+        ({"width": 1e308}, "width must be at most 1000000000; got 1e\\+308"),
+        ({"width": 2000.0}, "width must be positive and at most 1000; got 2000"),
+        ({"test_fraction": float("nan")}, "test_fraction must be between 0 and 1; got nan"),
+        ({"test_fraction": -1.0}, "test_fraction must be between 0 and 1; got -1"),
+        ({"momentum": 1.0}, "momentum must be from 0 to less than 1; got 1.0"),
+        ({"image_size": 0}, "image_size must be positive; got 0"),
+        ({"num_classes": 0}, "num_classes must be at least 2; got 0"),
+        ({"experiment": ".."}, "experiment must be the name of a folder: .*; got '..'.*--out"),
+        ({"experiment": "a/b"}, "experiment must be the name of a folder"),
+        ({"experiment": "a\0b"}, "experiment must be the name of a folder"),
+        ({"experiment": "\udcff"}, "experiment must be the name of a folder"),
+        ({"experiment": "n" * 300}, "got 'nnnnnnnnnnnnnnnnnnnn... of 300 bytes'"),
     ],
 )
 def test_bad_values_are_refused(changes, message):
@@ -87,3 +104,9 @@ def test_a_whole_number_is_a_number():
 def test_missing_fields_are_named():
     with pytest.raises(ValueError, match="must have the fields data, backbone; they are missing"):
         Configuration.from_dict({"experiment": "x"})
+
+
+@pytest.mark.parametrize("file", sorted(RECORDS.rglob("config.json")), ids=lambda file: str(file.relative_to(RECORDS)))
+def test_recorded_configurations_are_still_read(file):
+    values = json.loads(file.read_text())["configuration"]
+    assert Configuration.from_dict(values).to_dict() == values

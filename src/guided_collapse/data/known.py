@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 
 DIGITS = tuple("0123456789")
 
@@ -117,3 +118,15 @@ def known_data(name: str) -> KnownData:
     near = get_close_matches(name, KNOWN, n=1)
     guess = f" Did you mean {near[0]}?" if near else ""
     raise ValueError(f"a data set must be one of {', '.join(KNOWN)}; got {name!r}.{guess}")
+
+
+def check_source(data: str) -> None:
+    """Refuses what is neither the name of a data set nor a folder.
+
+    Raises:
+        ValueError: with the names.
+    """
+    if data not in KNOWN and not (data.strip() and Path(data).is_dir()):
+        raise ValueError(
+            f"data must be a folder of images or one of {', '.join(KNOWN)}, unconstrained; got {data!r}, which is neither."
+        )

@@ -13,6 +13,7 @@ from guided_collapse.experiments.step_cost import PAPER_ROUTE, PARTS
 from guided_collapse.training.configuration import Configuration
 from guided_collapse.training.environment import commit, versions
 from guided_collapse.training.files import write_json
+from guided_collapse.training.launch import check_device
 
 FORMAT = 1
 FILE = "cost.json"
@@ -29,10 +30,11 @@ def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
         The file.
 
     Raises:
-        ValueError: for a batch size that the experiment cannot have.
+        ValueError: for a batch size that the experiment cannot have, or a device that is not there or lacks the precision.
         OSError: for a folder that cannot be written, before anything is measured.
         RuntimeError: if no head could be measured.
     """
+    check_device(request.accelerator, request.precision)
     if request.batch_size is not None:
         configuration = replace(configuration, batch_size=request.batch_size)
     configuration = replace(configuration, precision=request.precision).resolved()

@@ -26,7 +26,7 @@ def _unconstrained(num_classes: int, feature_dim: int, num_samples: int) -> Conf
 
 
 _TURNED: Mapping[str, Any] = {"flip": True, "rotation": 15.0}
-_SMALL = Configuration("", data="cifar10", backbone="resnet18", stem="imagenet", crop_padding=4, **_TURNED)
+_SMALL = Configuration("cifar10-resnet18", data="cifar10", backbone="resnet18", stem="imagenet", crop_padding=4, **_TURNED)
 _VGG = replace(_SMALL, backbone="vgg13", stem=None)
 _LARGER: Mapping[str, Any] = {"data": "stl10", "crop_padding": 12}
 
@@ -35,7 +35,7 @@ _CONFIGURATIONS = (
     _unconstrained(100, 1024, 5000),
     _unconstrained(200, 1024, 5000),
     _unconstrained(1000, 1024, 10_000),
-    replace(_SMALL, experiment="cifar10-resnet18"),
+    _SMALL,
     replace(_VGG, experiment="cifar10-vgg13"),
     replace(_SMALL, experiment="cifar100-resnet50", data="cifar100", backbone="resnet50"),
     replace(_VGG, experiment="cifar100-vgg13", data="cifar100"),

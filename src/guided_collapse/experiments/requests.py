@@ -1,18 +1,27 @@
 """What the commands `train`, `compare`, `resume` and `cost` are asked for, from flags that are the fields of a request."""
 
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import tyro
 
+from guided_collapse.data.known import KNOWN, check_source
+from guided_collapse.experiments.effects import with_effect
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 from guided_collapse.training.configuration import HEADS, Configuration, HeadName, Precision, check_choice
-from guided_collapse.training.placement import Placement
+from guided_collapse.training.placement import Accelerator, Placement
+from guided_collapse.training.ranges import COUNT, POSITIVE_COUNT, Range, at_least, check_ranges
 from guided_collapse.training.run import RunFolder
 
+FEWEST_COLUMNS = 40
+
 Request = TypeVar("Request")
+RunRequest = TypeVar("RunRequest", "TrainRequest", "CompareRequest")
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,13 @@ class CompareRequest:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds, each used for every head."""
 
+    def __post_init__(self) -> None:
+        for name in ("heads", "seeds"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must be one or more; got none. Name them after --{name}, or leave it out.")
+        for seed in self.seeds:
+            replace(self.configuration, seed=seed)  # which checks it
+
 
 @dataclass(frozen=True)
 class _PlacementOfARun(Placement):
@@ -50,6 +66,9 @@ class ResumeRequest:
     placement: _PlacementOfARun
     epochs: int | None = None
     """Make the run so long, though it may have ended earlier; None leaves it as long as it is."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, {"epochs": POSITIVE_COUNT})
 
 
 @dataclass(frozen=True)
@@ -68,7 +87,7 @@ class CostRequest:
     """Samples in a step; None is the experiment's."""
     precision: Precision = "32-true"
     """Of the forward and backward pass."""
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    accelerator: Accelerator = "auto"
     """Kind of device."""
     limit_seconds: float = 240.0
     """Time for one head, with its start; what is not done by then is given up, and the record says so."""
@@ -76,13 +95,17 @@ class CostRequest:
     """The folder that takes the place of `runs`."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.warm_up < 0 or self.limit_seconds <= 0:
-            raise ValueError(
-                "steps must be at least 1, warm_up not negative and limit_seconds positive; "
-                f"got {self.steps}, {self.warm_up} and {self.limit_seconds}."
-            )
+        check_ranges(self, _COST_RANGES)
         if not self.heads and not self.paper_route:
             raise ValueError("cost needs at least one head; got none. Give --heads, or leave --no-paper-route out.")
+
+
+_COST_RANGES: Mapping[str, Range] = {
+    "steps": at_least(1),
+    "warm_up": COUNT,
+    "batch_size": POSITIVE_COUNT,
+    "limit_seconds": Range("positive and at most a day", 1e-3, 86400.0),
+}
 
 
 def train_request(name: str | None, flags: Sequence[str]) -> TrainRequest:
@@ -91,7 +114,8 @@ def train_request(name: str | None, flags: Sequence[str]) -> TrainRequest:
     Raises:
         ValueError: for an unknown preset or head, or neither preset nor data.
     """
-    return _parsed(TrainRequest, TrainRequest(_starting_point(name, flags), Placement()), "train", name, flags)
+    wanted = _parsed(TrainRequest, TrainRequest(_starting_point(name, flags), Placement()), "train", name, flags)
+    return _checked(wanted, flags, [wanted.configuration.head])
 
 
 def compare_request(name: str | None, flags: Sequence[str]) -> CompareRequest:
@@ -103,7 +127,8 @@ def compare_request(name: str | None, flags: Sequence[str]) -> CompareRequest:
     for flag, instead in (("--head", "--heads"), ("--seed", "--seeds")):
         if any(given == flag or given.startswith(f"{flag}=") for given in flags):
             raise ValueError(f"compare takes {instead}, with one or more values; got {flag}.")
-    return _parsed(CompareRequest, CompareRequest(_starting_point(name, flags), Placement()), "compare", name, flags)
+    wanted = _parsed(CompareRequest, CompareRequest(_starting_point(name, flags), Placement()), "compare", name, flags)
+    return _checked(wanted, flags, wanted.heads)
 
 
 def resume_request(folder: Path | None, flags: Sequence[str]) -> TrainRequest:
@@ -138,7 +163,54 @@ def cost_request(name: str | None, flags: Sequence[str]) -> tuple[Configuration,
     if name is None and not _asks_for_help(flags):
         raise ValueError(f"cost needs an experiment; got none. Name one of {', '.join(PRESETS)}.")
     configuration = OWN_IMAGES if name is None else preset(name)
-    return configuration, _parsed(CostRequest, CostRequest(), "cost", name or "PRESET", flags)
+    wanted = _parsed(CostRequest, CostRequest(), "cost", name or "PRESET", flags)
+    if wanted.batch_size is not None and configuration.num_samples is not None and wanted.batch_size > configuration.num_samples:
+        raise ValueError(f"batch_size must be at most num_samples = {configuration.num_samples}; got {wanted.batch_size}.")
+    _check_out(wanted.out)
+    return configuration, wanted
+
+
+def _checked(wanted: RunRequest, flags: Sequence[str], heads: Sequence[HeadName]) -> RunRequest:
+    """The request, if what it asks for fits together, without what is left of its preset and has no effect."""
+    configuration = with_effect(wanted.configuration, _names(flags), heads)
+    if not configuration.is_unconstrained:
+        check_source(configuration.data)
+    _check_batch(configuration, heads)
+    _check_crop(configuration)
+    _check_out(wanted.placement.out)
+    return replace(wanted, configuration=configuration)
+
+
+def _names(flags: Sequence[str]) -> set[str]:
+    """The fields that flags name."""
+    names = {flag.partition("=")[0].lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--")}
+    return names | {name.removeprefix("no_") for name in names}
+
+
+def _check_batch(configuration: Configuration, heads: Sequence[HeadName]) -> None:
+    centring = [head for head in heads if configuration.protocol == "fair" or not head.startswith("standard")]
+    if configuration.batch_size == 1 and centring:
+        raise ValueError(
+            f"batch_size must be at least 2 for {', '.join(centring)}: a batch of one sample, once centred, is zero and teaches "
+            "nothing; got 1. Raise --batch-size."
+        )
+
+
+def _check_crop(configuration: Configuration) -> None:
+    """Refuses crops that are larger than the images, where their size is known; for folders it is not yet."""
+    size = configuration.image_size or (KNOWN[configuration.data].image_size if configuration.data in KNOWN else None)
+    if size is not None and configuration.crop_size is not None and configuration.crop_size > size:
+        raise ValueError(f"crop_size must be at most the size of the images, {size}; got {configuration.crop_size}. Crop less.")
+
+
+def _check_out(out: Path) -> None:
+    """Refuses a place where no folder can be."""
+    try:
+        there = next(place for place in (out, *out.absolute().parents) if place.exists())
+    except OSError as error:
+        raise ValueError(f"out must be a folder, or a place for one; got {out}: {error.strerror}.") from error
+    if not there.is_dir():
+        raise ValueError(f"out must be a folder, or a place for one; got {out}, and {there} is a file. Choose another --out.")
 
 
 def _starting_point(name: str | None, flags: Sequence[str]) -> Configuration:
@@ -172,4 +244,19 @@ def _asks_for_help(flags: Sequence[str]) -> bool:
 
 def _parsed(kind: type[Request], default: Request, command: str, name: str | None, flags: Sequence[str]) -> Request:
     prog = f"guided-collapse {command} {name or ''}".rstrip()
-    return tyro.cli(kind, prog=prog, default=default, args=list(flags), config=(tyro.conf.OmitArgPrefixes,))
+    with _room_for_words():
+        return tyro.cli(kind, prog=prog, default=default, args=list(flags), config=(tyro.conf.OmitArgPrefixes,))
+
+
+@contextmanager
+def _room_for_words() -> Iterator[None]:
+    """Help and errors are laid out for a terminal of some width: in a few columns tyro would break lines for ever."""
+    given = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(max(shutil.get_terminal_size().columns, FEWEST_COLUMNS))
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = given

@@ -1,5 +1,6 @@
 """Everything that determines the result of a run."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from difflib import get_close_matches
@@ -7,6 +8,16 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from guided_collapse.data.changes import Augmentation
+from guided_collapse.training.ranges import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_COUNT,
+    SMALLEST_NUMBER,
+    Range,
+    at_least,
+    check_ranges,
+)
 
 HeadName = Literal["standard", "standard-unnormalised", "fixed", "fixed-random", "implicit", "implicit-detached", "implicit-lagged"]
 BackboneName = Literal["resnet18", "resnet34", "resnet50", "vgg13", "small", "unconstrained"]
@@ -108,11 +119,8 @@ class Configuration:
     def __post_init__(self) -> None:
         for name, legal in _CHOICES.items():
             check_choice(name, getattr(self, name), legal)
-        for name in ("epochs", "batch_size", "measure_every", "temperature", "gain", "long_tail_ratio"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive; got {getattr(self, name)}.")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be from 0 to 2^31 - 1; got {self.seed}.")
+        check_ranges(self, _RANGES)
+        _check_folder_name(self.experiment)
         if self.optimiser == "agd" and (self.learning_rate, self.weight_decay or 0.0, self.schedule or "constant") != (
             None,
             0.0,
@@ -228,3 +236,39 @@ _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "long_tail": get_args(LongTail),
     "precision": get_args(Precision),
 }
+
+_RANGES: Mapping[str, Range] = {
+    "seed": Range("from 0 to 2^31 - 1", 0, 2**31 - 1, whole=True),
+    "epochs": POSITIVE_COUNT,
+    "batch_size": POSITIVE_COUNT,
+    "gain": POSITIVE,
+    "learning_rate": POSITIVE,
+    "momentum": Range("from 0 to less than 1", 0.0, math.nextafter(1.0, 0.0)),
+    "weight_decay": NOT_NEGATIVE,
+    "temperature": POSITIVE,
+    "proximal_weight": NOT_NEGATIVE,
+    "width": Range("positive and at most 1000", SMALLEST_NUMBER, 1000.0),
+    "feature_dim": POSITIVE_COUNT,
+    "num_samples": POSITIVE_COUNT,
+    "num_classes": at_least(2),
+    "image_size": POSITIVE_COUNT,
+    "test_fraction": Range("between 0 and 1", SMALLEST_NUMBER, math.nextafter(1.0, 0.0)),
+    "long_tail_ratio": Range("at least 1", 1.0),
+    "crop_padding": COUNT,
+    "rotation": Range("from 0 to 180 degrees", 0.0, 180.0),
+    "crop_size": POSITIVE_COUNT,
+    "measure_every": POSITIVE_COUNT,
+}
+
+LONGEST_NAME = 200  # bytes; file systems take 255, and files beside it have longer names
+
+
+def _check_folder_name(name: str) -> None:
+    """Refuses names of experiments that cannot be, or had better not be, those of a folder."""
+    hidden_or_spaced = name.startswith(".") or name != name.strip()
+    if not name or hidden_or_spaced or not name.isprintable() or set(name) & set("/\\") or len(name.encode()) > LONGEST_NAME:
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:20]}... of {len(name.encode(errors='replace'))} bytes"
+        raise ValueError(
+            "experiment must be the name of a folder: not empty, without / and \\, not beginning with a dot or a space, printable, "
+            f"and at most {LONGEST_NAME} bytes; got {shown!r}. For another place, give --out."
+        )

@@ -22,6 +22,7 @@ from guided_collapse.training.curves import Curves
 from guided_collapse.training.display import Display
 from guided_collapse.training.facts import Facts, configuration_of
 from guided_collapse.training.heads import build_head, protocol_differences
+from guided_collapse.training.launch import build_fabric, check_launch, peers_named
 from guided_collapse.training.measure import Measurement, measure
 from guided_collapse.training.occupation import occupied
 from guided_collapse.training.optimisers import build_optimiser, set_learning_rate
@@ -47,10 +48,11 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
 
     Raises:
         MissingData: if the data are not there.
-        RuntimeError: if another process is at work in the folder.
-        ValueError: for a configuration that does not fit the data, or a folder with a run of another one, or with one that has
-            come further than its first epoch and has no checkpoint that is whole.
+        RuntimeError: if another process is at work in the folder, or one of several is lost.
+        ValueError: for devices that are not there, a configuration that does not fit the data, or a folder with a run of another
+            one, or with one that has come further than its first epoch and has no checkpoint that is whole.
     """
+    check_launch(placement, configuration.precision)
     configuration = configuration.resolved()
     run = RunFolder.of(configuration, placement.out)
     run.prepare(configuration, lengthen=placement.lengthen)
@@ -58,14 +60,9 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
         print(f"{configuration.title}: finished already", file=sys.stderr)
         return run
     task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
-    fabric = Fabric(
-        accelerator=placement.accelerator,
-        devices=placement.devices,
-        num_nodes=placement.nodes,
-        strategy="ddp" if placement.processes > 1 else placement.strategy,
-        precision=configuration.precision,
-    )
-    fabric.launch()
+    fabric = build_fabric(placement, configuration.precision)
+    with peers_named(fabric, run.path):
+        fabric.launch()
     with occupied(run.path) if fabric.is_global_zero else nullcontext():
         progress = read_progress(run, configuration)
         with environment.as_many_threads_as(progress.facts["hardware"] if progress else None):
@@ -74,7 +71,8 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
                 training.take_up(progress)
             # Up to here nothing in the folder has been changed.
             try:
-                training.run_to_the_end()
+                with peers_named(fabric, run.path):
+                    training.run_to_the_end()
             except Exception as error:
                 if fabric.is_global_zero:
                     run.write_failure(error)

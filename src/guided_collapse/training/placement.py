@@ -1,8 +1,13 @@
 """Where a run runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from guided_collapse.training.ranges import COUNT, NOT_NEGATIVE, Range, at_least, check_ranges
+
+Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +18,7 @@ class Placement:
     """The folder that takes the place of `runs`."""
     data_root: Path | None = None
     """The folder of all data sets; None is the environment variable GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    accelerator: Accelerator = "auto"
     """Kind of device."""
     devices: int = 1
     """Devices of each node; with more than one, or several nodes, each has a process of its own."""
@@ -33,15 +38,17 @@ class Placement:
     """Write curves for TensorBoard beside the records."""
 
     def __post_init__(self) -> None:
-        for name in ("devices", "nodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if self.num_workers < 0 or self.checkpoint_seconds < 0:
-            raise ValueError(
-                f"num_workers and checkpoint_seconds must not be negative; got {self.num_workers} and {self.checkpoint_seconds}."
-            )
+        check_ranges(self, _RANGES)
 
     @property
     def processes(self) -> int:
         """How many processes share a batch."""
         return self.devices * self.nodes
+
+
+_RANGES: Mapping[str, Range] = {
+    "devices": at_least(1),
+    "nodes": at_least(1),
+    "num_workers": COUNT,
+    "checkpoint_seconds": NOT_NEGATIVE,
+}

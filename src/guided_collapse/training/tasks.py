@@ -14,7 +14,7 @@ from guided_collapse.backbones.unconstrained import UnconstrainedFeatures
 from guided_collapse.data.augmentation import augment, normalise
 from guided_collapse.data.batches import batches
 from guided_collapse.data.folders import load_folder
-from guided_collapse.data.known import KNOWN, known_data
+from guided_collapse.data.known import KNOWN, check_source, known_data
 from guided_collapse.data.long_tail import long_tailed
 from guided_collapse.data.resampling import centre_crop
 from guided_collapse.data.shuffled import ShuffledBatchSampler
@@ -204,22 +204,18 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
     """
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
+    check_source(configuration.data)
     if configuration.data in KNOWN:
         data = load_data(configuration.data, root=data_root, image_size=configuration.image_size)
         known = known_data(configuration.data)
         statistics = PixelStatistics(known.mean, known.std)
-    elif Path(configuration.data).is_dir():
+    else:
         data = load_folder(
             Path(configuration.data),
             image_size=configuration.image_size,
             test_fraction=configuration.test_fraction,
         )
         statistics = pixel_statistics(data.train)
-    else:
-        raise ValueError(
-            f"data must be a folder of images or one of {', '.join(KNOWN)}, unconstrained; got {configuration.data!r}, "
-            "which is neither."
-        )
     if configuration.long_tail != "none":
         data = _thinned(data, configuration)
     return ImageTask(configuration, data, statistics, num_workers=num_workers)
