@@ -63,6 +63,7 @@ def damaged(tmp_path, **changes):
         ("test_batch.png", encode(np.zeros((9, 1024, 3), dtype=np.uint8)), "one label for each image; it has 9 and 10 in test"),
         ("test_lables.json", b"[1, 2", "must be a JSON list of labels"),
         ("test_lables.json", b'{"a": 1}', "must be a JSON list of integers"),
+        ("test_lables.json", b"[" * 100_000, "must be a JSON list of labels"),
         ("test_lables.json", b"[1.5]", "must be a JSON list of integers"),
         ("test_lables.json", b"[[1], [2, 3]]", "must be a JSON list"),
         ("test_lables.json", json.dumps([10] * 10).encode(), "below its 10 classes; got 10"),

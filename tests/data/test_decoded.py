@@ -1,5 +1,6 @@
 import errno
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -80,3 +81,12 @@ def test_a_full_disk_costs_only_time(tmp_path, source, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_to_costs_only_time(tmp_path, source):
     assert decoded(tmp_path / "missing" / "cache.npz", [source], Builder())["images"][0] == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes with names")
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path, source):
+    os.mkfifo(tmp_path / "cache.npz")
+    build = Builder()
+    for _ in range(2):
+        assert decoded(tmp_path / "cache.npz", [source], build)["images"][0] == 1
+    assert build.calls == 1

@@ -1,9 +1,13 @@
 import gzip
+import hashlib
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 
+from guided_collapse.data import idx
+from guided_collapse.data.checksums import sha256_of
 from guided_collapse.data.idx import IMAGE_MAGIC, LABEL_MAGIC, has_idx, load_idx, read_idx
 from tests.data.made_up import idx_bytes, write_idx
 
@@ -79,3 +83,15 @@ def test_files_that_do_not_fit_together(tmp_path):
     labels.unlink()
     with pytest.raises(ValueError, match="must hold t10k-labels-idx1-ubyte"):
         load(tmp_path)
+
+
+def test_a_small_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(idx, "LARGEST_CONTENTS", 3 * 2**20)
+    path = tmp_path / "labels.gz"
+    path.write_bytes(gzip.compress(b"\x00\x00\x08\x01" + bytes(64 * 2**20)))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=f"{path} must be readable; reading it failed: it holds more than 3,145,728 bytes"):
+        read_idx(path, LABEL_MAGIC)
+    assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    tracemalloc.stop()
+    assert sha256_of(path) == hashlib.sha256(b"\x00\x00\x08\x01" + bytes(64 * 2**20)).hexdigest()

@@ -1,3 +1,6 @@
+import os
+import sys
+
 import pytest
 
 from guided_collapse.data.parquet_files import find_parquet, read_columns
@@ -73,3 +76,10 @@ def test_damaged_files_are_named(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=f"{path} must be a readable parquet file"):
         read_columns([path])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes with names")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"train\.parquet must be a readable parquet file; .*it is not a regular file"):
+        read_columns([tmp_path / "train.parquet"])

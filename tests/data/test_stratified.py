@@ -1,5 +1,8 @@
+import hashlib
 import itertools
+import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from guided_collapse import StratifiedBatchSampler
+from guided_collapse.data.shuffled import ShuffledBatchSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 
@@ -18,13 +22,13 @@ def labels_of(counts, seed=0):
     return np.random.default_rng(seed).permutation(labels)
 
 
-def check_epoch(labels, batches, *, slack=0):
+def check_epoch(labels, batches):
     """Every sample once, even sizes, and every class in every batch within one sample of its share."""
     assert sorted(itertools.chain.from_iterable(batches)) == list(range(len(labels)))
     for batch in batches:
         counts = np.bincount(labels[batch], minlength=labels.max() + 1)
-        share = len(batch) * np.bincount(labels) / len(labels)
-        assert np.abs(counts - share).max() <= 1 + slack + 1e-9
+        # In whole numbers, so that nothing is rounded: |count - n B/N| < 1.
+        assert np.abs(counts * len(labels) - len(batch) * np.bincount(labels)).max() < len(labels)
 
 
 @settings(max_examples=150)
@@ -59,7 +63,7 @@ def test_several_processes_share_a_stratified_global_batch(counts, local_size, r
     assert len({len(batches) for batches in local}) == 1
     together = [list(itertools.chain(*parts)) for parts in zip(*local, strict=True)]
     left_over = len(labels) % replicas
-    check_epoch(labels, together, slack=1 if left_over else 0)
+    check_epoch(labels, together)
     uneven = 0
     for parts in zip(*local, strict=True):
         sizes = [len(part) for part in parts]
@@ -69,6 +73,67 @@ def test_several_processes_share_a_stratified_global_batch(counts, local_size, r
         per_class = np.array([np.bincount(labels[part], minlength=len(counts)) for part in parts])
         assert (per_class.max(0) - per_class.min(0)).max() <= 1
     assert uneven <= (1 if left_over else 0)
+
+
+def random_case(number):
+    """Labels of few or many classes, even or long-tailed, a batch size and a number of processes."""
+    generator = np.random.default_rng(number)
+    counts = generator.integers(0, generator.choice([3, 12, 60]), generator.integers(1, generator.choice([4, 30])))
+    counts[0] += 1
+    replicas = int(generator.integers(1, 7))
+    return generator.permutation(np.repeat(np.arange(len(counts)), counts)), replicas * int(generator.integers(1, 12)), replicas
+
+
+def test_every_class_has_its_share_in_every_batch_for_any_number_of_processes():
+    num_checked = 0
+    cases = [random_case(number) for number in range(600)]
+    for labels, batch_size, replicas in cases:
+        if len(labels) // replicas < -(-len(labels) // batch_size):
+            continue  # refused: see below
+        samplers = [StratifiedBatchSampler(labels, batch_size, num_replicas=replicas, rank=rank) for rank in range(replicas)]
+        parts = list(zip(*samplers, strict=True))
+        check_epoch(labels, [list(itertools.chain(*part)) for part in parts])
+        sizes = np.array([[len(own) for own in part] for part in parts])
+        assert sizes.min() >= 1
+        assert (sizes.max(1) - sizes.min(1)).max() <= 1
+        assert (sizes.max(1) > sizes.min(1)).sum() <= 1
+        assert np.ptp(sizes.sum(1)) <= replicas
+        assert sizes.sum(1).max() <= batch_size
+        num_checked += 1
+    assert num_checked > len(cases) / 2
+
+
+@pytest.mark.parametrize("counts", [[33, 26, 7, 33], [9, 2, 9, 7]])
+def test_every_class_has_its_share_where_most_choices_of_the_left_over_sample_would_not_leave_it(counts):
+    labels = labels_of(counts)
+    samplers = [StratifiedBatchSampler(labels, 6, num_replicas=2, rank=rank) for rank in range(2)]
+    for epoch in range(60):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        batches = [first + second for first, second in zip(*samplers, strict=True)]
+        check_epoch(labels, batches)
+        assert sum(len(batch) % 2 for batch in batches) == 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "batch_size", "replicas", "seed", "epoch", "checksum"),
+    [
+        ([40, 30, 50], 24, 1, 0, 0, "89b21320acd7709c"),
+        ([100] * 10, 13, 1, 7, 3, "9a38e61665a93e79"),
+        ([500, 3, 1, 60, 0, 17], 32, 1, 2, 11, "8406035c4998e95d"),
+        ([7, 1], 8, 1, 0, 5, "fef9e197ebc461c3"),
+        ([40, 30, 50], 24, 2, 0, 1, "b5b4b531adbd9c06"),
+        ([33, 17, 10, 3], 12, 3, 4, 2, "18b798293aa1dbeb"),
+        ([100] * 10, 52, 4, 1, 1, "612a97f0cf310629"),
+    ],
+)
+def test_the_order_on_which_recorded_runs_depend(counts, batch_size, replicas, seed, epoch, checksum):
+    orders = []
+    for rank in range(replicas):
+        sampler = StratifiedBatchSampler(labels_of(counts), batch_size, num_replicas=replicas, rank=rank, seed=seed)
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+    assert hashlib.sha256(json.dumps(orders).encode()).hexdigest()[:16] == checksum
 
 
 def test_one_process_and_several_see_the_same_global_batches():
@@ -152,3 +217,28 @@ def test_world_size_and_rank_come_from_torch_distributed(tmp_path):
 def test_refusals(labels, options, message):
     with pytest.raises(ValueError, match=message):
         StratifiedBatchSampler(labels, **options)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "num_replicas", "rank", "seed"])
+@pytest.mark.parametrize("value", [1.0, np.float64(1), "1"])
+def test_only_whole_numbers_are_taken(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number; got {re.escape(repr(value))}"):
+        StratifiedBatchSampler([0, 1, 0, 1], **{"batch_size": 2, "num_replicas": 2, "rank": 0, "seed": 0, name: value})
+
+
+@pytest.mark.parametrize("sampler", [StratifiedBatchSampler([0, 1, 0, 1], 2), ShuffledBatchSampler(4, 2)])
+def test_epochs_are_whole_numbers_of_any_kind(sampler):
+    orders = []
+    for epoch in (3, np.int64(3), np.uint8(3), torch.tensor(3)):
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+    assert all(order == orders[0] for order in orders)
+    for bad, message in ((1.0, "a whole number; got 1.0"), (None, "a whole number; got None"), (-1, "not be negative; got -1")):
+        with pytest.raises(ValueError, match=f"epoch must {'be ' if 'whole' in message else ''}{message}"):
+            sampler.set_epoch(bad)
+
+
+def test_sizes_and_seed_may_be_numbers_of_numpy():
+    numbers = {"batch_size": 4, "num_replicas": 2, "rank": 1, "seed": 5}
+    plain = StratifiedBatchSampler([0, 1] * 10, **numbers)
+    assert list(StratifiedBatchSampler([0, 1] * 10, **{name: np.int32(number) for name, number in numbers.items()})) == list(plain)

@@ -185,3 +185,107 @@ def test_small_gradients_and_half_precision_move(dtype, size):
 def test_gain_must_be_positive(gain):
     with pytest.raises(ValueError, match=f"gain must be a positive, finite number; got {gain}"):
         AGD([nn.Parameter(torch.ones(2, 2))], gain=gain)
+
+
+LARGE, SMALL = (300, 300), (2, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_layer_of_small_gradients_beside_one_of_large_ones_moves_as_far_in_half_precision(dtype):
+    weights = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in (LARGE, SMALL)]
+    for weight, size in zip(weights, (300.0, 6e-8), strict=True):
+        weight.grad = torch.full_like(weight, size)
+    exact = slow_step([weight.detach().double() for weight in weights], [weight.grad.double() for weight in weights], 10.0)
+    AGD(weights, gain=10.0).step()
+    for weight, expected in zip(weights, exact, strict=True):
+        assert weight.dtype == dtype
+        torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [(torch.float32, 1e20), (torch.float32, 3e38), (torch.bfloat16, 3e38), (torch.float64, 1e150)],
+)
+def test_finite_gradients_of_any_size_give_the_step_of_the_formula(dtype, size):
+    weights = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in ((4, 3), (2, 2, 3, 1))]
+    for weight in weights:
+        weight.grad = (size * torch.rand(weight.shape, dtype=torch.float64)).to(dtype)
+    exact = slow_step([weight.detach().double() for weight in weights], [weight.grad.double() for weight in weights], 1.0)
+    AGD(weights).step()
+    for weight, expected in zip(weights, exact, strict=True):
+        torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=0)
+
+
+def test_gradients_whose_squares_vanish_still_move():
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    parameter.grad = torch.full_like(parameter, 1e-30)
+    AGD([parameter]).step()  # eta is |grad| in the limit, so one square layer moves by its gradient
+    torch.testing.assert_close(parameter.detach(), torch.full((2, 2), -1e-30), rtol=1e-5, atol=0)
+
+
+def test_a_gradient_that_is_not_finite_is_not_hidden():
+    for bad in (math.inf, math.nan):
+        parameters = with_gradients(network())
+        parameters[2].grad[0, 0] = bad
+        AGD(parameters).step()
+        assert not torch.isfinite(parameters[2]).all()
+
+
+@pytest.mark.parametrize("weights", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float32])
+def test_initial_weights_in_half_precision(weights, default):
+    torch.set_default_dtype(default)
+    try:
+        parameter = nn.Parameter(torch.zeros(6, 4, dtype=weights))
+        AGD([parameter]).init_weights()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert parameter.dtype == weights
+    gram = parameter.detach().double().T @ parameter.detach().double()
+    torch.testing.assert_close(gram, 6 / 4 * torch.eye(4).double(), rtol=0, atol=2e-2)
+
+
+def test_a_scheduler_of_torch_scales_the_step():
+    schedulers = torch.optim.lr_scheduler
+    for make in (
+        lambda optimiser: schedulers.StepLR(optimiser, 1, gamma=0.25),
+        lambda optimiser: schedulers.LambdaLR(optimiser, lambda epoch: 0.25**epoch),
+        lambda optimiser: schedulers.SequentialLR(
+            optimiser, [schedulers.ConstantLR(optimiser, 1.0), schedulers.ConstantLR(optimiser, 0.25)], milestones=[1]
+        ),
+    ):
+        parameters = with_gradients(network())
+        optimiser = AGD(parameters, gain=10.0)
+        scheduler = make(optimiser)
+        moved = []
+        for _ in range(2):
+            before = parameters[2].detach().clone()
+            optimiser.step()
+            scheduler.step()
+            moved.append(parameters[2].detach() - before)
+        torch.testing.assert_close(moved[1], 0.25 * moved[0], rtol=1e-3, atol=1e-6)
+
+
+def test_without_a_scheduler_the_step_is_that_of_the_gain():
+    twins = [with_gradients(network()) for _ in range(2)]
+    AGD(twins[0], gain=2.0).step()
+    AGD([{"params": twins[1], "gain": 4.0, "lr": 0.5}]).step()
+    assert all(torch.equal(*pair) for pair in zip(*twins, strict=True))
+
+
+def test_a_state_saved_before_there_was_an_lr_still_loads():
+    parameters = with_gradients(network())
+    saved = AGD(parameters, gain=10.0).state_dict()
+    for group in saved["param_groups"]:
+        del group["lr"]
+    optimiser = AGD(parameters)
+    optimiser.load_state_dict(saved)
+    assert [(group["gain"], group["lr"]) for group in optimiser.param_groups] == [(10.0, 1.0)]
+    torch.optim.lr_scheduler.StepLR(optimiser, 1)
+    optimiser.step()
+
+
+@pytest.mark.parametrize("lr", [-0.5, math.nan, math.inf])
+def test_lr_of_a_group_must_be_a_finite_number(lr):
+    with pytest.raises(ValueError, match=f"lr must be a finite number, at least 0; got {lr}"):
+        AGD([{"params": [nn.Parameter(torch.ones(2, 2))], "lr": lr}])

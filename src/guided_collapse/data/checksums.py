@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from guided_collapse.data.idx import read_possibly_compressed
+from guided_collapse.data.idx import possibly_compressed
 
 
 def sha256_of(path: Path) -> str:
@@ -12,4 +12,5 @@ def sha256_of(path: Path) -> str:
     Raises:
         ValueError: for a file that cannot be read.
     """
-    return hashlib.sha256(read_possibly_compressed(path)).hexdigest()
+    with possibly_compressed(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

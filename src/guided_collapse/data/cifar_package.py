@@ -3,7 +3,6 @@
 import json
 import tarfile
 import zlib
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from guided_collapse.data.decoded import Arrays, decoded
 from guided_collapse.data.known import known_data
-from guided_collapse.data.optional import optional
+from guided_collapse.data.pictures import opened
 from guided_collapse.data.split import ImageData, Split
 
 # A strip has one image of 32 x 32 in each row, pixel after pixel. The names of the labels are spelt as in the package.
@@ -73,12 +72,8 @@ def _read_members(path: Path) -> dict[str, bytes]:
 
 
 def _read_strip(contents: bytes, *, name: str) -> npt.NDArray[np.uint8]:
-    pillow = optional("PIL.Image", install="guided-collapse[experiments]")
-    try:
-        with pillow.open(BytesIO(contents)) as strip:
-            pixels = np.asarray(strip.convert("RGB"), dtype=np.uint8)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"every image must be readable; {name} is not: {error}") from error
+    with opened(contents, name=name) as strip:
+        pixels = np.asarray(strip.convert("RGB"), dtype=np.uint8)
     if pixels.shape[1] != SIDE * SIDE:
         raise ValueError(
             f"{name} must have one image of {SIDE} x {SIDE} in each row of {SIDE * SIDE} pixels; got {pixels.shape[1]}."
@@ -89,7 +84,7 @@ def _read_strip(contents: bytes, *, name: str) -> npt.NDArray[np.uint8]:
 def _read_labels(contents: bytes, *, name: str) -> npt.NDArray[np.int64]:
     try:
         labels = np.array(json.loads(contents))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} must be a JSON list of labels; reading it failed: {error}") from error
     if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(f"{name} must be a JSON list of integers; got shape {labels.shape} of {labels.dtype}.")

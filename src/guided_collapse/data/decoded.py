@@ -34,6 +34,8 @@ def decoded(path: Path, sources: Sequence[Path], build: Callable[[], Arrays], *,
 
 
 def _read(path: Path, stamp: str) -> Arrays | None:
+    if not path.is_file():  # reading a pipe would wait for ever
+        return None
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             if str(archive[STAMP]) != stamp:

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from guided_collapse.data.hold_out import hold_out
-from guided_collapse.data.pictures import IN_MEMORY_BYTES, Files, Pictures, image_size_of
+from guided_collapse.data.pictures import IN_MEMORY_BYTES, SUFFIXES, Files, Pictures, image_size_of
 from guided_collapse.data.split import ImageData, Split
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 TEST_FOLDERS = ("test", "val", "validation")
 
 

@@ -2,6 +2,9 @@
 
 import gzip
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ from guided_collapse.data.split import ImageData, Split
 
 IMAGE_MAGIC = 0x00000803  # unsigned bytes in three dimensions
 LABEL_MAGIC = 0x00000801  # unsigned bytes in one
+LARGEST_CONTENTS = 2**29  # bytes; no file of the real data sets has a tenth of it
 PARTS = {"train": "train", "test": "t10k"}
 
 
@@ -66,12 +70,28 @@ def read_possibly_compressed(path: Path) -> bytes:
     """The contents of a file, decompressed if its name ends in .gz.
 
     Raises:
-        ValueError: for a file that cannot be read or decompressed.
+        ValueError: for a file that cannot be read or decompressed, or holds more than LARGEST_CONTENTS.
+    """
+    contents = bytearray()
+    with possibly_compressed(path) as file:
+        while chunk := file.read(2**20):  # a small file may hold no end of zeros, so it is not decompressed at one go
+            contents += chunk
+            if len(contents) > LARGEST_CONTENTS:
+                raise ValueError(f"it holds more than {LARGEST_CONTENTS:,} bytes.")
+    return bytes(contents)
+
+
+@contextmanager
+def possibly_compressed(path: Path) -> Iterator[BufferedIOBase]:
+    """The file, open to read its contents, which are decompressed if its name ends in .gz.
+
+    Raises:
+        ValueError: for a file that cannot be read or decompressed, here or in the block, with its name.
     """
     try:
-        contents = path.read_bytes()
-        return gzip.decompress(contents) if path.suffix == ".gz" else contents
-    except (OSError, EOFError, zlib.error) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield file
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ValueError(f"{path} must be readable; reading it failed: {error}") from error
 
 

@@ -86,6 +86,8 @@ def open_parquet(path: Path) -> Any:
     """
     arrow, parquet = optional("pyarrow", install=HUB), optional("pyarrow.parquet", install=HUB)
     try:
+        if not path.is_file():  # reading a pipe would wait for ever
+            raise OSError("it is not a regular file")
         return parquet.ParquetFile(path)
     except (OSError, arrow.ArrowException) as error:
         raise ValueError(f"{path} must be a readable parquet file; reading it failed: {error}") from error

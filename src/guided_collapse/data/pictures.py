@@ -1,7 +1,10 @@
 """Image files, decoded to one size."""
 
 import math
-from collections.abc import Sequence
+import stat
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +18,12 @@ from guided_collapse.data.optional import optional
 
 IN_MEMORY_BYTES = 2 * 2**30  # decoded splits up to this size, 2 GiB, are kept in memory; larger ones are streamed
 LARGEST_SIDE = 256  # of an image when no size is asked for
+MOST_PIXELS = (
+    89_478_485  # of an image when it is scaled; Pillow's own bound on images as they are, from which it suspects an attack
+)
+# Nothing else is opened, whatever a file is called: of Pillow's other formats some start programs (EPS starts Ghostscript).
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 
 Shape = tuple[int, int, int]
 
@@ -82,6 +91,34 @@ class Pictures(Dataset[Tensor]):
         return images
 
 
+@contextmanager
+def opened(source: Path | bytes, *, name: str) -> Iterator[Any]:
+    """The image as Pillow has it, of which only the header is read; of several frames the first.
+
+    Args:
+        source: a file, or its contents.
+        name: what to call the image in an error.
+
+    Raises:
+        ValueError: for whatever goes wrong with the image here or in the block, with its name: a file that is no regular one, is of
+            none of FORMATS or cannot be read; more than 8 bits a channel; more pixels than Pillow trusts.
+    """
+    pillow = _pillow()
+    try:
+        if isinstance(source, Path) and not stat.S_ISREG(source.stat().st_mode):
+            raise ValueError("it is not a regular file.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            warnings.filterwarnings("ignore", message="Palette images with Transparency")  # what shows through is not of interest
+            with pillow.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+                _refuse_deep(image)
+                yield image
+    except pillow.UnidentifiedImageError as error:
+        raise ValueError(f"every image must be readable; {name} is not: it is none of {', '.join(FORMATS)}, or damaged.") from error
+    except Exception as error:  # a damaged image can fail in any of the many layers that take it apart
+        raise ValueError(f"every image must be readable; {name} is not: {error}") from error
+
+
 def decode(source: Path | bytes, shape: Shape, *, name: str) -> Tensor:
     """The image in uint8, scaled so that it just covers the shape and cut to its centre.
 
@@ -91,22 +128,19 @@ def decode(source: Path | bytes, shape: Shape, *, name: str) -> Tensor:
         name: what to call the image in an error.
 
     Raises:
-        ValueError: for an image that cannot be read or has more than 8 bits a channel, with its name.
+        ValueError: for an image that `opened` refuses or that is so long and narrow that it would have more than MOST_PIXELS when
+            scaled, with its name.
     """
     channels, height, width = shape
-    pillow = optional("PIL.Image", install="guided-collapse[experiments]")
-    try:
-        with pillow.open(BytesIO(source) if isinstance(source, bytes) else source) as image:
-            _refuse_deep(image)
-            scale = max(width / image.width, height / image.height)
-            covering = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
-            if scale < 1:  # JPEG can be decoded at a fraction of its size; twice the size wanted is no worse to look at
-                image.draft(None, (2 * covering[0], 2 * covering[1]))
-            picture = image.convert("L" if channels == 1 else "RGB")
+    with opened(source, name=name) as image:
+        scale = max(width / image.width, height / image.height)
+        covering = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
+        _refuse_narrow(image, covering)
+        if scale < 1:  # JPEG can be decoded at a fraction of its size; twice the size wanted is no worse to look at
+            image.draft(None, (2 * covering[0], 2 * covering[1]))
+        picture = image.convert("L" if channels == 1 else "RGB")
         if picture.size != covering:
-            picture = picture.resize(covering, pillow.Resampling.BILINEAR)
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise ValueError(f"every image must be readable; {name} is not: {error}") from error
+            picture = picture.resize(covering, _pillow().Resampling.BILINEAR)
     left, top = (covering[0] - width) // 2, (covering[1] - height) // 2
     pixels = np.array(picture.crop((left, top, left + width, top + height)), dtype=np.uint8)
     return torch.from_numpy(pixels.reshape(height, width, channels).transpose(2, 0, 1).copy())
@@ -116,17 +150,26 @@ def image_size_of(source: Path | bytes, *, name: str) -> tuple[int, int]:
     """(height, width) to decode images like this one to: its own, but no more than 256 each.
 
     Raises:
-        ValueError: for an image that cannot be read, with its name.
+        ValueError: for an image that `opened` refuses.
     """
-    pillow = optional("PIL.Image", install="guided-collapse[experiments]")
-    try:
-        with pillow.open(BytesIO(source) if isinstance(source, bytes) else source) as image:
-            return min(image.height, LARGEST_SIDE), min(image.width, LARGEST_SIDE)
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise ValueError(f"every image must be readable; {name} is not: {error}") from error
+    with opened(source, name=name) as image:
+        return min(image.height, LARGEST_SIDE), min(image.width, LARGEST_SIDE)
+
+
+def _pillow() -> Any:
+    return optional("PIL.Image", install="guided-collapse[experiments]")
 
 
 def _refuse_deep(image: Any) -> None:
     """Pillow would cut values above 255 off without a word."""
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"it has pixels of mode {image.mode}; save it with 8 bits a channel.")
+
+
+def _refuse_narrow(image: Any, covering: tuple[int, int]) -> None:
+    """Before anything is decoded: a few bytes can hold a million rows of one pixel."""
+    if math.prod(covering) > MOST_PIXELS:
+        raise ValueError(
+            f"it has {image.width} x {image.height} pixels, which would be {covering[0]} x {covering[1]} when scaled, "
+            f"more than {MOST_PIXELS:,}; cut it to a less narrow shape."
+        )

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
+from guided_collapse.data.whole_numbers import source_number, whole_number
+
 
 class ShuffledBatchSampler(Sampler[list[int]]):
     """A batch sampler: each epoch gives every sample once, in random order, in batches as even as they can be.
@@ -17,18 +19,22 @@ class ShuffledBatchSampler(Sampler[list[int]]):
         seed: source of the order.
 
     Raises:
-        ValueError: for sizes that are not positive.
+        ValueError: for sizes that are not positive whole numbers, or a seed that is not a whole number, at least 0.
     """
 
     def __init__(self, num_samples: int, batch_size: int, *, seed: int = 0) -> None:
         if num_samples < 1 or batch_size < 1:
             raise ValueError(f"num_samples and batch_size must be at least 1; got {num_samples} and {batch_size}.")
-        self.num_samples, self.batch_size = num_samples, batch_size
-        self.seed, self.epoch = seed, 0
+        self.num_samples, self.batch_size = whole_number(num_samples, "num_samples"), whole_number(batch_size, "batch_size")
+        self.seed, self.epoch = source_number(seed, "seed"), 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the next iteration."""
-        self.epoch = epoch
+        """Chooses the order of the next iteration.
+
+        Raises:
+            ValueError: for an epoch that is not a whole number, or negative.
+        """
+        self.epoch = source_number(epoch, "epoch")
 
     def __len__(self) -> int:
         """The number of batches of an epoch."""

@@ -5,33 +5,44 @@ convolution), and s_l = sqrt(d_l / d_{l-1}) / sqrt(k). With the Frobenius norm o
 
     G = (1/L) sum_l s_l sum_positions |grad|,     eta = log((1 + sqrt(1 + 4 G)) / 2),
 
-and every slice moves by -gain (eta/L) s_l grad/|grad|. There is no learning rate.
+and every slice moves by -gain lr (eta/L) s_l grad/|grad|. There is no learning rate to tune: lr is 1 unless a scheduler changes it.
 """
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
+
+UNSCHEDULED = 1.0  # the lr of a group that no scheduler has changed
+LARGEST_EXPONENT = 60  # of two, of a gradient whose norm needs no unit: far from the 127 at which single precision ends
 
 
 class AGD(torch.optim.Optimizer):
     """Automatic gradient descent. All parameters of all groups count as one network's layers.
 
     Call `init_weights()` once before training: the theory wants semi-orthogonal weights. Frozen parameters are left alone and do
-    not count as layers. There is no learning rate for a scheduler to change; to schedule the step, set a group's "gain".
+    not count as layers.
+
+    There is no learning rate to tune. Every group has an "lr" all the same, 1 at first, by which the step is multiplied too: it is
+    there for torch's learning-rate schedulers, which thus scale the step to shares of the automatic one.
 
     Args:
-        params: parameters or parameter groups; a group may have a gain of its own. At least two-dimensional.
+        params: parameters or parameter groups; a group may have a gain and an lr of its own. At least two-dimensional.
         gain: multiplies every step; the paper on neural collapse uses 10.
 
     Raises:
-        ValueError: for one-dimensional parameters, or a gain that is not positive.
+        ValueError: for one-dimensional parameters, a gain that is not positive, or an lr below 0.
     """
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], *, gain: float = 1.0) -> None:
-        super().__init__(params, {"gain": gain})
+        super().__init__(params, {"gain": gain, "lr": UNSCHEDULED})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("lr", UNSCHEDULED)  # states saved by earlier versions have none
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, after checking that AGD can train it."""
@@ -45,9 +56,12 @@ class AGD(torch.optim.Optimizer):
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Makes every position's slice semi-orthogonal, times s_l."""
+        dtype = _at_least_single(torch.get_default_dtype())
         for parameter in self._parameters():
-            num_positions = math.prod(parameter.shape[2:])
-            slices = [nn.init.orthogonal_(torch.empty(parameter.shape[:2]), generator=generator) for _ in range(num_positions)]
+            slices = [
+                nn.init.orthogonal_(torch.empty(parameter.shape[:2], dtype=dtype), generator=generator)
+                for _ in range(math.prod(parameter.shape[2:]))
+            ]
             parameter.copy_(layer_scale(parameter) * torch.stack(slices, dim=2).reshape(parameter.shape))
 
     @overload
@@ -64,7 +78,7 @@ class AGD(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         moving = [
-            (parameter, _dense(parameter.grad), group["gain"])
+            (parameter, _dense(parameter.grad), group["gain"] * group["lr"])
             for group in self.param_groups
             for parameter in group["params"]
             if parameter.requires_grad and parameter.grad is not None
@@ -86,26 +100,59 @@ def layer_scale(weight: Tensor) -> float:
 
 
 def automatic_step(parameters: list[Tensor], gradients: list[Tensor], gains: list[float], *, num_layers: int) -> None:
-    """One step of AGD, in place."""
+    """One step of AGD, in place.
+
+    Finite gradients give a finite step whatever their size and precision: gradients are measured in powers of two, which cost no
+    accuracy, and their mean G in units of u^2, with u = 1 unless G is so large that it might overflow.
+    """
     scales = [layer_scale(parameter) for parameter in parameters]
-    norms = [_slice_norms(gradient) for gradient in gradients]
-    device = norms[0].device
-    summed = torch.stack([(scale * norm.sum()).to(device) for scale, norm in zip(scales, norms, strict=True)]).sum()
-    mean = summed / num_layers
+    layers = [_measured(gradient) for gradient in gradients]
+    device = layers[0].norms.device
+    exponent = torch.stack([layer.exponent.to(device) for layer in layers]).max()
+    unit = torch.exp2(((exponent - LARGEST_EXPONENT) / 2).floor().clamp(min=0))
+    sums = [
+        scale * (layer.norms.sum().to(device) * (torch.exp2(layer.exponent.to(device)) / unit.square()))
+        for scale, layer in zip(scales, layers, strict=True)
+    ]
+    mean = torch.stack(sums).sum() / num_layers
     # The same logarithm, written so that it does not vanish for small gradients.
-    step_size = torch.log1p(2 * mean / (1 + torch.sqrt(1 + 4 * mean))) / num_layers
+    one = 1 / unit
+    step_size = torch.log1p(2 * mean / (one + torch.sqrt(one * one + 4 * mean)) * unit) / num_layers
     factors = [
         # A slice without gradient does not move.
-        torch.where(norm > 0, gain * scale * step_size.to(norm.device) / norm, 0.0).to(gradient.dtype)
-        for gain, scale, norm, gradient in zip(gains, scales, norms, gradients, strict=True)
+        torch.where(layer.norms > 0, gain * scale * step_size.to(layer.norms.device) / layer.norms, 0.0)
+        for gain, scale, layer in zip(gains, scales, layers, strict=True)
     ]
-    torch._foreach_addcmul_(parameters, gradients, factors, value=-1.0)
+    torch._foreach_addcmul_(parameters, [layer.gradient for layer in layers], factors, value=-1.0)
 
 
-def _slice_norms(gradient: Tensor) -> Tensor:
-    """The Frobenius norm of each position's output x input slice, shaped (1, 1, *positions)."""
-    dtype = torch.promote_types(gradient.dtype, torch.float32)
-    return torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True, dtype=dtype)
+class _Measured(NamedTuple):
+    """A gradient in a unit of its own: it is 2^exponent times what is here.
+
+    Attributes:
+        gradient: (outputs, inputs, *positions), in single precision at least.
+        norms: (1, 1, *positions), the Frobenius norm of each position's output x input slice.
+        exponent: (), a whole number.
+    """
+
+    gradient: Tensor
+    norms: Tensor
+    exponent: Tensor
+
+
+def _measured(gradient: Tensor) -> _Measured:
+    """The gradient in a unit in which its squares do not overflow, nor vanish all."""
+    gradient = gradient.to(_at_least_single(gradient.dtype))
+    limit = int(-0.8 * math.log2(torch.finfo(gradient.dtype).tiny))  # so that the power of two is well within range itself
+    lowest, highest = gradient.aminmax()  # many times quicker than the maximum norm
+    exponent = torch.maximum(-lowest, highest).log2().floor().clamp(-limit, limit)
+    gradient = gradient * torch.exp2(-exponent)
+    return _Measured(gradient, torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True), exponent)
+
+
+def _at_least_single(dtype: torch.dtype) -> torch.dtype:
+    """Half precision has neither the range nor the routines that are needed here."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _dense(gradient: Tensor) -> Tensor:
@@ -117,6 +164,8 @@ def _dense(gradient: Tensor) -> Tensor:
 def _check_group(group: dict[str, Any]) -> None:
     if not (group["gain"] > 0 and math.isfinite(group["gain"])):
         raise ValueError(f"gain must be a positive, finite number; got {group['gain']}.")
+    if not (group["lr"] >= 0 and math.isfinite(group["lr"])):
+        raise ValueError(f"lr must be a finite number, at least 0; got {group['lr']}. It multiplies the step, and 1 is the usual.")
     for parameter in group["params"]:
         if parameter.ndim < 2 or parameter.numel() == 0:
             raise ValueError(
