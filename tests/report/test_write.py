@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from guided_collapse import report
+from guided_collapse.cli import main
 from guided_collapse.report.write import write_report
 from tests.report.made_up import cost_row, lines, write_cost, write_run
 
@@ -94,6 +95,19 @@ def test_one_bad_file_costs_the_report_that_run_alone(tmp_path):
         assert f"Left out: {folder}: " in said
     assert (tmp_path / "out" / "tables" / "final.csv").exists()
     assert not (tmp_path / "out" / "tables" / "cost.csv").exists()
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize(("damage", "status"), [(False, 0), (True, 1)])
+def test_the_command_says_whether_something_was_left_out(damage, status, tmp_path, capsys):
+    write_cost(tmp_path / "runs")
+    if damage:
+        bad = write_run(tmp_path / "runs", lines=[{"epoch": 2}])
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == status
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'out' / 'report.html'}\n"
+    assert err.count("\n") == status
+    assert not damage or f"{bad}: line 1 of metrics.jsonl cannot be used" in err
 
 
 HOSTILE = "<script>alert(1)</script>|&\\\n\u202e$x_%{}#^~`*[a](b)"
