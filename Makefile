@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 # Tests start many processes: compiled files spare each of them seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test documentation results check clean help
+.PHONY: demo test crash documentation results check clean help
 .DEFAULT_GOAL := test
 
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
@@ -23,8 +23,11 @@ check: $(VENV)/installed ## style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-test: check ## style, types and all tests but those of the documentation
-	$(VENV)/bin/python -m pytest -m 'not documentation'
+test: check ## style, types and all tests but those of the documentation and of every crash point
+	$(VENV)/bin/python -m pytest -m 'not documentation and not crash'
+
+crash: $(VENV)/installed ## runs killed at every operation on files, resumed and compared
+	$(VENV)/bin/python -m pytest -m crash
 
 documentation: $(VENV)/installed ## every code block of docs/, with the packages that it takes
 	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[documentation]'

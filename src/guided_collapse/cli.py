@@ -215,11 +215,12 @@ def add_report(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def report(request: argparse.Namespace) -> int:
-    """Writes a report."""
+    """Writes a report, which has failed in part if records could not be used."""
     from guided_collapse.report.write import write_report
 
-    print(write_report(request.runs, request.out, epochs=request.epochs).page)
-    return DONE
+    summary = write_report(request.runs, request.out, epochs=request.epochs)
+    print(summary.page)
+    return FAILED if summary.skipped else DONE
 
 
 def add_cost(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

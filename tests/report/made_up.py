@@ -105,6 +105,8 @@ def write_run(root, experiment="toy", head="standard", seed=0, *, folder=None, e
         written = lines(head, seed, epochs, test=test, every=options.pop("every", 1))
     arrays = options.pop("margins", margins(seed, num_test=100 * test))
     picture = options.pop("trace", None)
+    if state == "finished":
+        options.setdefault("configuration", {**config()["configuration"], "epochs": len(written)})
     (folder / "config.json").write_text(json.dumps(config(experiment, head, seed, **options)))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
     if state == "finished":

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from guided_collapse.report import contents
 from guided_collapse.report.arrays import read_margins, read_trace
 from guided_collapse.report.fields import RecordError
 from tests.report.made_up import margins, trace
@@ -26,7 +27,18 @@ def test_no_file_is_no_arrays(tmp_path):
     assert read_trace(tmp_path / "absent.npz") is None
 
 
-@pytest.mark.parametrize("values", [np.array([1.0, np.nan]), np.zeros((2, 2)), np.zeros(0), np.array(["a"])])
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([1.0, np.nan]),
+        np.array([np.inf], dtype=np.float16),
+        np.array([1e300]),
+        np.array([np.longdouble("1e4000")]),
+        np.zeros((2, 2)),
+        np.zeros(0),
+        np.array(["a"]),
+    ],
+)
 def test_margins_that_are_none_are_refused(values, tmp_path):
     with pytest.raises(RecordError, match=r"train of arrays\.npz must be"):
         read_margins(saved(tmp_path, train=values))
@@ -39,6 +51,19 @@ def test_nothing_is_unpickled_and_damage_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(RecordError, match=r"arrays\.npz cannot be read"):
         read_trace(path)
+
+
+def test_an_archive_that_would_fill_the_memory_is_refused_before_it_does(tmp_path, monkeypatch):
+    path = tmp_path / "arrays.npz"
+    np.savez_compressed(path, train=np.zeros(10_000))
+    monkeypatch.setattr(contents, "MOST_BYTES", 50_000)
+    assert path.stat().st_size < contents.MOST_BYTES
+    with pytest.raises(RecordError, match=r"arrays\.npz cannot be read: it must hold at most"):
+        read_margins(path)
+
+
+def test_only_the_arrays_of_a_record_are_read(tmp_path):
+    assert set(read_margins(saved(tmp_path, train=np.zeros(2), other=np.array([print], dtype=object)))) == {"train"}
 
 
 def test_a_trace_comes_as_it_was_written(tmp_path):

@@ -24,6 +24,10 @@ def test_costs_are_read_row_by_row(tmp_path):
         {"rows": None},
         {"rows": [3]},
         {"rows": [{"head": "a", "forward_ms": "slow"}]},
+        {"rows": [{"head": "a", "forward_ms": -1.0}]},
+        {"rows": [{"head": "a", "peak_mb": -1}]},
+        {"rows": [{"head": "a", "forward_ms": 1e250}]},
+        {"rows": [{"forward_ms": 1.0}]},
         {"experiment": 1},
     ],
 )

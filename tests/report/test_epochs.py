@@ -21,10 +21,10 @@ def test_values_stand_at_their_epochs_and_what_is_missing_is_nan(tmp_path):
         tmp_path,
         {"epoch": 1, "running": {"loss": 9.0}, "seconds": 2.0},
         {"epoch": 2, "seconds": 3.0, "train": {"loss": 0.5, "nc1": None, "other": "text"}, "test": {"loss": 0.7}},
-        {"epoch": 5, "train": {"loss": 0.25}},
+        {"epoch": 3, "train": {"loss": 0.25}},
     )
     epochs = read_epochs(path, NAMES)
-    np.testing.assert_array_equal(epochs.numbers, [1, 2, 5])
+    np.testing.assert_array_equal(epochs.numbers, [1, 2, 3])
     np.testing.assert_array_equal(epochs.seconds, [2.0, 3.0, np.nan])
     np.testing.assert_array_equal(epochs.of("train", "loss"), [np.nan, 0.5, 0.25])
     np.testing.assert_array_equal(epochs.of("test", "loss"), [np.nan, 0.7, np.nan])
@@ -38,7 +38,7 @@ def test_what_was_seen_while_training_is_not_taken(tmp_path):
 
 
 def test_elapsed_time_is_unknown_from_the_first_gap(tmp_path):
-    lines = [{"epoch": epoch, "seconds": seconds} for epoch, seconds in ((1, 1.5), (2, 2.0), (4, 3.0))]
+    lines = [{"epoch": epoch, "seconds": seconds} for epoch, seconds in ((1, 1.5), (2, 2.0), (3, None))]
     np.testing.assert_array_equal(read_epochs(written(tmp_path, *lines), NAMES).elapsed(), [1.5, 3.5, np.nan])
     lines = [{"epoch": 1, "seconds": 1.0}, {"epoch": 2}, {"epoch": 3, "seconds": 1.0}]
     np.testing.assert_array_equal(read_epochs(written(tmp_path, *lines), NAMES).elapsed(), [1.0, np.nan, np.nan])
@@ -56,7 +56,11 @@ def test_no_file_is_no_epochs_and_a_line_cut_off_at_the_end_is_passed_over(tmp_p
         '{"epoch": 1, "sec',
         '{"epoch": 1}',
         '{"epoch": 0}',
-        '{"epoch": 2.5}',
+        '{"epoch": 2.0}',
+        '{"epoch": true}',
+        '{"epoch": 2, "seconds": -1}',
+        '{"epoch": 2, "train": {"loss": 1e400}}',
+        '{"epoch": 2, "train": {"loss": 1e250}}',
         '{"epoch": 2, "train": {"loss": NaN}}',
         '{"epoch": 2, "train": {"loss": "low"}}',
         '{"epoch": 2, "train": []}',
@@ -66,6 +70,18 @@ def test_no_file_is_no_epochs_and_a_line_cut_off_at_the_end_is_passed_over(tmp_p
 def test_a_line_that_is_no_measurement_is_refused_with_its_number(line, tmp_path):
     with pytest.raises(RecordError, match=r"line 2 of metrics\.jsonl"):
         read_epochs(written(tmp_path, {"epoch": 1}, line), NAMES)
+
+
+@pytest.mark.parametrize("numbers", [[1, 2, 4], [2, 3], [1, 2, 2], [1, 3, 2]])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_hole_in_the_epochs_is_refused(numbers, compressed, tmp_path):
+    path = written(tmp_path, *({"epoch": number} for number in numbers))
+    if compressed:
+        (tmp_path / "metrics.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    named = r"metrics\.jsonl\.gz" if compressed else r"metrics\.jsonl"
+    with pytest.raises(RecordError, match=rf"of {named} cannot be used: epochs must be 1, 2, 3 \.\.\. without a hole"):
+        read_epochs(path, NAMES)
 
 
 def test_a_file_of_other_bytes_is_refused(tmp_path):

@@ -6,8 +6,8 @@ from tests.report.made_up import write_run
 
 def test_a_configuration_says_in_what_runs_differ(tmp_path):
     write_run(tmp_path, head="standard", configuration={"epochs": 20, "gain": 10.0, "seed": 0, "stem": None})
-    write_run(tmp_path, head="fixed", configuration={"epochs": 30, "gain": 10.0, "seed": 1})
-    write_run(tmp_path, head="fixed", seed=1, configuration={"epochs": 30, "gain": 10.0, "seed": 2})
+    write_run(tmp_path, head="fixed", epochs=30, configuration={"epochs": 30, "gain": 10.0, "seed": 1})
+    write_run(tmp_path, head="fixed", seed=1, epochs=30, configuration={"epochs": 30, "gain": 10.0, "seed": 2})
     rows = configuration_rows(by_experiment(read_records([tmp_path]).runs)[0])
     assert sorted(rows) == [("epochs", "30 (fixed); 20 (standard)", True), ("gain", "10.0", False), ("stem", "null", False)]
 

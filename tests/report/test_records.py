@@ -1,9 +1,12 @@
+import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from guided_collapse.report.records import read_records
-from tests.report.made_up import write_cost, write_run
+from tests.report.made_up import config, write_cost, write_run
 
 
 def test_runs_are_found_at_any_depth_and_once(tmp_path):
@@ -33,6 +36,48 @@ def test_what_cannot_be_used_is_named_and_skipped_with_a_warning(tmp_path):
     told = "\n".join(records.skipped)
     for name in ("file.txt: it is no folder", "seed-1: line 1 of metrics.jsonl", "foreign: config.json", "foreign: cost.json"):
         assert name in told
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    write_run(tmp_path, seed=0)
+    closed = write_run(tmp_path, seed=1)
+    real = os.scandir
+
+    def scandir(path):
+        if os.fspath(path) == os.fspath(closed):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.warns(UserWarning, match="left out of the report"):
+        records = read_records([tmp_path])
+    assert [run.seed for run in records.runs] == [0]
+    assert records.skipped == (f"{closed}: Permission denied",)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to(path.name), os.mkfifo])
+@pytest.mark.parametrize("name", ["config.json", "cost.json", "metrics.jsonl"])
+def test_a_record_that_is_no_file_is_named(name, make, tmp_path):
+    write_run(tmp_path, seed=0)
+    bad = write_run(tmp_path, seed=1)
+    (bad / name).unlink(missing_ok=True)
+    make(bad / name)
+    with pytest.warns(UserWarning, match="left out of the report"):
+        records = read_records([tmp_path])
+    assert len(records.skipped) == 1
+    assert f"{bad}: {name} cannot be read" in records.skipped[0]
+
+
+def test_messages_are_one_short_line_that_can_be_written(tmp_path):
+    write_run(tmp_path, seed=0)
+    strange = tmp_path / os.fsdecode(b"strange\n\xff")
+    strange.mkdir()
+    (strange / "config.json").write_text(json.dumps(config(experiment=["x" * 100_000])))
+    with pytest.warns(UserWarning, match="left out of the report"):
+        message = read_records([tmp_path]).skipped[0]
+    assert "\n" not in message
+    assert len(message) < 600
+    message.encode("utf-8")
 
 
 def test_an_error_if_nothing_is_left(tmp_path):

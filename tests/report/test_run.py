@@ -47,9 +47,41 @@ def test_records_of_a_finished_run_may_be_kept_without_its_model(tmp_path):
     assert read_run(kept).state == "finished"
     (kept / "margins.npz").unlink()
     assert read_run(kept).state == "unfinished"
-    shorter = write_run(tmp_path, seed=1, epochs=19)
+    shorter = write_run(tmp_path, seed=1, epochs=19, configuration={"epochs": 20})
     (shorter / "model.safetensors").unlink()
     assert read_run(shorter).state == "unfinished"
+
+
+@pytest.mark.parametrize("left", [0, 2, 5])
+def test_a_run_with_a_model_that_has_lost_epochs_is_not_finished(left, tmp_path):
+    folder = write_run(tmp_path, epochs=6)
+    kept = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)[:left]
+    (folder / "metrics.jsonl").write_text("".join(kept))
+    run = read_run(folder)
+    assert run.state == "unfinished"
+    assert len(run.problems) == 1
+    assert f"the epochs after {left} of 6, which metrics.jsonl lacks" in run.problems[0]
+    (folder / "failed.json").write_text('{"error": "no space left"}')
+    assert (read_run(folder).state, read_run(folder).error) == ("failed", "no space left")
+
+
+def test_a_run_that_went_further_than_planned_and_fields_from_later_versions_are_taken(tmp_path):
+    changes = {"configuration": {"epochs": 4, "later": [1]}, "later": {"a": None}}
+    run = read_run(write_run(tmp_path, epochs=6, **changes))
+    assert (run.state, run.planned, run.problems) == ("finished", 4, ())
+
+
+@pytest.mark.parametrize("epochs", [None, True, "6"])
+def test_a_configuration_that_does_not_say_how_long_leaves_it_to_the_model(epochs, tmp_path):
+    run = read_run(write_run(tmp_path, epochs=2, configuration={"epochs": epochs}))
+    assert (run.state, run.planned) == ("finished", None)
+
+
+@pytest.mark.parametrize("accuracy", [-0.5, 1.5, 1e90])
+def test_an_accuracy_that_is_no_share_is_refused(accuracy, tmp_path):
+    measured = [{"epoch": 1, "train": {"top1": 0.5}}, {"epoch": 2, "train": {"top1": accuracy}}]
+    with pytest.raises(RecordError, match=r"top1 of train must be from 0 to 1 in every epoch of metrics\.jsonl"):
+        read_run(write_run(tmp_path, lines=measured))
 
 
 def test_a_run_that_has_just_begun_has_no_epochs(tmp_path):

@@ -1,6 +1,9 @@
 import csv
 import io
 import re
+from dataclasses import replace
+
+import pytest
 
 from guided_collapse.report.cost import read_cost
 from guided_collapse.report.experiment import by_experiment
@@ -46,6 +49,20 @@ def test_csv_gives_back_every_digit():
     assert rows[0]["name"] == "<script>|*_`,\n"
     assert float(rows[0]["value"]) == 0.1 + 0.2
     assert rows[1]["value"] == ""
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@a", "\t=1", "\n=1", "=cmd|' /C calc'!A0"])
+def test_no_text_in_csv_is_a_formula_to_a_spreadsheet_and_numbers_stay_numbers(name):
+    table = replace(TABLE, records=({"name": name, "value": -0.5, "count": -3},))
+    row = next(csv.reader(io.StringIO(csv_text(table).split("\n", 1)[1], newline="")))
+    assert row == [f"'{name}", "-0.5", "-3"]
+
+
+def test_a_table_for_a_terminal_has_one_line_for_each_row_whatever_it_holds():
+    name = "a\nb\x1b[31m\x9b\u202ec"
+    table = Table("t", name, 1, (name, "x"), ((words(name), words("1")),), (), notes=(name,))
+    lines = plain_text(table).splitlines()
+    assert lines == ["a b [31m c", "", "a b [31m c  x", "a b [31m c  1", "", "a b [31m c"]
 
 
 def test_latex_is_a_booktabs_table():

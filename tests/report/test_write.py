@@ -1,13 +1,16 @@
 import ast
 import csv
 import importlib.util
+import io
+import re
 from pathlib import Path
 
 import pytest
 
 from guided_collapse import report
+from guided_collapse.cli import main
 from guided_collapse.report.write import write_report
-from tests.report.made_up import lines, write_cost, write_run
+from tests.report.made_up import cost_row, lines, write_cost, write_run
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,77 @@ def test_a_folder_that_cannot_be_made_is_refused(place, tmp_path):
     with pytest.raises(ValueError, match="needs a folder that can be written"):
         write_report([tmp_path / "runs"], tmp_path / place)
     assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("place", ["tables", "figures"])
+def test_nothing_is_written_where_a_part_has_no_room(place, tmp_path):
+    write_run(tmp_path / "runs", epochs=2)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / place).write_text("kept")
+    with pytest.raises(ValueError, match=rf"needs a folder that can be written; .*{place} cannot"):
+        write_report([tmp_path / "runs"], tmp_path / "out")
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [tmp_path / "out" / place]
+
+
+def test_one_bad_file_costs_the_report_that_run_alone(tmp_path):
+    write_run(tmp_path / "runs", epochs=2)
+    holed = write_run(tmp_path / "runs", seed=1, lines=[{"epoch": 1}, {"epoch": 3}])
+    short = write_run(tmp_path / "runs", seed=2, epochs=2, configuration={"epochs": 6})
+    rows = [cost_row("standard", -1.25, 2.5, 0.25, 0.5, 12.0)]
+    cost = write_cost(tmp_path / "runs" / "toy", rows=rows)
+    with pytest.warns(UserWarning, match="left out of the report"):
+        summary = write_report([tmp_path / "runs"], tmp_path / "out")
+    assert (summary.num_finished, summary.num_unfinished) == (1, 1)
+    said = summary.page.read_text()
+    for folder, reason in (
+        (holed, "line 2 of metrics.jsonl cannot be used: epochs must be 1, 2, 3"),
+        (short, "the epochs after 2 of 6"),
+        (cost.parent, "forward_ms must be a number from 0 to"),
+    ):
+        assert any(message.startswith(f"{folder}: ") and reason in message for message in summary.skipped), summary.skipped
+        assert f"Left out: {folder}: " in said
+    assert (tmp_path / "out" / "tables" / "final.csv").exists()
+    assert not (tmp_path / "out" / "tables" / "cost.csv").exists()
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize(("damage", "status"), [(False, 0), (True, 1)])
+def test_the_command_says_whether_something_was_left_out(damage, status, tmp_path, capsys):
+    write_cost(tmp_path / "runs")
+    if damage:
+        bad = write_run(tmp_path / "runs", lines=[{"epoch": 2}])
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == status
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'out' / 'report.html'}\n"
+    assert err.count("\n") == status
+    assert not damage or f"{bad}: line 1 of metrics.jsonl cannot be used" in err
+
+
+HOSTILE = "<script>alert(1)</script>|&\\\n\u202e$x_%{}#^~`*[a](b)"
+
+
+@pytest.mark.parametrize(("experiment", "head"), [(HOSTILE, f"={HOSTILE}"), ("x" * 300, "y" * 300), ("word " * 60, "@ " * 150)])
+def test_names_that_are_made_to_harm_stay_names_in_every_file(experiment, head, tmp_path):
+    for seed in range(2):
+        write_run(tmp_path / "runs", experiment, head, seed, folder=f"a-{seed}", epochs=2)
+        write_run(tmp_path / "runs", experiment, "standard", seed, folder=f"b-{seed}", epochs=2)
+    write_cost(tmp_path / "runs" / "cost", experiment, rows=[cost_row(head, 1.0, 2.0, 0.5, 0.5, 3.0, head)])
+    summary = write_report([tmp_path / "runs"], tmp_path / "out")
+    assert max(len(path.name) for path in summary.files) < 120
+    texts = {path: path.read_text() for path in summary.files if path.suffix in (".html", ".md", ".tex", ".csv")}
+    assert len(texts) > 20
+    for path, text in texts.items():
+        if path.suffix != ".csv":
+            assert "<script>alert" not in text
+            assert "\u202e" not in text
+        if path.suffix == ".md":
+            assert len({len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("| ")}) == 1
+        if path.suffix == ".tex":
+            assert not re.search(r"(?<!\\)[#%~](?! needs)|\^\~", re.sub(r"\$[^$]*\$", "", text.replace(r"\$", "")))
+        if path.suffix == ".csv":
+            rows = list(csv.reader(io.StringIO(text, newline="")))
+            assert len({len(row) for row in rows}) == 1
+            assert not [cell for row in rows for cell in row if cell[:1] in tuple("=@")]
 
 
 def test_a_folder_in_which_nobody_may_write_is_refused(tmp_path):

@@ -1,5 +1,8 @@
 """The arrays of a run: sorted margins at the end of training, and the picture of the collapse."""
 
+import io
+import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from guided_collapse.report.contents import check_size, read_bytes
 from guided_collapse.report.epochs import SPLITS, Floats, Integers, Split
-from guided_collapse.report.fields import RecordError
+from guided_collapse.report.fields import LARGEST, RecordError
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +42,10 @@ def read_margins(path: Path) -> dict[Split, Floats]:
     Raises:
         RecordError: for a file that cannot be read, or that holds no margins.
     """
-    if not path.exists():
-        return {}
-    arrays = _read_npz(path)
+    arrays = _read_npz(path, SPLITS)
     margins: dict[Split, Floats] = {}
     for split in SPLITS:
-        if split in arrays:
+        if arrays is not None and split in arrays:
             values = _finite(arrays, split, path.name)
             if values.ndim != 1 or len(values) == 0:
                 raise RecordError(f"{split} of {path.name} must be (num_samples,); got {values.shape}")
@@ -57,9 +59,9 @@ def read_trace(path: Path) -> Trace | None:
     Raises:
         RecordError: for a file that cannot be read, or whose arrays do not fit together.
     """
-    if not path.exists():
+    arrays = _read_npz(path, Trace.__annotations__)
+    if arrays is None:
         return None
-    arrays = _read_npz(path)
     lacking = [name for name in Trace.__annotations__ if name not in arrays]
     if lacking:
         raise RecordError(f"{path.name} lacks {', '.join(lacking)}")
@@ -81,20 +83,36 @@ def read_trace(path: Path) -> Trace | None:
     return trace
 
 
-def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _read_npz(path: Path, names: Iterable[str]) -> dict[str, npt.NDArray[Any]] | None:
+    """Those of the named arrays that a file holds; None if there is no file."""
+    content = read_bytes(path)
+    if content is None:
+        return None
     try:
-        # Never with pickles: a record must not be able to run code.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            found = {name: archive.getinfo(f"{name}.npy") for name in names if f"{name}.npy" in archive.namelist()}
+            check_size(path, sum(info.file_size for info in found.values()))
+            return {name: _read_array(archive, info) for name, info in found.items()}
+    except RecordError:
+        raise
     except Exception as error:  # a damaged archive can fail in any of the many layers that take it apart
         raise RecordError(f"{path.name} cannot be read: {error}") from error
 
 
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    with archive.open(info) as file:
+        # Never with pickles: a record must not be able to run code.
+        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
 def _finite(arrays: dict[str, npt.NDArray[Any]], name: str, file: str) -> Floats:
-    values = arrays[name]
-    if not np.issubdtype(values.dtype, np.floating) or not np.isfinite(values).all():
-        raise RecordError(f"{name} of {file} must be finite numbers")
-    return values.astype(np.float64)
+    is_floating = np.issubdtype(arrays[name].dtype, np.floating)
+    with np.errstate(over="ignore"):
+        values = arrays[name].astype(np.float64) if is_floating else np.full(1, np.nan)
+    if not (np.abs(values) <= LARGEST).all():
+        raise RecordError(f"{name} of {file} must be finite numbers of at most {LARGEST:g}")
+    return values
 
 
 def _whole(arrays: dict[str, npt.NDArray[Any]], name: str, file: str) -> Integers:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from guided_collapse.report.fields import RecordError, number_field, object_field, read_object, text_field
+from guided_collapse.report.contents import read_object
+from guided_collapse.report.fields import RecordError, number_field, object_field, text_field
 from guided_collapse.report.looks import label, letter
 
 FORMAT = 1
@@ -90,10 +91,10 @@ def _row(row: object) -> HeadCost:
         raise RecordError(f"a row of costs must be an object; got {row!r}")
     return HeadCost(
         head=text_field(row, "head"),
-        forward_ms=number_field(row, "forward_ms"),
-        backward_ms=number_field(row, "backward_ms"),
-        head_forward_ms=number_field(row, "head_forward_ms"),
-        head_backward_ms=number_field(row, "head_backward_ms"),
-        peak_mb=number_field(row, "peak_mb"),
+        forward_ms=number_field(row, "forward_ms", least=0),
+        backward_ms=number_field(row, "backward_ms", least=0),
+        head_forward_ms=number_field(row, "head_forward_ms", least=0),
+        head_backward_ms=number_field(row, "head_backward_ms", least=0),
+        peak_mb=number_field(row, "peak_mb", least=0),
         note=None if row.get("note") is None else text_field(row, "note"),
     )

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
 from guided_collapse.report.looks import Look, label
 from guided_collapse.report.summaries import Curve
-from guided_collapse.report.table import one_line
+from guided_collapse.report.table import shortened
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -30,6 +30,8 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 DOTS_PER_INCH = 200
+LONGEST_NAME = 120  # letters in the width of a figure
+SHORT_NAME = 30  # letters in a quarter of it
 NARROW = 20  # up to this ratio of its ends, a logarithmic axis is marked as a linear one
 
 
@@ -41,9 +43,9 @@ def print_style() -> Iterator[None]:
         yield
 
 
-def plain(text: str) -> str:
-    """Text that matplotlib sets as it is: without line breaks, and no dollar begins a formula."""
-    return one_line(text).replace("$", r"\$")
+def plain(text: str, most: int = LONGEST_NAME) -> str:
+    """Text that matplotlib sets as it is: on one line for which there is room, and no dollar begins a formula."""
+    return shortened(text, most).replace("$", r"\$")
 
 
 def draw_curve(axes: Axes, curve: Curve, look: Look) -> None:
@@ -92,7 +94,7 @@ def draw_legend(figure: Figure, looks: Mapping[str, Look], *, reference: bool = 
             linewidth=1.2,
             marker=look.print_marker,
             markersize=3,
-            label=plain(label(head)),
+            label=plain(label(head), SHORT_NAME),
         )
         for head, look in looks.items()
     ]

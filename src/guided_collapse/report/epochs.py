@@ -1,7 +1,6 @@
 """The measurements of a run, epoch by epoch."""
 
-import gzip
-import zlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from guided_collapse.report.contents import read_text
 from guided_collapse.report.fields import RecordError, number_field, object_field, parse_object, whole_field
 
 Split = Literal["train", "test"]
@@ -24,7 +24,7 @@ class Epochs:
     """What `metrics.jsonl` holds, without what was seen while training: curves and tables rest on measurements in eval mode.
 
     Attributes:
-        numbers: (num_epochs,), increasing, from 1.
+        numbers: (num_epochs,), 1 ... num_epochs.
         seconds: (num_epochs,), training time of each epoch; NaN where it is missing.
         values: (num_epochs,) by split and name; NaN where a quantity was not measured.
     """
@@ -38,9 +38,8 @@ class Epochs:
         return self.values.get((split, name), np.full(len(self.numbers), np.nan))
 
     def elapsed(self) -> Floats:
-        """(num_epochs,), the training time up to the end of each epoch; NaN from where an epoch or its time is missing."""
-        known = np.where(self.numbers == np.arange(1, len(self.numbers) + 1), self.seconds, np.nan)
-        return np.cumsum(known)
+        """(num_epochs,), the training time up to the end of each epoch; NaN from where a time is missing."""
+        return np.cumsum(self.seconds)
 
 
 def read_epochs(path: Path, names: Mapping[Split, frozenset[str]]) -> Epochs:
@@ -53,35 +52,28 @@ def read_epochs(path: Path, names: Mapping[Split, frozenset[str]]) -> Epochs:
         names: the quantities to take, by split.
 
     Raises:
-        RecordError: for a file that cannot be read, or a line that is no measurement.
+        RecordError: for a file that cannot be read, a line that is no measurement, or epochs that are not 1, 2, 3 ...
     """
-    compressed = path.with_name(f"{path.name}.gz")
-    try:
-        if path.exists():
-            text = path.read_text(encoding="utf-8")
-        else:
-            text = gzip.decompress(compressed.read_bytes()).decode("utf-8") if compressed.exists() else ""
-    except (OSError, ValueError, EOFError, zlib.error) as error:
-        raise RecordError(f"{path.name} cannot be read: {error}") from error
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    numbers: list[int] = []
+    text = read_text(path)
+    if text is None:
+        path = path.with_name(f"{path.name}.gz")
+        text = read_text(path) or ""
     seconds: list[float] = []
     columns: dict[tuple[Split, str], list[float]] = {(split, name): [] for split in SPLITS for name in sorted(names[split])}
-    for index, line in enumerate(lines, 1):
+    for number, line in enumerate(io.StringIO(text[: text.rfind("\n") + 1]), 1):
         try:
-            _take(parse_object(line), numbers, seconds, columns)
+            record = parse_object(line)
+            if whole_field(record, "epoch") != number:
+                raise RecordError(f"epochs must be 1, 2, 3 ... without a hole, here {number}; got {record['epoch']}")
+            _take(record, seconds, columns)
         except RecordError as error:
-            raise RecordError(f"line {index} of {path.name} cannot be used: {error}") from error
+            raise RecordError(f"line {number} of {path.name} cannot be used: {error}") from error
     values = {key: np.array(column) for key, column in columns.items() if not np.isnan(column).all()}
-    return Epochs(np.array(numbers, dtype=np.int64), np.array(seconds, dtype=np.float64), values)
+    return Epochs(np.arange(1, len(seconds) + 1), np.array(seconds, dtype=np.float64), values)
 
 
-def _take(
-    record: Mapping[str, Any], numbers: list[int], seconds: list[float], columns: Mapping[tuple[Split, str], list[float]]
-) -> None:
-    epoch = whole_field(record, "epoch", least=numbers[-1] + 1 if numbers else 1)
-    numbers.append(epoch)
-    seconds.append(_or_nan(number_field(record, "seconds")))
+def _take(record: Mapping[str, Any], seconds: list[float], columns: Mapping[tuple[Split, str], list[float]]) -> None:
+    seconds.append(_or_nan(number_field(record, "seconds", least=0)))
     measured = {split: object_field(record, split) for split in SPLITS}
     for (split, name), column in columns.items():
         column.append(_or_nan(number_field(measured[split], name)))

@@ -1,10 +1,12 @@
 """Fields of a JSON record, checked as they are taken."""
 
 import json
-import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+# Largest number of a record, far from where squares and powers of ten overflow, and most characters of one.
+LARGEST = 1e100
+MOST_CHARACTERS = 10_000_000
 
 
 class RecordError(ValueError):
@@ -17,29 +19,15 @@ def parse_object(text: str) -> dict[str, Any]:
     Raises:
         RecordError: if the text is no JSON object.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise RecordError(f"it must have at most {MOST_CHARACTERS} characters; got {len(text)}")
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = _writable(json.loads(text, parse_constant=_refuse))
     except (ValueError, RecursionError) as error:
         raise RecordError(f"it must be JSON; reading it failed: {error}") from error
     if not isinstance(value, dict):
         raise RecordError(f"it must be a JSON object; got {type(value).__name__}")
-    return {_writable(name): _writable(entry) for name, entry in value.items()}
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds.
-
-    Raises:
-        RecordError: if the file cannot be read or holds no JSON object.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path.name} cannot be read: {error}") from error
-    try:
-        return parse_object(text)
-    except RecordError as error:
-        raise RecordError(f"{path.name} cannot be used: {error}") from error
+    return value
 
 
 def text_field(record: Mapping[str, Any], name: str) -> str:
@@ -58,13 +46,13 @@ def whole_field(record: Mapping[str, Any], name: str, *, least: int = 0) -> int:
     return value
 
 
-def number_field(record: Mapping[str, Any], name: str) -> float | None:
-    """A field that must be a finite number, or None where it is null or missing."""
+def number_field(record: Mapping[str, Any], name: str, *, least: float = -LARGEST) -> float | None:
+    """A field that must be a number, or None where it is null or missing."""
     value = record.get(name)
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -1e300 < value < 1e300 or not math.isfinite(value):
-        raise RecordError(f"{name} must be a finite number or null; got {value!r}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= LARGEST:
+        raise RecordError(f"{name} must be a number from {least:g} to {LARGEST:g} or null; got {value!r}")
     return float(value)
 
 

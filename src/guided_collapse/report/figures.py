@@ -8,7 +8,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from guided_collapse.report.cost import CostRecord, notation, passes
-from guided_collapse.report.drawing import as_files, draw_curve, draw_legend, draw_references, logarithmic, plain, print_style
+from guided_collapse.report.drawing import (
+    SHORT_NAME,
+    as_files,
+    draw_curve,
+    draw_legend,
+    draw_references,
+    logarithmic,
+    plain,
+    print_style,
+)
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.file_names import file_names
 from guided_collapse.report.looks import KNOWN, Look, letter
@@ -65,7 +74,9 @@ def trajectory_figure(experiments: Sequence[Experiment], looks: Mapping[str, Loo
     figure = Figure(figsize=(WIDTH, 2.2 * rows), layout="constrained")
     for place, experiment in enumerate(experiments, 1):
         axes = figure.add_subplot(rows, min(len(experiments), PANELS_IN_A_ROW), place)
-        _quantity_panel(axes, experiment, looks, TRAIN_TOP1, f"{plain(experiment.name)}, {experiment.runs[0].num_classes} classes")
+        _quantity_panel(
+            axes, experiment, looks, TRAIN_TOP1, f"{plain(experiment.name, SHORT_NAME)}, {experiment.runs[0].num_classes} classes"
+        )
         # Heads differ in the first steps, and runs are long.
         axes.set_xscale("log")
         axes.set_ylabel("Train top-1 (%)" if place % PANELS_IN_A_ROW == 1 else "")
@@ -82,13 +93,13 @@ def cost_figure(cost: CostRecord, looks: Mapping[str, Look]) -> Figure:
     forward = [row for row in cost.rows if row.forward_ms is not None and row.head in KNOWN]
     for place, row in enumerate(forward):
         left.bar(place, row.forward_ms or 0.0, color=looks[row.head].light)
-    left.set_xticks(range(len(forward)), [plain(f"{letter(row.head)}/F") for row in forward])
+    left.set_xticks(range(len(forward)), [plain(f"{letter(row.head)}/F", SHORT_NAME) for row in forward])
     hidden = [letter(row.head) for row in cost.rows if row.forward_ms is not None and row.head not in KNOWN]
     left.set_title(plain(f"(a) Forward pass (ms){', without ' if hidden else ''}{', '.join(hidden)}"))
     shown = passes(cost)
     for place, bar in enumerate(shown):
         right.bar(place, bar.milliseconds, color=looks[bar.head].light, hatch="//" if bar.backward else "", edgecolor="white")
-    right.set_xticks(range(len(shown)), [plain(bar.notation) for bar in shown])
+    right.set_xticks(range(len(shown)), [plain(bar.notation, SHORT_NAME) for bar in shown])
     if shown:
         right.set_yscale("log")
         right.set_ylim(bottom=min(bar.milliseconds for bar in shown) / 2)

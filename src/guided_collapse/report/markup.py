@@ -21,7 +21,7 @@ def tag(name: str, *children: str, **attributes: str | bool) -> str:
         if value is True:
             parts.append(attribute)
         elif value is not False:
-            parts.append(f'{attribute}="{escape(value)}"')
+            parts.append(f'{attribute}="{text(value)}"')
     return f"<{' '.join(parts)}>" if name in VOID else f"<{' '.join(parts)}>{''.join(children)}</{name}>"
 
 

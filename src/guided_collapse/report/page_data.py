@@ -12,6 +12,7 @@ from guided_collapse.report.looks import Look
 from guided_collapse.report.panels import Panel
 from guided_collapse.report.picture import Picture, packed
 from guided_collapse.report.summaries import Curve
+from guided_collapse.report.table import one_line
 
 SIGNIFICANT_DIGITS = 6
 
@@ -36,7 +37,7 @@ def page_data(panels: Sequence[Sequence[Panel]], pictures: Sequence[Sequence[Pic
         }
         for group, shown in zip(panels, pictures, strict=True)
     ]
-    entries = [{"name": head, "dash": look.dash, "marker": look.marker} for head, look in looks.items()]
+    entries = [{"name": one_line(head), "dash": look.dash, "marker": look.marker} for head, look in looks.items()]
     return safe_json({"heads": entries, "x": horizontals, "experiments": experiments})
 
 

@@ -7,9 +7,7 @@ from guided_collapse.report.facts import machines, span
 from guided_collapse.report.markup import listing, table_html, tag, text
 from guided_collapse.report.records import Records
 from guided_collapse.report.run import Run
-from guided_collapse.report.table import Table, words
-
-LONGEST_ERROR = 500
+from guided_collapse.report.table import Table, shortened, words
 
 
 def summary_section(records: Records, experiments: Sequence[Experiment]) -> str:
@@ -47,7 +45,9 @@ def summary_section(records: Records, experiments: Sequence[Experiment]) -> str:
 
 
 def _problems(records: Records) -> str:
-    failed = [f"{_name(run)} failed: {_short(run.error)}" for run in records.runs if run.state == "failed"]
+    failed = [
+        f"{_name(run)} failed: {shortened(run.error or 'no reason recorded')}" for run in records.runs if run.state == "failed"
+    ]
     unfinished = [f"{_name(run)} is unfinished: {_progress(run)}" for run in records.runs if run.state == "unfinished"]
     skipped = [f"Left out: {message}" for message in records.skipped]
     if not failed and not unfinished and not skipped:
@@ -83,12 +83,6 @@ def _name(run: Run) -> str:
     return f"{run.experiment}, {run.head}, seed {run.seed}"
 
 
-def _short(error: str | None) -> str:
-    known = error or "no reason recorded"
-    return known if len(known) <= LONGEST_ERROR else f"{known[:LONGEST_ERROR]} …"
-
-
 def _progress(run: Run) -> str:
     done = int(run.epochs.numbers[-1]) if len(run.epochs.numbers) else 0
-    planned = run.configuration.get("epochs")
-    return f"{done} of {planned} epochs" if isinstance(planned, int) else f"{done} epochs"
+    return f"{done} epochs" if run.planned is None else f"{done} of {run.planned} epochs"

@@ -1,5 +1,6 @@
 """Every record below some folders."""
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from guided_collapse.report.cost import CostRecord, read_cost
 from guided_collapse.report.fields import RecordError
 from guided_collapse.report.run import Run, State, read_run
+from guided_collapse.report.table import shortened
 
 # Of two records of the same seed the better one is kept.
 RANK: dict[State, int] = {"finished": 0, "unfinished": 1, "failed": 2}
@@ -39,18 +41,20 @@ def read_records(paths: Sequence[Path]) -> Records:
     costs: list[CostRecord] = []
     skipped: list[str] = []
     skipped += [f"{path}: it is no folder" for path in paths if not path.is_dir()]
-    for file in _find(paths, "config.json"):
+    for file in _find(paths, "config.json", skipped):
         try:
             runs.append(read_run(file.parent))
             skipped += [f"{file.parent}: {problem}" for problem in runs[-1].problems]
         except RecordError as error:
             skipped.append(f"{file.parent}: {error}")
-    for file in _find(paths, "cost.json"):
+    for file in _find(paths, "cost.json", skipped):
         try:
             costs.append(read_cost(file))
         except RecordError as error:
             skipped.append(f"{file.parent}: {error}")
     kept = _one_per_seed(runs, skipped)
+    # Names of folders may hold any bytes, and what a record holds instead of a number may be long.
+    skipped = [shortened(message.encode("utf-8", "replace").decode("utf-8")) for message in dict.fromkeys(skipped)]
     for message in skipped:
         warnings.warn(f"left out of the report: {message}", stacklevel=3)
     if not kept and not costs:
@@ -60,13 +64,17 @@ def read_records(paths: Sequence[Path]) -> Records:
     return Records(tuple(kept), tuple(costs), tuple(skipped))
 
 
-def _find(paths: Iterable[Path], name: str) -> list[Path]:
-    """Files of that name below the paths, sorted in each, every one once."""
+def _find(paths: Iterable[Path], name: str, skipped: list[str]) -> list[Path]:
+    """Everything of that name below the paths, sorted in each, every one once; folders that cannot be read are skipped."""
     found: dict[Path, Path] = {}
-    for path in paths:
-        for file in sorted(path.rglob(name)):
-            if file.is_file():
-                found.setdefault(file.resolve(), file)
+
+    def skip(error: OSError) -> None:
+        skipped.append(f"{error.filename}: {error.strerror}")
+
+    for path in filter(Path.is_dir, paths):
+        folders = [Path(folder) for folder, below, files in os.walk(path, onerror=skip) if name in below or name in files]
+        for folder in sorted(folders):
+            found.setdefault(folder.resolve(), folder / name)
     return list(found.values())
 
 

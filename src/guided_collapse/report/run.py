@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from guided_collapse.report.arrays import Trace, read_margins, read_trace
+from guided_collapse.report.contents import read_object
 from guided_collapse.report.epochs import SPLITS, Epochs, Floats, Split, read_epochs
-from guided_collapse.report.fields import RecordError, number_field, object_field, read_object, text_field, whole_field
+from guided_collapse.report.fields import RecordError, number_field, object_field, text_field, whole_field
 from guided_collapse.report.quantities import QUANTITIES
 
 State = Literal["finished", "unfinished", "failed"]
 FORMAT = 1
+MODEL = "model.safetensors"
 NAMES = {split: frozenset(quantity.name for quantity in QUANTITIES if quantity.split == split) for split in SPLITS}
 
 
@@ -49,6 +51,11 @@ class Run:
     problems: tuple[str, ...]
     """What in the folder could not be used, though the run can be."""
 
+    @property
+    def planned(self) -> int | None:
+        """How many epochs the run is to have."""
+        return planned_epochs(self.configuration)
+
 
 def read_run(folder: Path) -> Run:
     """The run in a folder with a `config.json`; no model is loaded.
@@ -75,7 +82,13 @@ def read_run(folder: Path) -> Run:
         problems.append(str(problem))
     configuration = object_field(record, "configuration")
     epochs = read_epochs(folder / "metrics.jsonl", NAMES)
-    state, error = _state(folder, complete=bool(margins) and _is_last(epochs, configuration))
+    _check_shares(epochs)
+    state, error = _state(folder, configuration, epochs, margins)
+    if state == "unfinished" and (folder / MODEL).exists():
+        done = f"{len(epochs.numbers)} of {planned_epochs(configuration)}"
+        problems.append(
+            f"the epochs after {done}, which metrics.jsonl lacks though there is a {MODEL}; the run counts as unfinished"
+        )
     return Run(
         folder=folder,
         experiment=text_field(record, "experiment"),
@@ -103,14 +116,26 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def _is_last(epochs: Epochs, configuration: Mapping[str, Any]) -> bool:
-    """Whether the epochs go to the end."""
-    return len(epochs.numbers) > 0 and bool(epochs.numbers[-1] == configuration.get("epochs"))
+def planned_epochs(configuration: Mapping[str, Any]) -> int | None:
+    """How many epochs a run is to have; None if its configuration does not say."""
+    planned = configuration.get("epochs")
+    return planned if isinstance(planned, int) and not isinstance(planned, bool) else None
 
 
-def _state(folder: Path, *, complete: bool) -> tuple[State, str | None]:
-    """How a run ended; records of a finished run may be kept without its model."""
-    if complete or (folder / "model.safetensors").exists():
+def _check_shares(epochs: Epochs) -> None:
+    for quantity in QUANTITIES:
+        values = epochs.of(quantity.split, quantity.name)
+        if quantity.percent and ((values < 0) | (values > 1)).any():
+            raise RecordError(f"{quantity.name} of {quantity.split} must be from 0 to 1 in every epoch of metrics.jsonl")
+
+
+def _state(
+    folder: Path, configuration: Mapping[str, Any], epochs: Epochs, margins: Mapping[Split, Floats]
+) -> tuple[State, str | None]:
+    """How a run ended; records of a finished run may be kept without its model, but not without an epoch."""
+    planned, has_model = planned_epochs(configuration), (folder / MODEL).exists()
+    finished = has_model if planned is None else (has_model or bool(margins)) and len(epochs.numbers) >= planned
+    if finished:
         return "finished", None
     if not (folder / "failed.json").exists():
         return "unfinished", None

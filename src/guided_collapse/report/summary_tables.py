@@ -115,14 +115,13 @@ def _reached_record(experiment: str, head: str, when: Reached, unit: Literal["ep
 
 def _run_record(run: Run) -> Record:
     seconds = float(run.epochs.seconds.sum()) if len(run.epochs.seconds) else 0.0
-    planned = run.configuration.get("epochs")
     return {
         "experiment": run.experiment,
         "head": run.head,
         "seed": run.seed,
         "state": run.state,
         "epochs": int(run.epochs.numbers[-1]) if len(run.epochs.numbers) else 0,
-        "planned": planned if isinstance(planned, int) else None,
+        "planned": run.planned,
         "training seconds": None if math.isnan(seconds) else round(seconds, 2),
         "protocol": run.protocol,
         "global batch": run.global_batch,

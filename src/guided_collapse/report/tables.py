@@ -44,19 +44,26 @@ def markdown(table: Table) -> str:
 
 def plain_text(table: Table) -> str:
     """The table for a terminal, with its title above and its notes below."""
-    lines = [_flat_columns(table), *([cell.text for cell in row] for row in table.rows)]
+    lines = [[one_line(column) for column in _flat_columns(table)], *([cell.text for cell in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-    return "\n".join([table.title, "", *rows, "", *table.notes]) + "\n"
+    return "\n".join([one_line(table.title), "", *rows, "", *map(one_line, table.notes)]) + "\n"
 
 
 def csv_text(table: Table) -> str:
-    """The table's records as comma-separated values, every digit of every number."""
+    """The table's records as comma-separated values, every digit of every number.
+
+    A spreadsheet takes text that begins with =, +, - or @ for a formula and may run it, so such text begins with an apostrophe.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(table.records[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table.records)
+    writer.writerows({name: _no_formula(value) for name, value in record.items()} for record in table.records)
     return text.getvalue()
+
+
+def _no_formula(value: str | int | float | None) -> str | int | float | None:
+    return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
 
 
 def latex(table: Table) -> str:

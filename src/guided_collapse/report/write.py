@@ -63,7 +63,8 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     from guided_collapse.report.page import page
 
     records = read_records(runs)
-    _make_folder(out)
+    for folder in (out, out / "tables", out / "figures"):
+        _make_folder(folder)
     experiments = by_experiment(records.runs)
     looks = looks_of([run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows])
     tables = all_tables(experiments, records.costs, _usual_epochs(records.runs) if epochs is None else sorted(set(epochs)))
@@ -104,7 +105,6 @@ def _make_folder(folder: Path) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     try:
-        path.parent.mkdir(exist_ok=True)
         with written_whole(path) as beside:
             beside.write_bytes(content)
     except OSError as error:
