@@ -128,3 +128,17 @@ def test_the_index_of_float32_features_in_a_subspace_is_that_of_float64(num_samp
     features = (torch.randn(10, 20)[labels] + torch.randn(num_samples, 20)) @ torch.randn(20, 50)
     expected = measure_collapse(features.double(), labels).vci
     assert measure_collapse(features, labels).vci == pytest.approx(expected, rel=1e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize("num_classes", [5, 400])
+def test_a_constant_dimension_is_no_difference_between_classes(num_classes):
+    labels = torch.arange(3 * num_classes) % num_classes
+    features = torch.randn(num_classes, 5, dtype=torch.float64)[labels] + torch.randn(len(labels), 5)
+    constant = torch.full((len(labels), 1), 1000.1, dtype=torch.float64)
+    data = Case(torch.cat([constant, features], dim=1), labels, torch.zeros(num_classes, 6), torch.zeros(num_classes))
+    without = measure_collapse(features, labels)
+    share = min(5, num_classes - 1) / min(6, num_classes - 1)
+    for result in (measure_collapse(data.features, labels), filled(data, [37]).compute()):
+        assert result.between_class_rank == without.between_class_rank
+        assert result.nc1 == pytest.approx(without.nc1, rel=1e-9)
+        assert 1 - result.vci == pytest.approx((1 - without.vci) * share, rel=1e-9)

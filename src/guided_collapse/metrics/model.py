@@ -41,7 +41,8 @@ def collapse_of(
     Args:
         model: maps inputs to anything.
         loader: gives batches (inputs, labels); labels (num_samples,), class indices.
-        layer: the name of the module whose output are the features, (num_samples, feature_dim); None takes the classifier's input.
+        layer: the name of the module whose output are the features, (num_samples, feature_dim), and which the model calls once;
+            None takes the classifier's input.
         classifier: the last linear layer, or its name.
         num_classes: C; needed without a classifier.
         test_loader: batches of other samples, judged by the class means of `loader`.

@@ -44,8 +44,12 @@ class Setting:
 
     @cached_property
     def centred_class_means(self) -> Tensor:
-        """mu_c - mu_G for the classes that have samples, (num_present, feature_dim), float64."""
-        return self.statistics.class_means - self.centre
+        """mu_c - mu_G for the classes that have samples, (num_present, feature_dim), float64.
+
+        A dimension in which the means differ by no more than rounding errors has zeros: all classes are the same there.
+        """
+        means = self.statistics.class_means - self.centre
+        return torch.where(means.abs().amax(dim=0) > self.statistics.rounding, means, 0)
 
     @cached_property
     def exact_weight(self) -> Tensor | None:

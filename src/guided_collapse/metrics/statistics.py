@@ -46,6 +46,11 @@ class ClassStatistics:
         return (self.counts == 0).nonzero().flatten()
 
     @property
+    def rounding(self) -> Tensor:
+        """What rounding errors of class means and of deviations from them can amount to in each dimension, (feature_dim,)."""
+        return 64 * torch.finfo(torch.float64).eps * self.class_means.abs().amax(dim=0)
+
+    @property
     def num_samples(self) -> int:
         """N."""
         return int(self.counts.sum())

@@ -11,7 +11,6 @@ from guided_collapse.metrics.statistics import ClassStatistics
 EPSILON = torch.finfo(torch.float64).eps
 DISTANCE_FLOOR = 1e-6
 EIGENVALUE_FLOOR = 1e-6
-CONSTANT = 64 * EPSILON
 CLOSE_PAIRS_AT_ONCE = 4096
 
 
@@ -80,9 +79,8 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     spread = between.spread / math.sqrt(num_classes)
     # The units of a dimension do not change the index. With those that make S_T 1, small dimensions do not drown in large ones;
     # one that is constant but for rounding errors is none.
-    squares = (within.diagonal() + spread.square().sum(dim=1)).abs()
-    floor = (CONSTANT * statistics.class_means.abs().amax(dim=0)).square()
-    units = torch.where(squares > floor, squares.rsqrt(), 0)
+    varies = spread.any(dim=1) | (within.diagonal().abs() > statistics.rounding.square())
+    units = torch.where(varies, (within.diagonal() + spread.square().sum(dim=1)).abs().rsqrt(), 0)
     spread *= units[:, None]
     within *= units * units[:, None]
     reflectors, lengths = torch.geqrf(spread)
