@@ -48,8 +48,8 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
     Raises:
         MissingData: if the data are not there.
         RuntimeError: if another process is at work in the folder.
-        ValueError: for a configuration that does not fit the data, or a folder with a run of another one, or with one that has
-            come further than its first epoch and has no checkpoint that is whole.
+        ValueError: for a configuration that does not fit the data, or a folder with a run of another one, or with a finished one
+            that is damaged or to be longer and has no checkpoint that is whole.
     """
     configuration = configuration.resolved()
     run = RunFolder.of(configuration, placement.out)
