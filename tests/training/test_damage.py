@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from guided_collapse.cli import main
 from guided_collapse.experiments.compare import compare, comparison_table
+from guided_collapse.report.records import read_records
 from guided_collapse.training import loop
 from guided_collapse.training.export import inference_model
 from guided_collapse.training.loop import train
@@ -129,30 +130,42 @@ def check_export(run, whole):
     return status
 
 
-COMMANDS = {"resume": check_resume, "compare": check_compare, "export": check_export}
-WHOLE = {"finished": "finished", "interrupted": "finished", "lengthened": "longer", "images": "images"}
+def check_report(run, whole):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found, expected = (read_records([folder.path]) for folder in (run, whole))
+        except ValueError as error:
+            print(error)
+            return 1
+    print(*found.skipped, sep="\n")
+    (mine,), (theirs,) = found.runs, expected.runs
+    same = (mine.state, mine.configuration, mine.hardware) == (theirs.state, theirs.configuration, theirs.hardware)
+    for name in ("values", "margins"):
+        ours, others = (getattr(one.epochs if name == "values" else one, name) for one in (mine, theirs))
+        same = same and ours.keys() == others.keys() and all(np.array_equal(ours[key], others[key], equal_nan=True) for key in ours)
+    return 0 if same else 1  # what is another one has to be named
+
+
+COMMANDS = {"resume": check_resume, "compare": check_compare, "export": check_export, "report": check_report}
 BESIDE = ("config.json", "metrics.jsonl", "margins.npz", "trace.npz", "last.ckpt", "model.safetensors")
-CASES = [
-    (command, state, name)
-    for command, state, names in (
-        ("resume", "finished", BESIDE),
-        ("resume", "interrupted", ("config.json", "metrics.jsonl", "last.ckpt", "previous.ckpt")),
-        ("resume", "lengthened", (*BESIDE, "previous.ckpt")),
-        ("compare", "finished", BESIDE),
-        ("export", "images", ("config.json", "metrics.jsonl", "last.ckpt", "model.safetensors")),
-    )
-    for name in names
-]
+# For each state: what it is to become, its files that are damaged, and the commands that are tried then.
+STATES = {
+    "finished": ("finished", BESIDE, ("resume", "compare")),
+    "interrupted": ("finished", ("config.json", "metrics.jsonl", "last.ckpt", "previous.ckpt"), ("resume",)),
+    "lengthened": ("longer", (*BESIDE, "previous.ckpt"), ("resume",)),
+    "images": ("images", ("config.json", "metrics.jsonl", "last.ckpt", "model.safetensors"), ("export",)),
+}
+CASES = [(command, state, name) for state, (_, names, commands) in STATES.items() for command in commands for name in names]
 
 
-# Adding a command to the table of cases is enough to have it tried: its function returns the exit status, and checks what it did.
 @pytest.mark.filterwarnings("default::RuntimeWarning")
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize(("command", "state", "name"), CASES, ids=[" ".join(case) for case in CASES])
 def test_a_damaged_file_is_named_or_mended(command, state, name, how, prepared, tmp_path, capsys):
     shutil.copytree(prepared / state, tmp_path / "out")
     (config,) = (tmp_path / "out").rglob("config.json")
-    (whole,) = (prepared / WHOLE[state]).rglob("config.json")
+    (whole,) = (prepared / STATES[state][0]).rglob("config.json")
     (other,) = (prepared / "other").rglob("config.json")
     run = RunFolder(config.parent)
     damage(run.path / name, how, other.parent)

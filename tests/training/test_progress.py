@@ -129,15 +129,14 @@ def test_records_with_a_hole_are_filled_from_the_checkpoint(tmp_path):
     assert_same(train(RUN, placed(tmp_path / "cut")), train(RUN, placed(tmp_path / "whole")))
 
 
-@pytest.mark.filterwarnings("ignore:.*is damaged:RuntimeWarning")
-def test_a_run_without_a_whole_checkpoint_does_not_begin_again_over_its_records(tmp_path):
-    run = interrupted(tmp_path)
+def test_a_run_without_a_checkpoint_begins_again_and_loses_no_record(tmp_path):
+    run = interrupted(tmp_path / "cut")
     for name in ("last.ckpt", "previous.ckpt"):
         (run.path / name).unlink()
-    before = contents(run.path)
-    with pytest.raises(ValueError, match=r"only from its last checkpoint, last.ckpt.*left as it is"):
-        train(RUN, placed(tmp_path))
-    assert contents(run.path) == before
+    before = run.records_file.read_bytes()
+    with pytest.warns(RuntimeWarning, match=r"begins again. Its records so far are in .*metrics.before.jsonl"):
+        assert_same(train(RUN, placed(tmp_path / "cut")), train(RUN, placed(tmp_path / "whole")))
+    assert (run.path / "metrics.before.jsonl").read_bytes() == before
 
 
 def test_a_run_that_was_killed_in_its_first_epoch_begins_again(tmp_path):

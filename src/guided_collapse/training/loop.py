@@ -50,7 +50,7 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
         MissingData: if the data are not there.
         RuntimeError: if another process is at work in the folder, or one of several is lost.
         ValueError: for devices that are not there, a configuration that does not fit the data, or a folder with a run of another
-            one, or with one that has come further than its first epoch and has no checkpoint that is whole.
+            one, or with a finished one that is damaged or to be longer and has no checkpoint that is whole.
     """
     check_launch(placement, configuration.precision)
     configuration = configuration.resolved()

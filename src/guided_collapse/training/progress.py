@@ -32,14 +32,18 @@ class Progress:
 
 
 def read_progress(run: RunFolder, configuration: Configuration) -> Progress | None:
-    """What the run of this configuration goes on from; None for one that begins, or was killed in its first epoch.
+    """What the run of this configuration goes on from; None for one that has no whole checkpoint and begins.
 
     Raises:
-        ValueError: if no checkpoint is whole, though the run has come further, or if it is that of another run.
+        ValueError: if none is whole, though the run has finished, or if it is that of another run.
     """
     checkpoint = load_checkpoint(run.path)
     if checkpoint is None:
-        _check_that_nothing_is_lost(run)
+        if run.model_file.exists():
+            raise ValueError(
+                f"{run.path} can go on or be made longer only from its last checkpoint, last.ckpt, and has none that is whole. "
+                "It is left as it is; start a new one with another --out or --experiment, or move it away."
+            )
         return None
     state, file = checkpoint.state, checkpoint.file
     for name, kind in {**STATE, **({"trace": dict} if configuration.trace else {})}.items():
@@ -63,14 +67,3 @@ def _facts_and_records(checkpoint: Checkpoint, run: RunFolder) -> tuple[Facts, l
         return facts, checked_records(checkpoint.state.get("records"))
     except ValueError as error:
         raise not_a_checkpoint(checkpoint.file, str(error)) from error
-
-
-def _check_that_nothing_is_lost(run: RunFolder) -> None:
-    """Refuses to begin again where more was done than a first epoch, after which there always is a checkpoint."""
-    checkpoints = list(run.path.glob("*.ckpt"))
-    num_records = len(run.records()) if run.records_file.exists() else 0
-    if checkpoints or num_records > 1 or run.model_file.exists():
-        raise ValueError(
-            f"{run.path} can go on or be made longer only from its last checkpoint, last.ckpt, and has none that is whole. "
-            "It is left as it is; start a new one with another --out or --experiment, or move it away."
-        )

@@ -187,7 +187,17 @@ class RunFolder:
         (self.path / "failed.json").unlink(missing_ok=True)
 
     def begin(self, configuration: Configuration, facts: Mapping[str, Any]) -> Facts:
-        """Writes `config.json` for a run that begins here, and returns all that it says."""
+        """Writes `config.json` for a run that begins here, and returns all that it says.
+
+        Warns:
+            RuntimeWarning: if it begins again, though it has come further than its first epoch. Its records are kept aside.
+        """
+        if self.records_file.exists() and len(self.records_file.read_bytes().splitlines()) > 1:
+            aside = self.records_file.replace(self.path / "metrics.before.jsonl")
+            words = (
+                f"the checkpoints in {self.path} are damaged or missing; the run begins again. Its records so far are in {aside}."
+            )
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
         summary = {"experiment": configuration.experiment, "head": configuration.head, "seed": configuration.seed}
         started = datetime.now(UTC).isoformat(timespec="seconds")
         content = {"format": FORMAT, **summary, "configuration": configuration.to_dict(), **facts, "started": started}
