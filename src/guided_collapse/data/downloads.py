@@ -34,7 +34,7 @@ def recorded_checksums(folder: Path) -> dict[Path, str]:
     try:
         checksums = json.loads(record.read_bytes())["sha256"]
         files = {folder / name: str(checksum) for name, checksum in checksums.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{record} must be the record of a download; reading it failed: {error}. Remove {folder} and get it again."
         ) from error
