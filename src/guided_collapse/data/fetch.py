@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from guided_collapse.data.checksums import sha256_of
-from guided_collapse.data.idx import find_idx_file
+from guided_collapse.data.checked import compare, files_with_checksums
 from guided_collapse.data.known import KnownData, known_data
 from guided_collapse.data.obtain import download_from_hub, instructions, pack_cifar10
 from guided_collapse.data.root import VARIABLE, MissingData, data_folder
@@ -60,26 +59,11 @@ def check(data: ImageData, known: KnownData) -> str:
     absent = (data.train.labels.bincount(minlength=data.num_classes) == 0).sum()
     if absent:
         raise ValueError(f"{data.name} must have training images of every class; {data.location} has none of {int(absent)}.")
-    num_compared = sum(_compare(file, known.checksums[stem]) for stem, file in _files(data, known).items())
-    files = "file" if num_compared == 1 else "files"
-    return f"counts, and the sha256 of {num_compared} {files}" if num_compared else "counts; no checksum is known for its files"
-
-
-def _files(data: ImageData, known: KnownData) -> dict[str, Path]:
-    """The files whose checksums are known, if the data came from these."""
-    if data.location is None:
-        return {}
-    if data.location.name in known.checksums:
-        return {data.location.name: data.location}
-    found = {stem: find_idx_file(data.location, stem) for stem in known.checksums}
-    return {stem: path for stem, path in found.items() if path is not None}
-
-
-def _compare(path: Path, expected: str) -> bool:
-    found = sha256_of(path)
-    if found != expected:
-        raise ValueError(f"{path} must have the sha256 {expected}; it has {found}. Get it again.")
-    return True
+    compared = files_with_checksums(data, known)
+    for path, checksum in compared.items():
+        compare(data.name, path, checksum)
+    files = "file" if len(compared) == 1 else "files"
+    return f"counts, and the sha256 of {len(compared)} {files}" if compared else "counts; no checksum is known for its files"
 
 
 def _obtain_or_say_why(name: str, folder: Path) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from guided_collapse.data.checksums import sha256_of
+from guided_collapse.data.downloads import record_download
 from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN
 from guided_collapse.data.optional import optional
 from guided_collapse.data.root import MissingData
@@ -62,7 +63,7 @@ def pack_cifar10(folder: Path) -> None:
 
 
 def download_from_hub(name: str, folder: Path) -> None:
-    """Gets the parquet files of a data set from the Hugging Face hub into the folder.
+    """Gets the parquet files of a data set from the Hugging Face hub into the folder, all of one revision, and records what came.
 
     Raises:
         MissingData: if that fails, with what to do by hand.
@@ -71,7 +72,10 @@ def download_from_hub(name: str, folder: Path) -> None:
     try:
         hub = optional("huggingface_hub", install="guided-collapse[hub]")
         folder.mkdir(parents=True, exist_ok=True)
-        hub.snapshot_download(KNOWN[name].hub_name, repo_type="dataset", local_dir=folder, allow_patterns=["*.parquet"])
+        repository = str(KNOWN[name].hub_name)
+        revision = hub.dataset_info(repository).sha
+        hub.snapshot_download(repository, repo_type="dataset", revision=revision, local_dir=folder, allow_patterns=["*.parquet"])
+        record_download(folder, repository, revision)
     except Exception as error:  # the network can fail in any of the many layers of the client
         reason = " ".join(str(error).split())[:300]
         raise MissingData(f"{name} could not be fetched from the Hugging Face hub: {reason} {by_hand}") from error

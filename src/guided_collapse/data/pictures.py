@@ -18,9 +18,7 @@ from guided_collapse.data.optional import optional
 
 IN_MEMORY_BYTES = 2 * 2**30  # decoded splits up to this size, 2 GiB, are kept in memory; larger ones are streamed
 LARGEST_SIDE = 256  # of an image when no size is asked for
-MOST_PIXELS = (
-    89_478_485  # of an image when it is scaled; Pillow's own bound on images as they are, from which it suspects an attack
-)
+MOST_PIXELS = 89_478_485  # of an image when it is scaled; the same as Pillow's bound on images as they are
 # Nothing else is opened, whatever a file is called: of Pillow's other formats some start programs (EPS starts Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})

@@ -26,7 +26,7 @@ def load_data(
 
     The folder may hold the npm package (cifar10), IDX files (mnist, fashion-mnist), class folders (in train and test), or parquet
     files from the hub; the first of these that is there is taken. What is read must be consistent, but may be smaller than the real
-    thing: `fetch` compares counts and checksums.
+    thing: `load_checked` compares checksums, `fetch` counts too.
 
     Args:
         name: digits, mnist, fashion-mnist, cifar10, cifar100, stl10 or imagenet.

@@ -13,12 +13,12 @@ from guided_collapse.backbones.build import build_backbone
 from guided_collapse.backbones.unconstrained import UnconstrainedFeatures
 from guided_collapse.data.augmentation import augment, normalise
 from guided_collapse.data.batches import batches
+from guided_collapse.data.checked import load_checked
 from guided_collapse.data.folders import load_folder
 from guided_collapse.data.known import KNOWN, check_source, known_data
 from guided_collapse.data.long_tail import long_tailed
 from guided_collapse.data.resampling import centre_crop
 from guided_collapse.data.shuffled import ShuffledBatchSampler
-from guided_collapse.data.sources import load_data
 from guided_collapse.data.split import ImageData, Split
 from guided_collapse.data.statistics import PixelStatistics, pixel_statistics
 from guided_collapse.data.stratified import StratifiedBatchSampler
@@ -200,13 +200,13 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
 
     Raises:
         MissingData: if the data are not there, with the command that gets them.
-        ValueError: for data that do not fit.
+        ValueError: for data that do not fit, or a named data set whose files are not those of the real one.
     """
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)
     if configuration.data in KNOWN:
-        data = load_data(configuration.data, root=data_root, image_size=configuration.image_size)
+        data = load_checked(configuration.data, root=data_root, image_size=configuration.image_size)
         known = known_data(configuration.data)
         statistics = PixelStatistics(known.mean, known.std)
     else:
