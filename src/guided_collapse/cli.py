@@ -172,11 +172,15 @@ def compare_heads(preset: str | None, flags: list[str]) -> int:
     from guided_collapse.experiments.requests import compare_request
 
     wanted = compare_request(preset, flags)
+    from guided_collapse.data.known import check_source
     from guided_collapse.experiments.compare import compare, comparison_table
     from guided_collapse.report.write import write_report
     from guided_collapse.training.launch import check_launch
 
-    check_launch(wanted.placement, wanted.configuration.precision)  # once, instead of a failure of every run
+    # Once, instead of a failure of every run.
+    check_launch(wanted.placement, wanted.configuration.precision)
+    if not wanted.configuration.is_unconstrained:
+        check_source(wanted.configuration.data)
     comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement)
     if comparison.finished:
         print(comparison_table(comparison))

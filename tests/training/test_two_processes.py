@@ -21,8 +21,8 @@ OPTIMISERS = ("agd", "sgd")
 PROGRAM = """
 import sys
 from guided_collapse.cli import main
-for optimiser in ("agd", "sgd"):
-    status = main(["train", "digits", "--optimiser", optimiser, "--out", f"{sys.argv[1]}/{optimiser}", *sys.argv[2:]])
+for optimiser, flags in (("agd", ["--gain", "1.0"]), ("sgd", [])):
+    status = main(["train", "digits", "--optimiser", optimiser, *flags, "--out", f"{sys.argv[1]}/{optimiser}", *sys.argv[2:]])
     if status:
         sys.exit(status)
 """
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    flags = [*flags_of(CONFIGURATION), "--accelerator", "cpu", "--devices", "2", "--quiet"]
+    flags = [*flags_of(replace(CONFIGURATION, gain=DIGITS.gain)), "--accelerator", "cpu", "--devices", "2", "--quiet"]
     command = [sys.executable, str(program), str(folder), *flags]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,6 @@ class Idle(NamedTuple):
 
 
 _FREE = Idle("backbone", ("unconstrained",))
-_NO_RESNET = Idle("backbone", ("vgg13", "small", "unconstrained"))
 _LARGE_NETWORK = ("resnet18", "resnet34", "resnet50", "vgg13")
 
 # Not here: what the configuration itself refuses (learning rates for agd, sizes of unconstrained features for images), and
@@ -28,7 +27,7 @@ IDLE: Mapping[str, Idle] = {
     "temperature": Idle("head", ("standard-unnormalised",)),
     "proximal_weight": Idle("head", tuple(head for head in HEADS if not head.startswith("implicit"))),
     "width": Idle("backbone", ("small", "unconstrained")),
-    "stem": _NO_RESNET,
+    "stem": Idle("backbone", ("vgg13", "small", "unconstrained")),
     "affine": _FREE,
     "batch_norm": Idle("backbone", (*_LARGE_NETWORK, "unconstrained")),
     "feature_dim": Idle("backbone", _LARGE_NETWORK),

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import tyro
 
-from guided_collapse.data.known import KNOWN, check_source
+from guided_collapse.data.known import KNOWN
 from guided_collapse.experiments.effects import with_effect
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 from guided_collapse.training.configuration import HEADS, Configuration, HeadName, Precision, check_choice
@@ -173,8 +173,6 @@ def cost_request(name: str | None, flags: Sequence[str]) -> tuple[Configuration,
 def _checked(wanted: RunRequest, flags: Sequence[str], heads: Sequence[HeadName]) -> RunRequest:
     """The request, if what it asks for fits together, without what is left of its preset and has no effect."""
     configuration = with_effect(wanted.configuration, _names(flags), heads)
-    if not configuration.is_unconstrained:
-        check_source(configuration.data)
     _check_batch(configuration, heads)
     _check_crop(configuration)
     _check_out(wanted.placement.out)
