@@ -1,7 +1,10 @@
+import io
+
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 
 from guided_collapse.report.drawing import as_files, draw_curve, draw_legend, draw_references, logarithmic, plain, print_style
 from guided_collapse.report.looks import looks_of
@@ -60,3 +63,23 @@ def test_names_are_set_as_they_are_and_files_are_whole():
     assert files["name.pdf"].startswith(b"%PDF")
     assert b"CreationDate" not in files["name.pdf"]
     assert files["name.png"].startswith(b"\x89PNG")
+
+
+def test_files_are_those_that_matplotlib_saves_itself():
+    def drawn():
+        found = Figure(figsize=(3, 2), layout="constrained")
+        axes = found.add_subplot()
+        draw_curve(axes, curve([1.0, 10.0, 0.1]), looks_of(["fixed"])["fixed"])
+        logarithmic(axes, [curve([1.0, 10.0, 0.1])])
+        draw_legend(found, looks_of(["fixed"]))
+        return found
+
+    expected = io.BytesIO()
+    with print_style():
+        figure = drawn()
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        figure.savefig(expected, dpi=200)
+        files = as_files(drawn(), "name")
+    mine, theirs = (np.asarray(Image.open(io.BytesIO(file))) for file in (files["name.png"], expected.getvalue()))
+    np.testing.assert_array_equal(mine, theirs)

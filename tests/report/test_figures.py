@@ -85,3 +85,11 @@ def test_files_for_what_there_is(tmp_path, monkeypatch):
         "ufm-trajectory.pdf",
         "cost-toy.pdf",
     }
+
+
+def test_of_more_experiments_than_anybody_prints_there_are_no_figures(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        write_run(tmp_path, name, epochs=2)
+    monkeypatch.setattr(module, "MOST_EXPERIMENTS", 1)
+    with pytest.warns(UserWarning, match="of at most 1 experiments; got 2"):
+        assert all_figures(experiments(tmp_path), [], looks_of(HEADS)) == {}

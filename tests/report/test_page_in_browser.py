@@ -25,6 +25,16 @@ RIGHT, TAB, END = "\ue014", "\ue004", "\ue010"
 DRAWN = "document.body.dataset.drawn === 'all'"
 
 
+def written_page(folder):
+    """The page of the runs in a folder."""
+    records = read_records([folder / "runs"])
+    experiments = by_experiment(records.runs)
+    tables = all_tables(experiments, records.costs, (5, 20))
+    path = folder / "report.html"
+    path.write_text(page(records, experiments, tables, looks_of([*HEADS, EVIL_HEAD, "paper-route"])), encoding="utf-8")
+    return path
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
@@ -33,12 +43,7 @@ def browser(tmp_path_factory):
             write_run(folder / "runs", "toy", head, seed, trace=trace(seed=len(head)) if seed == 0 else None)
     write_run(folder / "runs", EVIL, EVIL_HEAD, 0, folder="evil", trace=True)
     write_cost(folder / "runs", "toy")
-    records = read_records([folder / "runs"])
-    experiments = by_experiment(records.runs)
-    tables = all_tables(experiments, records.costs, (5, 20))
-    path = folder / "report.html"
-    looks = looks_of([*HEADS, EVIL_HEAD, "paper-route"])
-    path.write_text(page(records, experiments, tables, looks), encoding="utf-8")
+    path = written_page(folder)
     with Browser(folder / "profile") as found:
         found.requests()  # forgets those of the empty first tab
         found.path = path
@@ -91,6 +96,22 @@ def test_every_figure_is_drawn(browser):
     pixels = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
     painted = browser.run(f"return [...document.querySelectorAll('canvas')].map((c) => {pixels}.some((value) => value))")
     assert painted == [True] * 4
+
+
+def test_of_many_figures_those_are_drawn_that_come_into_view(afresh, tmp_path):
+    for number in range(10):
+        write_run(tmp_path / "runs", f"toy-{number}", epochs=3)
+    afresh.open(written_page(tmp_path))
+    drawn = "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelectorAll('.js-line').length > 0)"
+    first, last = f"{drawn}[0]", f"{drawn}.at(-1)"
+    afresh.run("document.querySelector('.plot').scrollIntoView()")
+    afresh.wait(f"{first} && {DRAWN}")
+    found = afresh.run(f"return {drawn}")
+    assert len(found) == 140
+    assert sum(found) < 100
+    assert not found[-1]
+    afresh.run("[...document.querySelectorAll('.plot')].at(-1).scrollIntoView()")
+    afresh.wait(f"{last} && {DRAWN}")
 
 
 def test_curves_equal_an_independent_computation(browser):

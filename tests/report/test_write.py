@@ -89,7 +89,7 @@ def test_one_bad_file_costs_the_report_that_run_alone(tmp_path):
     for folder, reason in (
         (holed, "line 2 of metrics.jsonl cannot be used: epochs must be 1, 2, 3"),
         (short, "the epochs after 2 of 6"),
-        (cost.parent, "forward_ms must be a number from 0 to"),
+        (cost.parent, "cost.json cannot be used: forward_ms must be a number from 0 to"),
     ):
         assert any(message.startswith(f"{folder}: ") and reason in message for message in summary.skipped), summary.skipped
         assert f"Left out: {folder}: " in said

@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.report.fields import RecordError, parse_object
+from guided_collapse.report.fields import RecordError, parse_object, told_of
 
 MOST_BYTES = 2**28  # many times the longest records there are
 
@@ -59,10 +59,8 @@ def read_object(path: Path) -> dict[str, Any]:
     text = read_text(path)
     if text is None:
         raise RecordError(f"{path.name} cannot be read: there is none")
-    try:
+    with told_of(path.name):
         return parse_object(text)
-    except RecordError as error:
-        raise RecordError(f"{path.name} cannot be used: {error}") from error
 
 
 def check_size(path: Path, num_bytes: int) -> None:

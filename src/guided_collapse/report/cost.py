@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from guided_collapse.report.contents import read_object
-from guided_collapse.report.fields import RecordError, number_field, object_field, text_field
+from guided_collapse.report.fields import RecordError, number_field, object_field, text_field, told_of
 from guided_collapse.report.looks import label, letter
 
 FORMAT = 1
@@ -76,14 +76,15 @@ def read_cost(path: Path) -> CostRecord:
     rows = record.get("rows")
     if record.get("format") != FORMAT or record.get("kind") != "cost" or not isinstance(rows, list):
         raise RecordError(f"{path.name} must be a record of costs, with format {FORMAT}, kind cost and rows")
-    return CostRecord(
-        path=path,
-        experiment=text_field(record, "experiment"),
-        rows=tuple(_row(row) for row in rows),
-        setting={name: value for name in SETTING if isinstance(value := record.get(name), int | str)},
-        versions=object_field(record, "versions"),
-        hardware=object_field(record, "hardware"),
-    )
+    with told_of(path.name):
+        return CostRecord(
+            path=path,
+            experiment=text_field(record, "experiment"),
+            rows=tuple(_row(row) for row in rows),
+            setting={name: value for name in SETTING if isinstance(value := record.get(name), int | str)},
+            versions=object_field(record, "versions"),
+            hardware=object_field(record, "hardware"),
+        )
 
 
 def _row(row: object) -> HeadCost:

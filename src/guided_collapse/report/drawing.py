@@ -9,6 +9,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
@@ -105,12 +107,13 @@ def draw_legend(figure: Figure, looks: Mapping[str, Look], *, reference: bool = 
 
 def as_files(figure: Figure, name: str) -> dict[str, bytes]:
     """The figure as PDF and PNG, by file name; the same figure gives the same PDF."""
-    # The layout is worked out once, not once for each file.
-    figure.draw_without_rendering()
+    # The layout is worked out once, and each file is drawn once: savefig would draw everything twice for each.
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
     figure.set_layout_engine("none")
-    files = {}
-    for kind in ("pdf", "png"):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata={"CreationDate": None} if kind == "pdf" else None)
-        files[f"{name}.{kind}"] = buffer.getvalue()
-    return files
+    pdf, png = io.BytesIO(), io.BytesIO()
+    FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
+    figure.set_dpi(DOTS_PER_INCH)
+    FigureCanvasAgg(figure).print_png(png)  # type: ignore[no-untyped-call]
+    return {f"{name}.pdf": pdf.getvalue(), f"{name}.png": png.getvalue()}

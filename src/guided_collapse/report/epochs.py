@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guided_collapse.report.contents import read_text
-from guided_collapse.report.fields import RecordError, number_field, object_field, parse_object, whole_field
+from guided_collapse.report.fields import RecordError, number_field, object_field, parse_object, told_of, whole_field
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
@@ -61,13 +61,11 @@ def read_epochs(path: Path, names: Mapping[Split, frozenset[str]]) -> Epochs:
     seconds: list[float] = []
     columns: dict[tuple[Split, str], list[float]] = {(split, name): [] for split in SPLITS for name in sorted(names[split])}
     for number, line in enumerate(io.StringIO(text[: text.rfind("\n") + 1]), 1):
-        try:
+        with told_of(f"line {number} of {path.name}"):
             record = parse_object(line)
             if whole_field(record, "epoch") != number:
                 raise RecordError(f"epochs must be 1, 2, 3 ... without a hole, here {number}; got {record['epoch']}")
             _take(record, seconds, columns)
-        except RecordError as error:
-            raise RecordError(f"line {number} of {path.name} cannot be used: {error}") from error
     values = {key: np.array(column) for key, column in columns.items() if not np.isnan(column).all()}
     return Epochs(np.arange(1, len(seconds) + 1), np.array(seconds, dtype=np.float64), values)
 

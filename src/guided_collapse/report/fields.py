@@ -1,7 +1,8 @@
 """Fields of a JSON record, checked as they are taken."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 # Largest number of a record, far from where squares and powers of ten overflow, and most characters of one.
@@ -11,6 +12,15 @@ MOST_CHARACTERS = 10_000_000
 
 class RecordError(ValueError):
     """A record that cannot be used, with the reason."""
+
+
+@contextmanager
+def told_of(place: str) -> Iterator[None]:
+    """What cannot be used inside is said to be of that place: a file or a line."""
+    try:
+        yield
+    except RecordError as error:
+        raise RecordError(f"{place} cannot be used: {error}") from error
 
 
 def parse_object(text: str) -> dict[str, Any]:

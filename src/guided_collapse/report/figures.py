@@ -1,6 +1,7 @@
 """The paper's figures for print: panels of one experiment, unconstrained features over the number of classes, costs."""
 
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -27,11 +28,23 @@ from guided_collapse.report.summaries import over_seeds
 
 PANELS_IN_A_ROW = 4
 WIDTH = 7.0
+MOST_EXPERIMENTS = 50  # a figure takes a second or two, and of hundreds nobody prints each
 KEY_LETTERS = 120  # that the key of a figure has room for in a line
 
 
 def all_figures(experiments: Sequence[Experiment], costs: Sequence[CostRecord], looks: Mapping[str, Look]) -> dict[str, bytes]:
-    """The files of all figures for which there is something to draw, by name."""
+    """The files of all figures for which there is something to draw, by name.
+
+    Warns:
+        UserWarning: for more experiments than anybody prints, of which none are drawn.
+    """
+    if max(len(experiments), len(costs)) > MOST_EXPERIMENTS:
+        warnings.warn(
+            f"figures for print are drawn of at most {MOST_EXPERIMENTS} experiments; got {max(len(experiments), len(costs))}. "
+            "The page has all curves; make a report of fewer folders for figures.",
+            stacklevel=3,
+        )
+        return {}
     files: dict[str, bytes] = {}
     names = file_names([experiment.name for experiment in experiments])
     cost_names = file_names([f"cost-{cost.experiment}" for cost in costs])

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from guided_collapse.report.arrays import Trace, read_margins, read_trace
 from guided_collapse.report.contents import read_object
 from guided_collapse.report.epochs import SPLITS, Epochs, Floats, Split, read_epochs
-from guided_collapse.report.fields import RecordError, number_field, object_field, text_field, whole_field
+from guided_collapse.report.fields import RecordError, number_field, object_field, text_field, told_of, whole_field
 from guided_collapse.report.quantities import QUANTITIES
 
 State = Literal["finished", "unfinished", "failed"]
@@ -68,7 +68,7 @@ def read_run(folder: Path) -> Run:
         raise RecordError(f"config.json must be the record of a run, with format {FORMAT}; got format {record.get('format')!r}")
     differences = record.get("protocol_differences", [])
     if not isinstance(differences, list):
-        raise RecordError(f"protocol_differences must be a list; got {differences!r}")
+        raise RecordError(f"protocol_differences of config.json must be a list; got {differences!r}")
     problems: list[str] = []
     margins: Mapping[Split, Floats] = {}
     trace = None
@@ -80,7 +80,8 @@ def read_run(folder: Path) -> Run:
         trace = read_trace(folder / "trace.npz")
     except RecordError as problem:
         problems.append(str(problem))
-    configuration = object_field(record, "configuration")
+    with told_of("config.json"):
+        configuration = object_field(record, "configuration")
     epochs = read_epochs(folder / "metrics.jsonl", NAMES)
     _check_shares(epochs)
     state, error = _state(folder, configuration, epochs, margins)
@@ -89,31 +90,32 @@ def read_run(folder: Path) -> Run:
         problems.append(
             f"the epochs after {done}, which metrics.jsonl lacks though there is a {MODEL}; the run counts as unfinished"
         )
-    return Run(
-        folder=folder,
-        experiment=text_field(record, "experiment"),
-        head=text_field(record, "head"),
-        seed=whole_field(record, "seed"),
-        state=state,
-        error=error,
-        configuration=configuration,
-        protocol=text_field(record, "protocol"),
-        protocol_differences=tuple(str(difference) for difference in differences),
-        num_classes=whole_field(record, "num_classes", least=2),
-        feature_dim=whole_field(record, "feature_dim", least=1),
-        num_train=whole_field(record, "num_train"),
-        num_test=whole_field(record, "num_test"),
-        global_batch=whole_field(record, "global_batch"),
-        loss_lower_bound=number_field(record, "loss_lower_bound"),
-        versions=object_field(record, "versions"),
-        commit=None if record.get("commit") is None else text_field(record, "commit"),
-        hardware=object_field(record, "hardware"),
-        started=text_field(record, "started"),
-        epochs=epochs,
-        margins=margins,
-        trace=trace,
-        problems=tuple(problems),
-    )
+    with told_of("config.json"):
+        return Run(
+            folder=folder,
+            experiment=text_field(record, "experiment"),
+            head=text_field(record, "head"),
+            seed=whole_field(record, "seed"),
+            state=state,
+            error=error,
+            configuration=configuration,
+            protocol=text_field(record, "protocol"),
+            protocol_differences=tuple(str(difference) for difference in differences),
+            num_classes=whole_field(record, "num_classes", least=2),
+            feature_dim=whole_field(record, "feature_dim", least=1),
+            num_train=whole_field(record, "num_train"),
+            num_test=whole_field(record, "num_test"),
+            global_batch=whole_field(record, "global_batch"),
+            loss_lower_bound=number_field(record, "loss_lower_bound"),
+            versions=object_field(record, "versions"),
+            commit=None if record.get("commit") is None else text_field(record, "commit"),
+            hardware=object_field(record, "hardware"),
+            started=text_field(record, "started"),
+            epochs=epochs,
+            margins=margins,
+            trace=trace,
+            problems=tuple(problems),
+        )
 
 
 def planned_epochs(configuration: Mapping[str, Any]) -> int | None:

@@ -77,28 +77,47 @@ const CONFIG = {
 };
 
 function draw(panel) {
-  const figure = document.querySelector(`[data-panel="${panel.place}"]`);
+  const { figure } = panel;
   const button = figure.querySelector(".axis");
   if (button) button.setAttribute("aria-pressed", String(isLog(panel)));
   const zero = visible(panel).filter((curve) => isLog(panel) && !curve.median.some((value) => value > 0));
   const names = zero.map((curve) => DATA.heads[curve.head].name).join(", ");
   figure.querySelector(".zero").textContent = names && `0 throughout, so not on this axis: ${names}`;
   Plotly.react(figure.querySelector(".plot"), tracesOf(panel), layoutOf(panel), CONFIG);
+  panel.drawn = true;
 }
 
-// One chart at a time, so that the page stays usable while a hundred are drawn.
+// One chart at a time, so that the page stays usable. Of more than a hundred, only those that come near to view are drawn.
+const AT_ONCE = 100;
+const figures = new Map([...document.querySelectorAll("[data-panel]")].map((figure) => [figure.dataset.panel, figure]));
 const panels = DATA.experiments.flatMap((experiment, number) =>
-  experiment.panels.map((panel, place) => Object.assign(panel, { place: `${number}-${place}` })));
+  experiment.panels.map((panel, place) => Object.assign(panel, { figure: figures.get(`${number}-${place}`), drawn: false })));
+const near = new Set(panels.length > AT_ONCE ? [] : panels);
 let drawing = 0;
 
-function drawAll() {
+function drawNear() {
   const turn = ++drawing;
   document.body.dataset.drawn = "";
-  const next = (place) => {
+  const next = () => {
     if (turn !== drawing) return;
-    if (place === panels.length) { document.body.dataset.drawn = "all"; return; }
-    draw(panels[place]);
-    setTimeout(next, 0, place + 1);
+    const panel = [...near].find((panel) => !panel.drawn);
+    if (panel === undefined) { document.body.dataset.drawn = "all"; return; }
+    draw(panel);
+    setTimeout(next, 0);
   };
-  next(0);
+  next();
+}
+
+function drawAll() {
+  for (const panel of panels) panel.drawn = false;
+  drawNear();
+}
+
+if (panels.length > AT_ONCE) {
+  const panelOf = new Map(panels.map((panel) => [panel.figure, panel]));
+  const observer = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) near.add(panelOf.get(entry.target)); else near.delete(panelOf.get(entry.target));
+    drawNear();
+  }, { rootMargin: "100% 0px" });
+  for (const panel of panels) observer.observe(panel.figure);
 }

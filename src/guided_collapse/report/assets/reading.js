@@ -18,14 +18,14 @@ function step(panel, key) {
   const start = panel.cursor === undefined ? (key === "ArrowRight" ? -1 : all.length) : panel.cursor;
   panel.cursor = Math.min(all.length - 1, Math.max(0, start + steps[key]));
   const x = all[panel.cursor];
-  const figure = document.querySelector(`[data-panel="${panel.place}"]`);
+  const { figure } = panel;
   figure.querySelector(".readout").textContent = readAt(panel, x);
   const line = { type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: { color: colour("ink"), width: 1 } };
   Plotly.relayout(figure.querySelector(".plot"), { shapes: [line] });
 }
 
 for (const panel of panels) {
-  const figure = document.querySelector(`[data-panel="${panel.place}"]`);
+  const { figure } = panel;
   figure.querySelector(".plot").addEventListener("keydown", (event) => {
     if (!["ArrowRight", "ArrowLeft", "PageUp", "PageDown", "Home", "End"].includes(event.key)) return;
     event.preventDefault();
