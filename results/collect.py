@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from guided_collapse.report.arrays import read_margins
+from guided_collapse.records.arrays import read_margins
 from guided_collapse.report.margins import MOST_POINTS
 
 HERE = Path(__file__).parent

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.report.cost import CostRecord, HeadCost
+from guided_collapse.records.cost import CostRecord, HeadCost
+from guided_collapse.records.quantities import TEST_TOP1, TRAIN_LOSS
+from guided_collapse.records.reading import read_records
+from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment, by_experiment
 from guided_collapse.report.looks import label
 from guided_collapse.report.numbers import epochs_text, figure, spread_text
 from guided_collapse.report.pairs_table import pairs_table
 from guided_collapse.report.paper_figures import paper_memory
-from guided_collapse.report.quantities import TEST_TOP1, TRAIN_LOSS
 from guided_collapse.report.reaching import LEVELS, when_reached
-from guided_collapse.report.records import read_records
-from guided_collapse.report.run import Run
 from guided_collapse.report.summaries import Spread, at_epoch, spread
 from guided_collapse.report.table import NOTHING
 

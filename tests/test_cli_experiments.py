@@ -177,7 +177,7 @@ def test_a_full_disk_loses_nothing(room_for, capsys, tmp_path, monkeypatch):
         if len(written) > room_for:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("guided_collapse.training.files.os.fsync", fill_up)
+    monkeypatch.setattr("guided_collapse.records.files.os.fsync", fill_up)
     status, out, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
     assert (status, out) == (1, "")
     assert "No space left on device" in err

@@ -15,8 +15,8 @@ import pytest
 from matplotlib import pyplot
 
 from guided_collapse.experiments.requests import compare_request, cost_request
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.records import read_records
 from results import build, tables
 from results.collect import collect, thinned
 from tests.report.made_up import write_cost, write_run

@@ -238,7 +238,7 @@ def cost(preset: str | None, flags: list[str]) -> int:
 
     configuration, wanted = cost_request(preset, flags)
     from guided_collapse.experiments.cost import measure_cost
-    from guided_collapse.report.cost import read_cost
+    from guided_collapse.records.cost import read_cost
     from guided_collapse.report.cost_tables import cost_table
     from guided_collapse.report.tables import plain_text
 

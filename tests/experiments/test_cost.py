@@ -23,7 +23,7 @@ from guided_collapse.experiments.step_cost import (
     made_up_task,
     measure_step,
 )
-from guided_collapse.report.cost import read_cost
+from guided_collapse.records.cost import read_cost
 from guided_collapse.training.configuration import HEADS
 from guided_collapse.training.loop import build_model
 from guided_collapse.training.optimisers import build_optimiser

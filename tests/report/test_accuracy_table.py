@@ -4,10 +4,10 @@ import statistics
 
 import pytest
 
+from guided_collapse.records.quantities import TEST_TOP1, TRAIN_TOP1
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.accuracy_table import accuracy_table
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.quantities import TEST_TOP1, TRAIN_TOP1
-from guided_collapse.report.records import read_records
 from tests.report.made_up import lines, write_run
 
 

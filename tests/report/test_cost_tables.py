@@ -1,4 +1,4 @@
-from guided_collapse.report.cost import read_cost
+from guided_collapse.records.cost import read_cost
 from guided_collapse.report.cost_tables import cost_table, memory_table
 from tests.report.made_up import cost_row, write_cost
 

@@ -1,8 +1,8 @@
 import pytest
 
+from guided_collapse.records.quantities import MARGIN, NC1, TRAIN_LOSS
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.quantities import MARGIN, NC1, TRAIN_LOSS
-from guided_collapse.report.records import read_records
 from tests.report.made_up import write_run
 
 

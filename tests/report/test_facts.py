@@ -1,6 +1,6 @@
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.facts import configuration_rows, listed, machines, protocols, span
-from guided_collapse.report.records import read_records
 from tests.report.made_up import write_run
 
 

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from guided_collapse.records.cost import read_cost
+from guided_collapse.records.reading import read_records
 from guided_collapse.report import figures as module
-from guided_collapse.report.cost import read_cost
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.figures import all_figures, cost_figure, experiment_figure, trajectory_figure
 from guided_collapse.report.looks import looks_of
-from guided_collapse.report.records import read_records
 from tests.report.made_up import lines, write_cost, write_run
 
 HEADS = ["standard", "fixed", "implicit", "paper-route"]

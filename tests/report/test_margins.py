@@ -1,7 +1,7 @@
 import numpy as np
 
+from guided_collapse.records.run import read_run
 from guided_collapse.report.margins import MOST_POINTS, margins_over_seeds
-from guided_collapse.report.run import read_run
 from tests.report.made_up import write_run
 
 

@@ -2,12 +2,12 @@ import json
 
 import numpy as np
 
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.looks import looks_of
 from guided_collapse.report.page_data import page_data, rounded, safe_json
 from guided_collapse.report.panels import panels_of
 from guided_collapse.report.picture import pictures_of
-from guided_collapse.report.records import read_records
 from tests.report.made_up import lines, write_run
 
 

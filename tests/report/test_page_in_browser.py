@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.looks import looks_of
 from guided_collapse.report.page import page
-from guided_collapse.report.records import read_records
 from guided_collapse.report.tables import all_tables
 from tests.report.browser import CHROMIUM, DRIVER, Browser
 from tests.report.made_up import lines, trace, write_cost, write_run

@@ -1,6 +1,6 @@
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.pairs_table import pairs_table
-from guided_collapse.report.records import read_records
 from guided_collapse.report.tables import csv_text, latex
 from tests.report.made_up import write_run
 

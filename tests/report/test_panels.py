@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from guided_collapse.records.reading import read_records
 from guided_collapse.report import panels as module
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.panels import panels_of, thinned
-from guided_collapse.report.records import read_records
 from tests.report.made_up import lines, write_run
 
 

@@ -3,9 +3,9 @@ import base64
 import numpy as np
 import pytest
 
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.picture import MOST_FRAMES, packed, pictures_of
-from guided_collapse.report.records import read_records
 from tests.report.made_up import trace, write_run
 
 

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
+from guided_collapse.records.run import read_run
 from guided_collapse.report.reaching import LEVELS, when_reached
-from guided_collapse.report.run import read_run
 from tests.report.made_up import lines, write_run
 
 

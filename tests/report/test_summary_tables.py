@@ -3,10 +3,10 @@ import statistics
 import numpy as np
 import pytest
 
+from guided_collapse.records.quantities import QUANTITIES
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.quantities import QUANTITIES
 from guided_collapse.report.reaching import LEVELS
-from guided_collapse.report.records import read_records
 from guided_collapse.report.summary_tables import final_table, reaching_table, runs_table
 from tests.report.made_up import lines, write_run
 

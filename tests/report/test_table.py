@@ -1,4 +1,5 @@
-from guided_collapse.report.table import escape_latex, one_line, words
+from guided_collapse.records.text import one_line
+from guided_collapse.report.table import escape_latex, words
 
 
 def test_latex_sets_any_text_as_it_is():

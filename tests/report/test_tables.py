@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from guided_collapse.report.cost import read_cost
+from guided_collapse.records.cost import read_cost
+from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.records import read_records
 from guided_collapse.report.table import Cell, Table, words
 from guided_collapse.report.tables import all_tables, csv_text, latex, markdown, plain_text
 from tests.report.made_up import write_cost, write_run

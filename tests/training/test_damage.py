@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from guided_collapse.cli import main
 from guided_collapse.experiments.compare import compare, comparison_table
-from guided_collapse.report.records import read_records
+from guided_collapse.records.reading import read_records
 from guided_collapse.training import loop
 from guided_collapse.training.export import inference_model
 from guided_collapse.training.loop import train
@@ -151,7 +151,7 @@ COMMANDS = {"resume": check_resume, "compare": check_compare, "export": check_ex
 BESIDE = ("config.json", "metrics.jsonl", "margins.npz", "trace.npz", "last.ckpt", "model.safetensors")
 # For each state: what it is to become, its files that are damaged, and the commands that are tried then.
 STATES = {
-    "finished": ("finished", BESIDE, ("resume", "compare")),
+    "finished": ("finished", BESIDE, ("resume", "compare", "report")),
     "interrupted": ("finished", ("config.json", "metrics.jsonl", "last.ckpt", "previous.ckpt"), ("resume",)),
     "lengthened": ("longer", (*BESIDE, "previous.ckpt"), ("resume",)),
     "images": ("images", ("config.json", "metrics.jsonl", "last.ckpt", "model.safetensors"), ("export",)),

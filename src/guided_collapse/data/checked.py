@@ -13,7 +13,7 @@ from guided_collapse.data.known import KnownData, known_data
 from guided_collapse.data.root import data_folder
 from guided_collapse.data.sources import load_data
 from guided_collapse.data.split import ImageData
-from guided_collapse.data.whole_files import written_whole
+from guided_collapse.records.files import write_json
 
 STAMPS = "checked.json"
 
@@ -82,8 +82,7 @@ def compare_once(name: str, files: Mapping[Path, str], *, stamps: Path) -> None:
     if not current.items() <= known.items():
         with contextlib.suppress(OSError):
             stamps.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(stamps) as file:
-                file.write(json.dumps(known | current, indent=2).encode())
+            write_json(stamps, known | current)
 
 
 def _read(stamps: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from guided_collapse.data.whole_files import written_whole
+from guided_collapse.records.files import written_whole
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 STAMP = "stamp"
@@ -47,5 +47,5 @@ def _read(path: Path, stamp: str) -> Arrays | None:
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    with contextlib.suppress(OSError), written_whole(path) as file:
+    with contextlib.suppress(OSError), written_whole(path) as beside, beside.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # its allow_pickle is younger than the oldest numpy allowed

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from guided_collapse.data.checksums import sha256_of
-from guided_collapse.data.whole_files import written_whole
+from guided_collapse.records.files import write_json
 
 RECORD = "downloaded.json"
 
@@ -18,8 +18,7 @@ def record_download(folder: Path, repository: str, revision: str | None) -> None
     """
     checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(folder.rglob("*.parquet"))}
     record = {"repository": repository, "revision": revision, "sha256": checksums}
-    with written_whole(folder / RECORD) as file:
-        file.write(json.dumps(record, indent=2).encode())
+    write_json(folder / RECORD, record)
 
 
 def recorded_checksums(folder: Path) -> dict[Path, str]:

@@ -10,13 +10,11 @@ from typing import Any
 
 from guided_collapse.experiments.requests import CostRequest
 from guided_collapse.experiments.step_cost import PAPER_ROUTE, PARTS
+from guided_collapse.records.files import write_json
+from guided_collapse.records.names import COST, FORMAT
 from guided_collapse.training.configuration import Configuration
 from guided_collapse.training.environment import commit, versions
-from guided_collapse.training.files import write_json
 from guided_collapse.training.launch import check_device
-
-FORMAT = 1
-FILE = "cost.json"
 
 
 def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
@@ -38,7 +36,7 @@ def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
     if request.batch_size is not None:
         configuration = replace(configuration, batch_size=request.batch_size)
     configuration = replace(configuration, precision=request.precision).resolved()
-    file = request.out / configuration.experiment / FILE
+    file = request.out / configuration.experiment / COST
     file.parent.mkdir(parents=True, exist_ok=True)
     heads: Sequence[str] = [*dict.fromkeys(request.heads), *([PAPER_ROUTE] if request.paper_route else [])]
     answers: dict[str, dict[str, Any]] = {}

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from guided_collapse.records.quantities import Quantity
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.looks import in_order
 from guided_collapse.report.numbers import at_epoch_cell, epochs_text
 from guided_collapse.report.paper_figures import Printed, paper_accuracy
-from guided_collapse.report.quantities import Quantity
 from guided_collapse.report.summaries import AtEpoch, Spread, at_epoch
 from guided_collapse.report.table import NOTHING, Cell, Table, words
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from guided_collapse.records.cost import CostRecord
 from guided_collapse.report.accuracy_table import Record
-from guided_collapse.report.cost import CostRecord
 from guided_collapse.report.facts import listed
 from guided_collapse.report.looks import in_order
 from guided_collapse.report.numbers import amount, figure

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
+from guided_collapse.records.text import shortened
 from guided_collapse.report.looks import Look, label
 from guided_collapse.report.summaries import Curve
-from guided_collapse.report.table import shortened
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from guided_collapse.records.quantities import Quantity
+from guided_collapse.records.run import Run
 from guided_collapse.report.looks import in_order
-from guided_collapse.report.quantities import Quantity
-from guided_collapse.report.run import Run
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.run import Run
 
 PROTOCOLS = {
     "fair": ", every head with the same stratified batches and the same centring",

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from guided_collapse.report.cost import CostRecord, notation, passes
+from guided_collapse.records.cost import CostRecord
+from guided_collapse.records.quantities import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
 from guided_collapse.report.drawing import (
     SHORT_NAME,
     as_files,
@@ -23,7 +24,7 @@ from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.file_names import file_names
 from guided_collapse.report.looks import KNOWN, Look, letter
 from guided_collapse.report.margins import margins_over_seeds
-from guided_collapse.report.quantities import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
+from guided_collapse.report.passes import notation, passes
 from guided_collapse.report.summaries import over_seeds
 
 PANELS_IN_A_ROW = 4

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from guided_collapse.report.table import Cell, Table, one_line
+from guided_collapse.records.text import one_line
+from guided_collapse.report.table import Cell, Table
 
 # Elements that hold nothing and are not closed.
 VOID = frozenset({"br", "input"})

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
+from guided_collapse.records.quantities import QUANTITIES
+from guided_collapse.records.reading import Records
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.looks import Look
 from guided_collapse.report.markup import table_html, tag, text
@@ -16,8 +18,6 @@ from guided_collapse.report.page_experiment import experiment_section
 from guided_collapse.report.page_summary import summary_section
 from guided_collapse.report.panels import panels_of, thinned
 from guided_collapse.report.picture import pictures_of
-from guided_collapse.report.quantities import QUANTITIES
-from guided_collapse.report.records import Records
 from guided_collapse.report.table import Table
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "picture.js", "controls.js")

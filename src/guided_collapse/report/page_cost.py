@@ -3,10 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from guided_collapse.report.cost import CostRecord, Pass, notation, passes
+from guided_collapse.records.cost import CostRecord
 from guided_collapse.report.looks import Look, label
 from guided_collapse.report.markup import table_html, tag, text
 from guided_collapse.report.numbers import amount
+from guided_collapse.report.passes import Pass, notation, passes
 from guided_collapse.report.table import Table
 
 NARROWEST = 4.0  # per cent of the width, so that the shortest bar can be seen

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from guided_collapse.report.epochs import Floats
+from guided_collapse.records.epochs import Floats
+from guided_collapse.records.text import one_line
 from guided_collapse.report.looks import Look
 from guided_collapse.report.panels import Panel
 from guided_collapse.report.picture import Picture, packed
 from guided_collapse.report.summaries import Curve
-from guided_collapse.report.table import one_line
 
 SIGNIFICANT_DIGITS = 6
 

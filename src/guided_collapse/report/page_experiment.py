@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from guided_collapse.records.quantities import QUANTITIES
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.facts import configuration_rows, protocols
 from guided_collapse.report.markup import pairs, table_html, tag, text
@@ -9,7 +10,6 @@ from guided_collapse.report.numbers import figure
 from guided_collapse.report.pairs_table import pairs_table
 from guided_collapse.report.panels import Panel
 from guided_collapse.report.picture import Picture
-from guided_collapse.report.quantities import QUANTITIES
 from guided_collapse.report.summary_tables import final_table, reaching_table
 from guided_collapse.report.table import Table, words
 

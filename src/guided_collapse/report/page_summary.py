@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from guided_collapse.records.reading import Records
+from guided_collapse.records.run import Run
+from guided_collapse.records.text import shortened
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.facts import machines, span
 from guided_collapse.report.markup import listing, table_html, tag, text
-from guided_collapse.report.records import Records
-from guided_collapse.report.run import Run
-from guided_collapse.report.table import Table, shortened, words
+from guided_collapse.report.table import Table, words
 
 
 def summary_section(records: Records, experiments: Sequence[Experiment]) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from guided_collapse.records.quantities import TEST_TOP1
+from guided_collapse.records.run import Run
 from guided_collapse.report.accuracy_table import Record, spread_fields
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.looks import in_order
-from guided_collapse.report.quantities import TEST_TOP1
-from guided_collapse.report.run import Run
 from guided_collapse.report.summaries import spread
 from guided_collapse.report.table import NOTHING, Cell, Table, words
 

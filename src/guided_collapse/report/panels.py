@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from guided_collapse.report.epochs import SPLITS
+from guided_collapse.records.epochs import SPLITS
+from guided_collapse.records.quantities import MARGIN, QUANTITIES
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.margins import margins_over_seeds
 from guided_collapse.report.numbers import figure, spread_text
-from guided_collapse.report.quantities import MARGIN, QUANTITIES
 from guided_collapse.report.summaries import Curve, Spread, over_seeds
 
 # About 7 MB of the page: four heads with 5000 measured epochs.

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guided_collapse.report.arrays import Trace
-from guided_collapse.report.epochs import Floats
+from guided_collapse.records.arrays import Trace
+from guided_collapse.records.epochs import Floats
+from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.run import Run
 
 MOST_FRAMES = 120
 LARGEST = 32767

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guided_collapse.report.quantities import TRAIN_TOP1
-from guided_collapse.report.run import Run
+from guided_collapse.records.quantities import TRAIN_TOP1
+from guided_collapse.records.run import Run
 from guided_collapse.report.summaries import Spread, spread
 
 LEVELS = (50, 80, 90, 95, 99, 100)

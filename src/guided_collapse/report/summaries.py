@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guided_collapse.report.epochs import Floats, Integers
-from guided_collapse.report.quantities import Quantity
-from guided_collapse.report.run import Run
+from guided_collapse.records.epochs import Floats, Integers
+from guided_collapse.records.quantities import Quantity
+from guided_collapse.records.run import Run
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from guided_collapse.records.quantities import QUANTITIES
+from guided_collapse.records.run import Run
 from guided_collapse.report.accuracy_table import Record, seed_notes, spread_fields
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.looks import in_order
 from guided_collapse.report.numbers import at_epoch_cell, epochs_text, spread_cell
-from guided_collapse.report.quantities import QUANTITIES
 from guided_collapse.report.reaching import LEVELS, Reached, when_reached
-from guided_collapse.report.run import Run
 from guided_collapse.report.summaries import at_epoch
 from guided_collapse.report.table import NOTHING, Cell, Table, words
 

@@ -1,8 +1,9 @@
 """A table before it is written in some format."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+from guided_collapse.records.text import one_line
 
 NOTHING = "-"
 
@@ -64,18 +65,6 @@ class Table:
 def escape_latex(text: str) -> str:
     """Text that LaTeX sets as it is, on one line."""
     return "".join(_LATEX.get(character, character) for character in one_line(text))
-
-
-def one_line(text: str) -> str:
-    """Text without line breaks, tabs and other control characters, and without marks that turn the direction of what follows."""
-    turns = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-    return re.sub(rf"[\s\x00-\x1f\x7f-\x9f{turns}]+", " ", text).strip()
-
-
-def shortened(text: str, most: int = 500) -> str:
-    """Text on one line, cut off where it is longer than anybody reads."""
-    line = one_line(text)
-    return line if len(line) <= most else f"{line[:most]} …"
 
 
 def words(text: str) -> Cell:

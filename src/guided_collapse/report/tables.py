@@ -5,14 +5,15 @@ import io
 import re
 from collections.abc import Sequence
 
+from guided_collapse.records.cost import CostRecord
+from guided_collapse.records.quantities import TEST_TOP1, TRAIN_TOP1
+from guided_collapse.records.text import one_line
 from guided_collapse.report.accuracy_table import accuracy_table
-from guided_collapse.report.cost import CostRecord
 from guided_collapse.report.cost_tables import cost_table, memory_table
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.pairs_table import pairs_table
-from guided_collapse.report.quantities import TEST_TOP1, TRAIN_TOP1
 from guided_collapse.report.summary_tables import final_table, reaching_table, runs_table
-from guided_collapse.report.table import Cell, Table, escape_latex, one_line
+from guided_collapse.report.table import Cell, Table, escape_latex
 
 
 def all_tables(experiments: Sequence[Experiment], costs: Sequence[CostRecord], epochs: Sequence[int]) -> list[Table]:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from guided_collapse.records.files import written_whole
+from guided_collapse.records.reading import read_records
+from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.looks import looks_of
-from guided_collapse.report.records import read_records
-from guided_collapse.report.run import Run
 from guided_collapse.report.tables import all_tables, csv_text, latex, markdown
-from guided_collapse.training.files import written_whole
 
 PACKAGES = ("matplotlib", "plotly")
 PAPER_EPOCHS = (50, 200)

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from guided_collapse.records.files import written_whole
+from guided_collapse.records.names import LAST_CHECKPOINT as LAST
+from guided_collapse.records.names import PREVIOUS_CHECKPOINT as PREVIOUS
 from guided_collapse.training.facts import Facts, checked_facts
-from guided_collapse.training.files import written_whole
 
-LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 DIGEST_BYTES = 32
 
 

@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from guided_collapse.heads.classifier import Classifier
+from guided_collapse.records.files import write_bytes
+from guided_collapse.records.names import OF_A_RUN
 from guided_collapse.training import randomness
 from guided_collapse.training.configuration import check_choice
 from guided_collapse.training.facts import Facts, configuration_of
-from guided_collapse.training.files import write_bytes
 from guided_collapse.training.heads import build_head
-from guided_collapse.training.run import RUN_FILES, RunFolder
+from guided_collapse.training.run import RunFolder
 from guided_collapse.training.tasks import image_backbone
 
 SUFFIXES = (".onnx", ".pt2", ".safetensors")
@@ -115,7 +116,7 @@ def export_run(run: RunFolder, target: Path) -> None:
 
 def _is_of_a_run(target: Path) -> bool:
     """Whether the file is one that a run keeps; others have a config.json beside a model.safetensors too, but no records."""
-    return target.name in RUN_FILES and RunFolder(target.parent).records_file.exists()
+    return target.name in OF_A_RUN and RunFolder(target.parent).records_file.exists()
 
 
 def _safetensors(model: nn.Module, inputs: Mapping[str, Any]) -> bytes:

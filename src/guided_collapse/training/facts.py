@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
+from guided_collapse.records.files import checksum
+from guided_collapse.records.names import FORMAT
 from guided_collapse.training.configuration import Configuration
-from guided_collapse.training.files import checksum
 
-FORMAT = 1
 CHECKSUM = "sha256"
 Facts = dict[str, Any]
 

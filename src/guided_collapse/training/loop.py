@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.metrics.bound import cross_entropy_lower_bound
+from guided_collapse.records import names
 from guided_collapse.training import environment, randomness
-from guided_collapse.training.checkpoint import PREVIOUS, not_a_checkpoint, save_checkpoint
+from guided_collapse.training.checkpoint import not_a_checkpoint, save_checkpoint
 from guided_collapse.training.configuration import Configuration
 from guided_collapse.training.curves import Curves
 from guided_collapse.training.display import Display
@@ -293,10 +294,10 @@ class Training:
         """Margins and the trace, then the model, whose seal says that the run is finished."""
         measurement = self.margins or measure(self.classifier, self.task, self.share, self.fabric)
         if self.fabric.is_global_zero:
-            self.run.write_arrays("margins.npz", measurement.margins)
+            self.run.write_arrays(names.MARGINS, measurement.margins)
             if self.trace is not None:
-                self.run.write_arrays("trace.npz", self.trace.arrays())
+                self.run.write_arrays(names.TRACE, self.trace.arrays())
             tensors = {name: value.detach().cpu().contiguous() for name, value in self.classifier.state_dict().items()}
             self.run.write_model(safetensors.torch.save(tensors), self.facts)
-            (self.run.path / PREVIOUS).unlink(missing_ok=True)
+            (self.run.path / names.PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
         self.fabric.barrier()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from guided_collapse.records.names import LAST_CHECKPOINT
 from guided_collapse.training.checkpoint import Checkpoint, load_checkpoint, not_a_checkpoint
 from guided_collapse.training.configuration import Configuration
 from guided_collapse.training.facts import Facts, configuration_of
@@ -41,7 +42,7 @@ def read_progress(run: RunFolder, configuration: Configuration) -> Progress | No
     if checkpoint is None:
         if run.model_file.exists():
             raise ValueError(
-                f"{run.path} can go on or be made longer only from its last checkpoint, last.ckpt, and has none that is whole. "
+                f"{run.path} can go on or be made longer only from {LAST_CHECKPOINT}, and has none that is whole. "
                 "It is left as it is; start a new one with another --out or --experiment, or move it away."
             )
         return None

@@ -26,14 +26,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from guided_collapse.records import names
+from guided_collapse.records.files import checksum, remove_leftovers, write_bytes, write_json, write_text
+from guided_collapse.records.seal import Seal, read_seal, sealed
 from guided_collapse.training.configuration import Configuration
-from guided_collapse.training.facts import FORMAT, Facts, checked_facts, configuration_of, with_checksum
-from guided_collapse.training.files import checksum, remove_leftovers, write_bytes, write_json, write_text
+from guided_collapse.training.facts import Facts, checked_facts, configuration_of, with_checksum
 from guided_collapse.training.records import Record, records_as_text, records_from_text
-from guided_collapse.training.seal import Seal, read_seal, sealed
-
-SEALED_FILES = ("metrics.jsonl", "margins.npz", "trace.npz")
-RUN_FILES = ("config.json", *SEALED_FILES, "last.ckpt", "previous.ckpt", "model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -60,22 +58,22 @@ class RunFolder:
     @property
     def config_file(self) -> Path:
         """What was asked for, and what it ran on."""
-        return self.path / "config.json"
+        return self.path / names.CONFIG
 
     @property
     def records_file(self) -> Path:
         """What was seen in each epoch."""
-        return self.path / "metrics.jsonl"
+        return self.path / names.METRICS
 
     @property
     def model_file(self) -> Path:
         """The trained model's tensors, sealed."""
-        return self.path / "model.safetensors"
+        return self.path / names.MODEL
 
     @property
     def is_begun(self) -> bool:
         """Whether there is anything of a run."""
-        return any((self.path / name).exists() for name in RUN_FILES)
+        return any((self.path / name).exists() for name in names.OF_A_RUN)
 
     @property
     def is_finished(self) -> bool:
@@ -92,7 +90,7 @@ class RunFolder:
         if not self.model_file.exists():
             return End()
         try:
-            seal = read_seal(self.model_file)
+            seal = self._seal()
             if seal is None:
                 # The model of an earlier version is whole as far as can be said, and was written when all records were there.
                 facts = self.facts()
@@ -117,7 +115,7 @@ class RunFolder:
         return tuple(f"{self.path / name} is not as it was when the run finished" for name in changed)
 
     def _checksums(self) -> dict[str, str]:
-        files = (self.path / name for name in SEALED_FILES)
+        files = (self.path / name for name in names.SEALED)
         return {file.name: checksum(file.read_bytes()) for file in files if file.exists()}
 
     def configuration(self) -> Configuration | None:
@@ -152,7 +150,7 @@ class RunFolder:
         try:
             return checked_facts(json.loads(self.config_file.read_text(encoding="utf-8")))
         except FileNotFoundError as error:
-            raise ValueError(f"{self.path} has no config.json, which the folder of a run has") from error
+            raise ValueError(f"{self.path} has no {names.CONFIG}, which the folder of a run has") from error
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.config_file} is not the configuration of a run ({str(error).removesuffix('.')})") from error
 
@@ -163,7 +161,7 @@ class RunFolder:
         checkpoint = load_checkpoint(self.path)
         if checkpoint is not None and checkpoint.facts is not None:
             return checkpoint.file, checkpoint.facts
-        seal = read_seal(self.model_file) if self.model_file.exists() else None
+        seal = self._seal() if self.model_file.exists() else None
         return None if seal is None else (self.model_file, seal.facts)
 
     def prepare(self, configuration: Configuration, *, lengthen: bool) -> None:
@@ -184,7 +182,7 @@ class RunFolder:
     def clear(self) -> None:
         """Removes what a run that was killed or has failed left behind beside its records and checkpoints."""
         remove_leftovers(self.path)
-        (self.path / "failed.json").unlink(missing_ok=True)
+        (self.path / names.FAILURE).unlink(missing_ok=True)
 
     def begin(self, configuration: Configuration, facts: Mapping[str, Any]) -> Facts:
         """Writes `config.json` for a run that begins here, and returns all that it says.
@@ -200,13 +198,13 @@ class RunFolder:
             warnings.warn(words, RuntimeWarning, stacklevel=2)
         summary = {"experiment": configuration.experiment, "head": configuration.head, "seed": configuration.seed}
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        content = {"format": FORMAT, **summary, "configuration": configuration.to_dict(), **facts, "started": started}
+        content = {"format": names.FORMAT, **summary, "configuration": configuration.to_dict(), **facts, "started": started}
         return self._write_facts(content)
 
     def go_on(self, configuration: Configuration, facts: Facts, records: Sequence[Record]) -> Facts:
         """Makes `config.json` and the records those of a run that goes on here, perhaps to a later end, and returns the facts."""
         end = self.end()
-        if end.facts is not None and configuration_of(end.facts).epochs < configuration.epochs and not self._is_sealed():
+        if end.facts is not None and configuration_of(end.facts).epochs < configuration.epochs and self._seal() is None:
             # The model of an earlier version does not say how many epochs it has, and config.json is about to say another number.
             self.write_model(self.model_file.read_bytes(), end.facts)
         self.write_records(records)
@@ -216,8 +214,13 @@ class RunFolder:
         write_json(self.config_file, with_checksum(facts))
         return self._written_facts()
 
-    def _is_sealed(self) -> bool:
-        return read_seal(self.model_file) is not None
+    def _seal(self) -> Seal | None:
+        """What the finished model says of itself, if training and export can rely on it."""
+        seal = read_seal(self.model_file)
+        try:
+            return None if seal is None else Seal(checked_facts(seal.facts), seal.files)
+        except ValueError as error:
+            raise ValueError(f"{self.model_file} is damaged ({error})") from error
 
     def records(self, until: int | None = None) -> list[Record]:
         """The records of the epochs 1 ... until, or of all that are there.
@@ -253,7 +256,7 @@ class RunFolder:
         """Says why the run failed, if that can be written where perhaps nothing could be."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
         with suppress(OSError):
-            write_json(self.path / "failed.json", {"error": f"{type(error).__name__}: {error}", "time": time})
+            write_json(self.path / names.FAILURE, {"error": f"{type(error).__name__}: {error}", "time": time})
 
 
 def differences(old: Configuration, new: Configuration) -> str:

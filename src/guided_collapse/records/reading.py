@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guided_collapse.report.cost import CostRecord, read_cost
-from guided_collapse.report.fields import RecordError
-from guided_collapse.report.run import Run, State, read_run
-from guided_collapse.report.table import shortened
+from guided_collapse.records.cost import CostRecord, read_cost
+from guided_collapse.records.fields import RecordError
+from guided_collapse.records.names import CONFIG, COST
+from guided_collapse.records.run import Run, State, read_run
+from guided_collapse.records.text import shortened
 
 # Of two records of the same seed the better one is kept.
 RANK: dict[State, int] = {"finished": 0, "unfinished": 1, "failed": 2}
@@ -41,13 +42,13 @@ def read_records(paths: Sequence[Path]) -> Records:
     costs: list[CostRecord] = []
     skipped: list[str] = []
     skipped += [f"{path}: it is no folder" for path in paths if not path.is_dir()]
-    for file in _find(paths, "config.json", skipped):
+    for file in _find(paths, CONFIG, skipped):
         try:
             runs.append(read_run(file.parent))
             skipped += [f"{file.parent}: {problem}" for problem in runs[-1].problems]
         except RecordError as error:
             skipped.append(f"{file.parent}: {error}")
-    for file in _find(paths, "cost.json", skipped):
+    for file in _find(paths, COST, skipped):
         try:
             costs.append(read_cost(file))
         except RecordError as error:
@@ -60,7 +61,7 @@ def read_records(paths: Sequence[Path]) -> Records:
     if not kept and not costs:
         named = ", ".join(map(str, paths))
         reason = f"{len(skipped)} could not be used, the first is {skipped[0]}" if skipped else "none was found"
-        raise ValueError(f"a report needs at least one run (a folder with a config.json) below {named}; {reason}.")
+        raise ValueError(f"a report needs at least one run (a folder with a {CONFIG}) below {named}; {reason}.")
     return Records(tuple(kept), tuple(costs), tuple(skipped))
 
 

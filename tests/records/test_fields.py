@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from guided_collapse.report.fields import (
+from guided_collapse.records.fields import (
     RecordError,
     number_field,
     object_field,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from guided_collapse.report.records import read_records
+from guided_collapse.records.reading import read_records
 from tests.report.made_up import config, write_cost, write_run
 
 

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from guided_collapse.report.fields import RecordError
-from guided_collapse.report.run import read_run
+from guided_collapse.records.fields import RecordError
+from guided_collapse.records.run import read_run
 from tests.report.made_up import config, write_run
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from guided_collapse.report.contents import read_object
-from guided_collapse.report.fields import RecordError, number_field, object_field, text_field, told_of
-from guided_collapse.report.looks import label, letter
+from guided_collapse.records.contents import read_object
+from guided_collapse.records.fields import RecordError, number_field, object_field, text_field, told_of
+from guided_collapse.records.names import FORMAT
 
-FORMAT = 1
 SETTING = ("batch_size", "feature_dim", "num_classes", "precision")
 
 
@@ -40,30 +39,6 @@ class CostRecord:
     """Batch size, precision and sizes, as far as they were recorded."""
     versions: Mapping[str, Any]
     hardware: Mapping[str, Any]
-
-
-class Pass(NamedTuple):
-    """The time of one pass in the paper's notation: S/F is the forward pass of the standard head."""
-
-    notation: str
-    head: str
-    backward: bool
-    milliseconds: float
-
-
-def passes(cost: CostRecord) -> list[Pass]:
-    """Every pass that was timed, forward and backward, head by head."""
-    found = []
-    for row in cost.rows:
-        for backward, milliseconds in ((False, row.forward_ms), (True, row.backward_ms)):
-            if milliseconds:
-                found.append(Pass(f"{letter(row.head)}/{'B' if backward else 'F'}", row.head, backward, milliseconds))
-    return found
-
-
-def notation(cost: CostRecord) -> list[str]:
-    """What the letters of the heads stand for."""
-    return [f"{letter(row.head)} = {label(row.head)}" for row in cost.rows if letter(row.head) != row.head]
 
 
 def read_cost(path: Path) -> CostRecord:

@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.report.fields import RecordError, parse_object, told_of
+from guided_collapse.records.fields import RecordError, parse_object, told_of
 
 MOST_BYTES = 2**28  # many times the longest records there are
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from guided_collapse.training.files import NotWrittenError, remove_leftovers, write_bytes, write_json, write_text, written_whole
+from guided_collapse.records.files import NotWrittenError, remove_leftovers, write_bytes, write_json, write_text, written_whole
 from tests.training.runs import full_disk
 
 

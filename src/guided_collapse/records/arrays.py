@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from guided_collapse.report.contents import check_size, read_bytes
-from guided_collapse.report.epochs import SPLITS, Floats, Integers, Split
-from guided_collapse.report.fields import LARGEST, RecordError
+from guided_collapse.records.contents import check_size, read_bytes
+from guided_collapse.records.epochs import SPLITS, Floats, Integers, Split
+from guided_collapse.records.fields import LARGEST, RecordError
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@ import json
 import numpy as np
 import pytest
 
-from guided_collapse.report.epochs import read_epochs
-from guided_collapse.report.fields import RecordError
+from guided_collapse.records.epochs import read_epochs
+from guided_collapse.records.fields import RecordError
 
 NAMES = {"train": frozenset({"loss", "nc1"}), "test": frozenset({"loss"})}
 

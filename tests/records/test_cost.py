@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from guided_collapse.report.cost import HeadCost, read_cost
-from guided_collapse.report.fields import RecordError
+from guided_collapse.records.cost import HeadCost, read_cost
+from guided_collapse.records.fields import RecordError
 from tests.report.made_up import write_cost
 
 

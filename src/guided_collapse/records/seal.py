@@ -12,18 +12,18 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from guided_collapse.training.facts import Facts, checked_facts
-from guided_collapse.training.files import checksum
+from guided_collapse.records.files import checksum
 
 UNKNOWN = "0" * 64
 LENGTH_BYTES, ALIGNMENT = 8, 8
+LONGEST_HEADER = 2**26  # bytes
 
 
 @dataclass(frozen=True)
 class Seal:
     """What a finished model says of itself."""
 
-    facts: Facts
+    facts: dict[str, Any]
     """The contents of `config.json` when the run finished."""
     files: Mapping[str, str]
     """The checksums of the files that were written with it, by name."""
@@ -55,10 +55,24 @@ def read_seal(path: Path) -> Seal | None:
         said = metadata["sha256"]
         if checksum(content.replace(said.encode(), UNKNOWN.encode(), 1)) != said:
             raise ValueError("it is not as it was written")
-        run = json.loads(metadata["run"])
-        return Seal(checked_facts(run["facts"]), dict(run["files"]))
+        return _seal(metadata)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error})") from error
+
+
+def seal_in_header(path: Path) -> Seal | None:
+    """What the header of a model's file says, without a look at the tensors; None if it says nothing that can be understood."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            return _seal(json.loads(file.read(min(length, LONGEST_HEADER)))["__metadata__"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _seal(metadata: Mapping[str, str]) -> Seal:
+    run = json.loads(metadata["run"])
+    return Seal(dict(run["facts"]), dict(run["files"]))
 
 
 def _parts(content: bytes) -> tuple[dict[str, Any], bytes]:

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from guided_collapse.report import contents
-from guided_collapse.report.arrays import read_margins, read_trace
-from guided_collapse.report.fields import RecordError
+from guided_collapse.records import contents
+from guided_collapse.records.arrays import read_margins, read_trace
+from guided_collapse.records.fields import RecordError
 from tests.report.made_up import margins, trace
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from guided_collapse.report.contents import read_text
-from guided_collapse.report.fields import RecordError, number_field, object_field, parse_object, told_of, whole_field
+from guided_collapse.records.contents import read_text
+from guided_collapse.records.fields import RecordError, number_field, object_field, parse_object, told_of, whole_field
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")

@@ -3,9 +3,9 @@ import os
 
 import pytest
 
-from guided_collapse.report import contents
-from guided_collapse.report.contents import read_bytes, read_object, read_text
-from guided_collapse.report.fields import RecordError
+from guided_collapse.records import contents
+from guided_collapse.records.contents import read_bytes, read_object, read_text
+from guided_collapse.records.fields import RecordError
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from guided_collapse.report.arrays import Trace, read_margins, read_trace
-from guided_collapse.report.contents import read_object
-from guided_collapse.report.epochs import SPLITS, Epochs, Floats, Split, read_epochs
-from guided_collapse.report.fields import RecordError, number_field, object_field, text_field, told_of, whole_field
-from guided_collapse.report.quantities import QUANTITIES
+from guided_collapse.records.arrays import Trace, read_margins, read_trace
+from guided_collapse.records.contents import read_bytes, read_object
+from guided_collapse.records.epochs import SPLITS, Epochs, Floats, Split, read_epochs
+from guided_collapse.records.fields import RecordError, number_field, object_field, text_field, told_of, whole_field
+from guided_collapse.records.files import checksum
+from guided_collapse.records.names import CONFIG, FAILURE, FORMAT, MARGINS, METRICS, MODEL, TRACE
+from guided_collapse.records.quantities import QUANTITIES
+from guided_collapse.records.seal import seal_in_header
 
 State = Literal["finished", "unfinished", "failed"]
-FORMAT = 1
-MODEL = "model.safetensors"
 NAMES = {split: frozenset(quantity.name for quantity in QUANTITIES if quantity.split == split) for split in SPLITS}
 
 
@@ -63,34 +64,40 @@ def read_run(folder: Path) -> Run:
     Raises:
         RecordError: if the folder holds no run of this package, or its measurements cannot be read.
     """
-    record = read_object(folder / "config.json")
+    record = read_object(folder / CONFIG)
     if record.get("format") != FORMAT or "experiment" not in record:
-        raise RecordError(f"config.json must be the record of a run, with format {FORMAT}; got format {record.get('format')!r}")
+        raise RecordError(f"{CONFIG} must be the record of a run, with format {FORMAT}; got format {record.get('format')!r}")
     differences = record.get("protocol_differences", [])
     if not isinstance(differences, list):
-        raise RecordError(f"protocol_differences of config.json must be a list; got {differences!r}")
+        raise RecordError(f"protocol_differences of {CONFIG} must be a list; got {differences!r}")
     problems: list[str] = []
     margins: Mapping[Split, Floats] = {}
     trace = None
-    try:
-        margins = read_margins(folder / "margins.npz")
-    except RecordError as problem:
-        problems.append(str(problem))
-    try:
-        trace = read_trace(folder / "trace.npz")
-    except RecordError as problem:
-        problems.append(str(problem))
-    with told_of("config.json"):
+    with told_of(CONFIG):
         configuration = object_field(record, "configuration")
-    epochs = read_epochs(folder / "metrics.jsonl", NAMES)
+    changed = _changed_since_the_end(folder, configuration)
+    if METRICS in changed:
+        raise RecordError(f"{METRICS} is not as it was when the run finished")
+    try:
+        margins = read_margins(folder / MARGINS)
+    except RecordError as problem:
+        problems.append(str(problem))
+    try:
+        trace = read_trace(folder / TRACE)
+    except RecordError as problem:
+        problems.append(str(problem))
+    if MARGINS in changed:
+        margins = {}
+    if TRACE in changed:
+        trace = None
+    problems += [f"{name} is not as it was when the run finished" for name in changed]
+    epochs = read_epochs(folder / METRICS, NAMES)
     _check_shares(epochs)
     state, error = _state(folder, configuration, epochs, margins)
     if state == "unfinished" and (folder / MODEL).exists():
         done = f"{len(epochs.numbers)} of {planned_epochs(configuration)}"
-        problems.append(
-            f"the epochs after {done}, which metrics.jsonl lacks though there is a {MODEL}; the run counts as unfinished"
-        )
-    with told_of("config.json"):
+        problems.append(f"the epochs after {done}, which {METRICS} lacks though there is a {MODEL}; the run counts as unfinished")
+    with told_of(CONFIG):
         return Run(
             folder=folder,
             experiment=text_field(record, "experiment"),
@@ -118,6 +125,24 @@ def read_run(folder: Path) -> Run:
         )
 
 
+def _changed_since_the_end(folder: Path, configuration: Mapping[str, Any]) -> list[str]:
+    """The files that are not as the finished model has sealed them; none for a run that is being made longer, or has no seal.
+
+    Raises:
+        RecordError: if the model is of another run.
+    """
+    seal = seal_in_header(folder / MODEL)
+    if seal is None:
+        return []
+    finished = object_field(seal.facts, "configuration")
+    if finished == configuration:
+        contents = {name: read_bytes(folder / name) for name in seal.files}
+        return [name for name, content in contents.items() if content is None or checksum(content) != seal.files[name]]
+    if {**finished, "epochs": None} != {**configuration, "epochs": None}:
+        raise RecordError(f"{CONFIG} and {MODEL} are of two runs")
+    return []
+
+
 def planned_epochs(configuration: Mapping[str, Any]) -> int | None:
     """How many epochs a run is to have; None if its configuration does not say."""
     planned = configuration.get("epochs")
@@ -128,7 +153,7 @@ def _check_shares(epochs: Epochs) -> None:
     for quantity in QUANTITIES:
         values = epochs.of(quantity.split, quantity.name)
         if quantity.percent and ((values < 0) | (values > 1)).any():
-            raise RecordError(f"{quantity.name} of {quantity.split} must be from 0 to 1 in every epoch of metrics.jsonl")
+            raise RecordError(f"{quantity.name} of {quantity.split} must be from 0 to 1 in every epoch of {METRICS}")
 
 
 def _state(
@@ -139,9 +164,9 @@ def _state(
     finished = has_model if planned is None else (has_model or bool(margins)) and len(epochs.numbers) >= planned
     if finished:
         return "finished", None
-    if not (folder / "failed.json").exists():
+    if not (folder / FAILURE).exists():
         return "unfinished", None
     try:
-        return "failed", text_field(read_object(folder / "failed.json"), "error")
+        return "failed", text_field(read_object(folder / FAILURE), "error")
     except RecordError as error:
         return "failed", f"unknown: {error}"

@@ -1,0 +1,16 @@
+"""Text from records, which may hold anything, on one line."""
+
+import re
+
+TURNS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks, tabs and other control characters, and without marks that turn the direction of what follows."""
+    return re.sub(rf"[\s\x00-\x1f\x7f-\x9f{TURNS}]+", " ", text).strip()
+
+
+def shortened(text: str, most: int = 500) -> str:
+    """Text on one line, cut off where it is longer than anybody reads."""
+    line = one_line(text)
+    return line if len(line) <= most else f"{line[:most]} …"
