@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 UNSCHEDULED = 1.0  # the lr of a group that no scheduler has changed
+USUAL_EXPONENT = 40  # of two: gradients of that size have squares well within range, however many there are
 LARGEST_EXPONENT = 60  # of two, of a gradient whose norm needs no unit: far from the 127 at which single precision ends
 
 
@@ -146,6 +147,9 @@ def _measured(gradient: Tensor) -> _Measured:
     limit = int(-0.8 * math.log2(torch.finfo(gradient.dtype).tiny))  # so that the power of two is well within range itself
     lowest, highest = gradient.aminmax()  # many times quicker than the maximum norm
     exponent = torch.maximum(-lowest, highest).log2().floor().clamp(-limit, limit)
+    if exponent.device.type == "cpu" and abs(float(exponent)) <= USUAL_EXPONENT:
+        # Nothing to wait for in order to know it, and a copy less. Powers of two change no digit, so the step is the same.
+        return _Measured(gradient, torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True), torch.zeros_like(exponent))
     gradient = gradient * torch.exp2(-exponent)
     return _Measured(gradient, torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True), exponent)
 
