@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -217,6 +218,16 @@ def test_world_size_and_rank_come_from_torch_distributed(tmp_path):
 def test_refusals(labels, options, message):
     with pytest.raises(ValueError, match=message):
         StratifiedBatchSampler(labels, **options)
+
+
+def test_labels_with_large_gaps_take_no_memory_for_the_gaps():
+    labels = np.array([5, 10**12, 7] * 20)
+    tracemalloc.start()
+    batches = list(StratifiedBatchSampler(labels, 12))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10**6
+    assert all(sorted(np.unique(labels[batch], return_counts=True)[1]) == [4, 4, 4] for batch in batches)
 
 
 @pytest.mark.parametrize("name", ["batch_size", "num_replicas", "rank", "seed"])

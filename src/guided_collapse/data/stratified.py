@@ -13,6 +13,8 @@ from guided_collapse.data.whole_numbers import source_number, whole_number
 
 Indices = npt.NDArray[np.int64]
 
+MANY_CLASSES = 2**20
+
 
 class StratifiedBatchSampler(Sampler[list[int]]):
     """A batch sampler: each epoch gives every sample once, in batches in which every class has its share within one sample.
@@ -138,6 +140,9 @@ def _checked_labels(labels: Tensor | Sequence[int] | npt.NDArray[np.integer]) ->
         )
     if array.min() < 0:
         raise ValueError(f"labels must not be negative; got {array.min()}.")
+    if array.max() > MANY_CLASSES:
+        # Numbers with large gaps, as identities of people have them, would ask for memory as if every number were a class.
+        return np.unique(array, return_inverse=True)[1].astype(np.int64)
     return array.astype(np.int64)
 
 
