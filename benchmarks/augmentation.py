@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from guided_collapse.data.augmentation import Augmentation, augment, normalise
+from guided_collapse.data.augmentation.augment import Augmentation, augment, normalise
 from guided_collapse.data.known import KNOWN
 
 BATCH_SIZE = 256

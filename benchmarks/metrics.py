@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.metrics.collapse import measure_collapse
-from guided_collapse.metrics.streaming import CollapseMetrics
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics
 
 SIZES = ((50_000, 512, 10), (20_000, 2048, 1000))
 REPETITIONS = 7

@@ -12,12 +12,12 @@ from guided_collapse.records.reading import read_records
 from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment, by_experiment
 from guided_collapse.report.looks import label
-from guided_collapse.report.numbers import epochs_text, figure, spread_text
-from guided_collapse.report.pairs_table import pairs_table
-from guided_collapse.report.paper_figures import paper_memory
-from guided_collapse.report.reaching import LEVELS, when_reached
+from guided_collapse.report.published_results import paper_memory
 from guided_collapse.report.summaries import Spread, at_epoch, spread
-from guided_collapse.report.table import NOTHING
+from guided_collapse.report.tables.numbers import epochs_text, figure, spread_text
+from guided_collapse.report.tables.pairs import pairs_table
+from guided_collapse.report.tables.reaching import LEVELS, when_reached
+from guided_collapse.report.tables.table import NOTHING
 
 HEADS = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
 HEADS_IN_SHORT = HEADS[:3]

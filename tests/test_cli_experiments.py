@@ -189,7 +189,7 @@ def test_a_full_disk_loses_nothing(room_for, capsys, tmp_path, monkeypatch):
 
 
 def test_flags_of_a_configuration_are_understood():
-    from guided_collapse.experiments.requests import train_request
+    from guided_collapse.cli.requests import train_request
 
     assert train_request("digits", flags_of(FREE)).configuration == FREE
 
@@ -199,7 +199,7 @@ def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
     answer = json.dumps({**times, "peak_mb": 12.5, "steps": 2, "note": None, "hardware": {"cpu": "Abacus"}})
     done = subprocess.CompletedProcess([], 0, f"Lightning says something\n{answer}\n", "")
     asked = []
-    monkeypatch.setattr("guided_collapse.experiments.cost.subprocess.run", lambda *_, **given: asked.append(given) or done)
+    monkeypatch.setattr("guided_collapse.profiling.cost.subprocess.run", lambda *_, **given: asked.append(given) or done)
     status, out, err = call(capsys, "cost", "digits", "--heads", "implicit", "--no-paper-route", "--steps", 2, "--out", tmp_path)
     assert status == 0, err
     assert ["digits", "implicit", "3", "12.5", "2", "4", "12.5"] in [line.split() for line in out.splitlines()]
@@ -255,7 +255,7 @@ def test_help_ends_in_a_terminal_of_few_columns(columns, monkeypatch, capsys):
 
 
 def test_what_a_preset_leaves_behind_without_effect_goes_back_to_its_default():
-    from guided_collapse.experiments.requests import train_request
+    from guided_collapse.cli.requests import train_request
 
     assert train_request("cifar10-resnet18", ["--backbone", "vgg13"]).configuration.stem is None
     sizes = ["--num-samples", "60", "--num-classes", "10", "--backbone=unconstrained", "--data", "unconstrained"]
@@ -265,7 +265,7 @@ def test_what_a_preset_leaves_behind_without_effect_goes_back_to_its_default():
 
 
 def test_what_a_head_has_no_use_for_is_a_warning():
-    from guided_collapse.experiments.requests import compare_request, train_request
+    from guided_collapse.cli.requests import compare_request, train_request
 
     flags = ["--proximal-weight", "0.5"]
     with pytest.warns(UserWarning, match="head fixed has no option proximal_weight"):

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from guided_collapse.cli import main
-from guided_collapse.experiments import requests
+from guided_collapse.cli import main, requests
 
 HUGE = "9" * 20
 NUMBERS = ["x", "", "nan", "inf", "-inf", "-1", "0", HUGE, "1e308", "1.5"]
@@ -221,7 +220,7 @@ def places(tmp_path_factory):
 
 @pytest.fixture
 def _nothing_begins(monkeypatch, tmp_path):
-    from guided_collapse.experiments import cost
+    from guided_collapse.profiling import cost
     from guided_collapse.training import loop
 
     monkeypatch.chdir(tmp_path)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from guided_collapse.cli import main
+from guided_collapse.cli.requests import compare_request, cost_request, train_request
 from guided_collapse.experiments.presets import PRESETS
-from guided_collapse.experiments.requests import compare_request, cost_request, train_request
 from guided_collapse.metrics.result import CollapseResult
 from tests.data.made_up import write_cifar10_package, write_folders
 

@@ -16,6 +16,7 @@ ORDER = [
     "backbones",
     "data",
     "training",
+    "profiling",
     "experiments",
     "report",
     "cli",

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guided_collapse.data.stratified import StratifiedBatchSampler
+    from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
     from guided_collapse.geometry.nearest import NearestETF, nearest_etf
     from guided_collapse.geometry.simplex import simplex_etf
     from guided_collapse.heads.classifier import Classifier
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from guided_collapse.heads.linear import LinearHead
     from guided_collapse.heads.nearest import NearestETFHead
     from guided_collapse.heads.running_means import RunningClassMeans
-    from guided_collapse.metrics.bound import cross_entropy_lower_bound
     from guided_collapse.metrics.collapse import measure_collapse
+    from guided_collapse.metrics.formulas.bound import cross_entropy_lower_bound
+    from guided_collapse.metrics.machinery.second_pass import SecondPass
+    from guided_collapse.metrics.machinery.streaming import CollapseMetrics
     from guided_collapse.metrics.model import collapse_of
     from guided_collapse.metrics.result import CollapseResult
-    from guided_collapse.metrics.second_pass import SecondPass
-    from guided_collapse.metrics.streaming import CollapseMetrics
     from guided_collapse.optim.agd import AGD
 
 __version__ = version("guided-collapse")
@@ -50,7 +50,7 @@ __all__ = [
 _HOMES = {
     "AGD": "optim.agd",
     "Classifier": "heads.classifier",
-    "CollapseMetrics": "metrics.streaming",
+    "CollapseMetrics": "metrics.machinery.streaming",
     "CollapseResult": "metrics.result",
     "FixedETFHead": "heads.fixed",
     "Head": "heads.head",
@@ -58,10 +58,10 @@ _HOMES = {
     "NearestETF": "geometry.nearest",
     "NearestETFHead": "heads.nearest",
     "RunningClassMeans": "heads.running_means",
-    "SecondPass": "metrics.second_pass",
-    "StratifiedBatchSampler": "data.stratified",
+    "SecondPass": "metrics.machinery.second_pass",
+    "StratifiedBatchSampler": "data.sampling.stratified",
     "collapse_of": "metrics.model",
-    "cross_entropy_lower_bound": "metrics.bound",
+    "cross_entropy_lower_bound": "metrics.formulas.bound",
     "measure_collapse": "metrics.collapse",
     "nearest_etf": "geometry.nearest",
     "simplex_etf": "geometry.simplex",

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from guided_collapse.data.batches import batches
+from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
 from guided_collapse.data.split import Split
-from guided_collapse.data.stratified import StratifiedBatchSampler
 from tests.data.test_split import Streamed
 
 

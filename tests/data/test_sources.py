@@ -2,11 +2,11 @@ import pytest
 import torch
 
 from guided_collapse.data import sources
+from guided_collapse.data.download.root import MissingData
 from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN
-from guided_collapse.data.root import MissingData
 from guided_collapse.data.sources import load_data
 from tests.data.made_up import write_cifar10_package, write_folders, write_idx, write_parquet
-from tests.data.test_cifar_package import same
+from tests.data.readers.test_cifar_package import same
 
 
 @pytest.fixture(autouse=True)

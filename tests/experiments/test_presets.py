@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from guided_collapse.experiments.memory import peak_mb, start_counting_memory
 from guided_collapse.experiments.presets import PRESETS, preset
+from guided_collapse.profiling.memory import peak_mb, start_counting_memory
 from guided_collapse.training.loop import train
 from tests.data.made_up import write_cifar10_package, write_idx, write_parquet
 from tests.training.runs import placed, records

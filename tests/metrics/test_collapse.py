@@ -13,7 +13,7 @@ from guided_collapse.geometry.simplex import simplex_etf
 from guided_collapse.metrics.collapse import measure_collapse
 from tests.metrics import oracle
 from tests.metrics.cases import SIZES, Case, case
-from tests.metrics.test_streaming import RANKS, agree, feed, filled
+from tests.metrics.machinery.test_streaming import RANKS, agree, feed, filled
 
 
 @pytest.mark.parametrize("centre_weight", [False, True])

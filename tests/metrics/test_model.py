@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from guided_collapse import Classifier, FixedETFHead, LinearHead, NearestETFHead
 from guided_collapse.metrics.collapse import measure_collapse
 from guided_collapse.metrics.model import collapse_of
-from tests.metrics.test_streaming import RANKS, agree
+from tests.metrics.machinery.test_streaming import RANKS, agree
 
 INPUTS = torch.randn(90, 5, generator=torch.Generator().manual_seed(1))
 LABELS = torch.arange(90) % 4

@@ -13,7 +13,7 @@ WORKER = """
 import sys
 import torch
 import torch.distributed as dist
-from guided_collapse.metrics.streaming import CollapseMetrics
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics
 from tests.metrics.cases import case
 from tests.metrics.test_processes import CASES, share
 

@@ -8,8 +8,8 @@ import pytest
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.looks import looks_of
-from guided_collapse.report.page import page
-from guided_collapse.report.tables import all_tables
+from guided_collapse.report.page.page import page
+from guided_collapse.report.tables.formats import all_tables
 from tests.report.browser import CHROMIUM, DRIVER, Browser
 from tests.report.made_up import lines, trace, write_cost, write_run
 

@@ -10,10 +10,10 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from guided_collapse.experiments.presets import PRESETS
-from guided_collapse.training.checkpoint import load_checkpoint, save_checkpoint
-from guided_collapse.training.configuration import Configuration
-from guided_collapse.training.placement import Placement
-from guided_collapse.training.run import RunFolder
+from guided_collapse.training.folder.checkpoint import load_checkpoint, save_checkpoint
+from guided_collapse.training.folder.run import RunFolder
+from guided_collapse.training.settings.configuration import Configuration
+from guided_collapse.training.settings.placement import Placement
 
 DIGITS = replace(PRESETS["digits"], epochs=2, batch_size=256)
 FREE = replace(PRESETS["ufm-10"], num_samples=60, feature_dim=16, batch_size=60, epochs=12, measure_every=5)

@@ -18,8 +18,8 @@ from safetensors.numpy import load_file
 
 from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.training.export import export_run
+from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
-from guided_collapse.training.run import RunFolder
 from tests.training.runs import DIGITS, placed, records, weights
 
 OPERATIONS = [(os, name) for name in ("rename", "replace", "fsync", "unlink", "remove", "link", "mkdir")] + [(Path, "open")]

@@ -14,8 +14,8 @@ from guided_collapse.experiments.compare import compare, comparison_table
 from guided_collapse.records.reading import read_records
 from guided_collapse.training import loop
 from guided_collapse.training.export import inference_model
+from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
-from guided_collapse.training.run import RunFolder
 from tests.training.runs import DIGITS, FREE, assert_same, placed
 
 TINY = replace(FREE, num_classes=3, num_samples=12, feature_dim=4, batch_size=12, epochs=3, measure_every=1, trace=True)

@@ -13,8 +13,8 @@ import torch
 from safetensors import safe_open
 
 from guided_collapse.training.export import export_run, inference_model, trained_model
+from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
-from guided_collapse.training.run import RunFolder
 from guided_collapse.training.tasks import Share, build_task
 from tests.training.runs import DIGITS, FREE, placed
 from tests.training.test_damage import contents, damage, interrupted_before
@@ -130,7 +130,7 @@ LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from guided_collapse.training.export import export_run
-from guided_collapse.training.run import RunFolder
+from guided_collapse.training.folder.run import RunFolder
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 for target in sys.argv[2:]:

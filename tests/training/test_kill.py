@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from guided_collapse.cli import main
+from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
-from guided_collapse.training.run import RunFolder
 from tests.training.runs import DIGITS, assert_same, flags_of, placed
 
 CONFIGURATION = replace(DIGITS, epochs=6, flip=True, head="implicit", measure_every=2)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
-from guided_collapse.training.run import RunFolder
 from tests.training.runs import DIGITS, flags_of, placed, records
 
 # Six steps in all: where rounding flips a max-pool or ReLU, one process differs from one as much as from two,

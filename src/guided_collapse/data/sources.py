@@ -5,15 +5,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from guided_collapse.data.cifar_package import load_cifar10_package
-from guided_collapse.data.digits import load_digits
-from guided_collapse.data.folders import load_folder
-from guided_collapse.data.idx import has_idx, load_idx
+from guided_collapse.data.augmentation.resampling import resize
+from guided_collapse.data.download.root import MissingData, data_folder
 from guided_collapse.data.known import CIFAR10_PACKAGE, KnownData, known_data
-from guided_collapse.data.parquet import load_parquet
-from guided_collapse.data.pictures import IN_MEMORY_BYTES
-from guided_collapse.data.resampling import resize
-from guided_collapse.data.root import MissingData, data_folder
+from guided_collapse.data.readers.cifar_package import load_cifar10_package
+from guided_collapse.data.readers.digits import load_digits
+from guided_collapse.data.readers.folders import load_folder
+from guided_collapse.data.readers.idx import has_idx, load_idx
+from guided_collapse.data.readers.parquet import load_parquet
+from guided_collapse.data.readers.pictures import IN_MEMORY_BYTES
 from guided_collapse.data.split import ImageData, Split
 
 SYSTEM_FOLDER = Path("/usr/share/datasets")  # where Debian's package dataset-fashion-mnist puts its folder

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from guided_collapse.training.configuration import Configuration, HeadName
+from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
-from guided_collapse.training.placement import Placement
-from guided_collapse.training.run import RunFolder
+from guided_collapse.training.settings.configuration import Configuration, HeadName
+from guided_collapse.training.settings.placement import Placement
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from guided_collapse.training.configuration import Configuration, check_choice
+from guided_collapse.training.settings.configuration import Configuration, check_choice
 
 
 def _unconstrained(num_classes: int, feature_dim: int, num_samples: int) -> Configuration:

@@ -5,21 +5,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.metrics.checks import check_classifier, check_matching, check_samples
-from guided_collapse.metrics.frames import angle_deviation, nearest_frame_distance, norm_variation, simplex_deviation
-from guided_collapse.metrics.omissions import frame_exists, left_out, notes
-from guided_collapse.metrics.precision import norm_of_any_size
-from guided_collapse.metrics.result import CollapseResult
-from guided_collapse.metrics.samples import SampleCounts, count_samples
-from guided_collapse.metrics.setting import Setting
-from guided_collapse.metrics.statistics import GlobalMean, class_statistics
-from guided_collapse.metrics.variability import (
+from guided_collapse.metrics.formulas.frames import angle_deviation, nearest_frame_distance, norm_variation, simplex_deviation
+from guided_collapse.metrics.formulas.precision import norm_of_any_size
+from guided_collapse.metrics.formulas.samples import SampleCounts, count_samples
+from guided_collapse.metrics.formulas.statistics import GlobalMean, class_statistics
+from guided_collapse.metrics.formulas.variability import (
     between_classes,
     class_distance_normalised_variance,
     trace_ratio,
     variability_collapse,
     variability_collapse_index,
 )
+from guided_collapse.metrics.machinery.checks import check_classifier, check_matching, check_samples
+from guided_collapse.metrics.machinery.setting import Setting
+from guided_collapse.metrics.omissions import frame_exists, left_out, notes
+from guided_collapse.metrics.result import CollapseResult
 
 
 @torch.no_grad()

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from guided_collapse.metrics.capture import Capture
-from guided_collapse.metrics.progress import counted
+from guided_collapse.metrics.formulas.statistics import GlobalMean, check_global_mean
+from guided_collapse.metrics.machinery.capture import Capture
+from guided_collapse.metrics.machinery.progress import counted
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics
 from guided_collapse.metrics.result import CollapseResult
-from guided_collapse.metrics.statistics import GlobalMean, check_global_mean
-from guided_collapse.metrics.streaming import CollapseMetrics
 
 Loader = Iterable[Any]
 

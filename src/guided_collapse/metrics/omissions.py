@@ -1,7 +1,7 @@
 """What a measurement leaves out and why, and what a reader of its numbers should know."""
 
-from guided_collapse.metrics.samples import SampleCounts
-from guided_collapse.metrics.setting import Setting
+from guided_collapse.metrics.formulas.samples import SampleCounts
+from guided_collapse.metrics.machinery.setting import Setting
 from guided_collapse.metrics.table import class_list
 
 WEIGHT = ("nc2", "nc3", "bias_collapse", "weight_equinorm", "equinorm", "weight_equiangularity")

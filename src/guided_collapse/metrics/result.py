@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
-from guided_collapse.metrics.statistics import GlobalMean
+from guided_collapse.metrics.formulas.statistics import GlobalMean
 from guided_collapse.metrics.table import collapse_table
 
 

@@ -11,7 +11,7 @@ from guided_collapse.records.reading import read_records
 from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.looks import looks_of
-from guided_collapse.report.tables import all_tables, csv_text, latex, markdown
+from guided_collapse.report.tables.formats import all_tables, csv_text, latex, markdown
 
 PACKAGES = ("matplotlib", "plotly")
 PAPER_EPOCHS = (50, 200)
@@ -59,8 +59,8 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     if lacking:
         raise ValueError(f"a report needs {' and '.join(lacking)}. Run: pip install 'guided-collapse[experiments]'")
     # Here because both take packages that the library itself does without.
-    from guided_collapse.report.figures import all_figures
-    from guided_collapse.report.page import page
+    from guided_collapse.report.figures.for_print import all_figures
+    from guided_collapse.report.page.page import page
 
     records = read_records(runs)
     for folder in (out, out / "tables", out / "figures"):

@@ -17,10 +17,10 @@ from guided_collapse.heads.classifier import Classifier
 from guided_collapse.records.files import write_bytes
 from guided_collapse.records.names import OF_A_RUN
 from guided_collapse.training import randomness
-from guided_collapse.training.configuration import check_choice
-from guided_collapse.training.facts import Facts, configuration_of
+from guided_collapse.training.folder.facts import Facts, configuration_of
+from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.heads import build_head
-from guided_collapse.training.run import RunFolder
+from guided_collapse.training.settings.configuration import check_choice
 from guided_collapse.training.tasks import image_backbone
 
 SUFFIXES = (".onnx", ".pt2", ".safetensors")

@@ -7,7 +7,7 @@ from guided_collapse.heads.fixed import FixedETFHead
 from guided_collapse.heads.head import Head
 from guided_collapse.heads.linear import LinearHead
 from guided_collapse.heads.nearest import NearestETFHead
-from guided_collapse.training.configuration import Configuration
+from guided_collapse.training.settings.configuration import Configuration
 
 
 def build_head(configuration: Configuration, feature_dim: int, num_classes: int, generator: torch.Generator) -> Head:

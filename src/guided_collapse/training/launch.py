@@ -18,8 +18,8 @@ from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from guided_collapse.training.configuration import Precision
-from guided_collapse.training.placement import Accelerator, Placement
+from guided_collapse.training.settings.configuration import Precision
+from guided_collapse.training.settings.placement import Accelerator, Placement
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for another, at the start and at every step, before it gives up."""

@@ -14,23 +14,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.heads.classifier import Classifier
-from guided_collapse.metrics.bound import cross_entropy_lower_bound
+from guided_collapse.metrics.formulas.bound import cross_entropy_lower_bound
 from guided_collapse.records import names
 from guided_collapse.training import environment, randomness
-from guided_collapse.training.checkpoint import not_a_checkpoint, save_checkpoint
-from guided_collapse.training.configuration import Configuration
 from guided_collapse.training.curves import Curves
 from guided_collapse.training.display import Display
-from guided_collapse.training.facts import Facts, configuration_of
+from guided_collapse.training.folder.checkpoint import not_a_checkpoint, save_checkpoint
+from guided_collapse.training.folder.facts import Facts, configuration_of
+from guided_collapse.training.folder.lock import occupied
+from guided_collapse.training.folder.progress import Progress, read_progress
+from guided_collapse.training.folder.records import Record
+from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.heads import build_head, protocol_differences
 from guided_collapse.training.launch import build_fabric, check_launch, peers_named
 from guided_collapse.training.measure import Measurement, measure
-from guided_collapse.training.occupation import occupied
 from guided_collapse.training.optimisers import build_optimiser, set_learning_rate
-from guided_collapse.training.placement import Placement
-from guided_collapse.training.progress import Progress, read_progress
-from guided_collapse.training.records import Record
-from guided_collapse.training.run import RunFolder
+from guided_collapse.training.settings.configuration import Configuration
+from guided_collapse.training.settings.placement import Placement
 from guided_collapse.training.tasks import Share, Task, build_task
 from guided_collapse.training.trace import Trace
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from guided_collapse.heads.classifier import Classifier
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics
 from guided_collapse.metrics.result import CollapseResult
-from guided_collapse.metrics.streaming import CollapseMetrics
 from guided_collapse.training.tasks import Share, Task
 
 # Features up to this size are kept during a measurement; beyond it the images are gone through a second time.

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from guided_collapse.optim.agd import AGD
-from guided_collapse.training.configuration import Configuration
+from guided_collapse.training.settings.configuration import Configuration
 
 
 def build_optimiser(

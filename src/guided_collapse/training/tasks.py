@@ -11,20 +11,20 @@ from torch import Tensor
 from guided_collapse.backbones.backbone import Backbone
 from guided_collapse.backbones.build import build_backbone
 from guided_collapse.backbones.unconstrained import UnconstrainedFeatures
-from guided_collapse.data.augmentation import augment, normalise
+from guided_collapse.data.augmentation.augment import augment, normalise
+from guided_collapse.data.augmentation.pixel_statistics import PixelStatistics, pixel_statistics
+from guided_collapse.data.augmentation.resampling import centre_crop
 from guided_collapse.data.batches import batches
-from guided_collapse.data.checked import load_checked
-from guided_collapse.data.folders import load_folder
+from guided_collapse.data.download.checked import load_checked
 from guided_collapse.data.known import KNOWN, check_source, known_data
-from guided_collapse.data.long_tail import long_tailed
-from guided_collapse.data.resampling import centre_crop
-from guided_collapse.data.shuffled import ShuffledBatchSampler
+from guided_collapse.data.readers.folders import load_folder
+from guided_collapse.data.sampling.long_tail import long_tailed
+from guided_collapse.data.sampling.shuffled import ShuffledBatchSampler
+from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
 from guided_collapse.data.split import ImageData, Split
-from guided_collapse.data.statistics import PixelStatistics, pixel_statistics
-from guided_collapse.data.stratified import StratifiedBatchSampler
 from guided_collapse.training import randomness
-from guided_collapse.training.configuration import Configuration
 from guided_collapse.training.heads import takes_stratified_batches
+from guided_collapse.training.settings.configuration import Configuration
 
 LARGEST_MEASURED_BATCH = 1000
 

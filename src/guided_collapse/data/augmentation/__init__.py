@@ -1,0 +1,1 @@
+"""Random changes of images, whole batches at a time, and normalisation."""

@@ -1,0 +1,1 @@
+"""Getting data sets, and telling whether they are the real ones."""

@@ -1,0 +1,1 @@
+"""Image files of every layout that is read."""

@@ -1,0 +1,1 @@
+"""Which samples go into which batch, split or long tail."""

@@ -1,0 +1,1 @@
+"""The metrics as formulas on class statistics and samples."""

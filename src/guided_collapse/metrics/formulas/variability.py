@@ -1,0 +1,131 @@
+"""How far the features of a class still scatter, against the distances between the classes: NC1 and its relatives."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from guided_collapse.metrics.formulas.statistics import ClassStatistics
+
+EPSILON = torch.finfo(torch.float64).eps
+DISTANCE_FLOOR = 1e-6
+EIGENVALUE_FLOOR = 1e-6
+CLOSE_PAIRS_AT_ONCE = 4096
+
+
+class BetweenClasses(NamedTuple):
+    """The directions in which the class means differ: S_B = (1/C) V diag(values)^2 V'."""
+
+    directions: Tensor
+    """V, (feature_dim, rank), orthonormal columns."""
+    values: Tensor
+    """The positive singular values of the centred class means, (rank,), largest first."""
+    spread: Tensor
+    """V diag(values), (feature_dim, rank), where each dimension has as many correct digits as it has in the class means."""
+
+
+def between_classes(centred_class_means: Tensor, gram: Tensor, magnitude: Tensor) -> BetweenClasses:
+    """The singular directions of the centred class means, cut at rank C-1.
+
+    Centring takes one dimension away, so S_B has rank C-1 at most, and what is left of the last singular value is rounding error
+    that an inverse would turn into the largest term of all. Means that coincide take away more: values below rounding level of the
+    means, as they were before centring, are dropped too.
+
+    Args:
+        centred_class_means: mu_c - mu_G, (num_classes, feature_dim), float64.
+        gram: their inner products, (num_classes, num_classes).
+        magnitude: the largest norm of a class mean before centring, a scalar.
+    """
+    num_classes, feature_dim = centred_class_means.shape
+    most = min(num_classes - 1, feature_dim)
+    floor = 4 * math.sqrt(num_classes) * EPSILON * magnitude
+    # The Gram matrix is several times quicker than an SVD, and as good while no eigenvalue is small against the largest.
+    squares, vectors = torch.linalg.eigh(gram)
+    squares, vectors = squares.flip(0)[:most], vectors.flip(1)[:, :most]
+    if bool(squares[-1] > EIGENVALUE_FLOOR * squares[0]) and bool(squares[-1].clamp(min=0).sqrt() > floor):
+        values, spread = squares.sqrt(), centred_class_means.T @ vectors
+        return BetweenClasses(spread / values, values, spread)
+    vectors, values, directions = torch.linalg.svd(centred_class_means, full_matrices=False)
+    rank = int((values[:most] > floor).sum())
+    return BetweenClasses(directions[:rank].T, values[:rank], centred_class_means.T @ vectors[:, :rank])
+
+
+def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -> float:
+    """NC1 = tr(S_W pinv(S_B)) / C, never negative; NaN if all class means coincide, where S_B has no inverse of any use.
+
+    With the directions v_i and singular values s_i of the centred means it is sum_i v_i' S_W v_i / s_i^2: no pseudo-inverse of
+    feature_dim x feature_dim is formed.
+    """
+    if len(between.values) == 0:
+        return math.nan
+    within = (between.directions * (statistics.scatter @ between.directions)).sum(dim=0).clamp(min=0)
+    return float((within / between.values.square()).sum()) / statistics.num_samples
+
+
+def variability_collapse_index(statistics: ClassStatistics, between: BetweenClasses) -> float:
+    """VCI = 1 - tr(pinv(S_T) S_B) / min(d, C-1) with S_T = S_W + S_B, between 0 (collapsed) and 1.
+
+    Written as the small quantity it is near collapse, with no inverse that is infinite where a direction has no scatter: let G be
+    the scatter in the span of the class means that scatter outside of it does not explain, the Schur complement of S_W, and
+    M the part of S_B there, which is all of it. Then rank - tr(pinv(S_T) S_B) = tr(G (G + M)^-1). NaN if S_W is not positive
+    semidefinite.
+    """
+    num_classes, feature_dim = statistics.class_means.shape
+    most, rank = min(feature_dim, num_classes - 1), len(between.values)
+    within = statistics.scatter / statistics.num_samples
+    if rank == 0 or not bool(within.any()):
+        return (most - rank) / most
+    spread = between.spread / math.sqrt(num_classes)
+    # The units of a dimension do not change the index. With those that make S_T 1, small dimensions do not drown in large ones;
+    # one that is constant but for rounding errors is none.
+    varies = spread.any(dim=1) | (within.diagonal().abs() > statistics.rounding.square())
+    units = torch.where(varies, (within.diagonal() + spread.square().sum(dim=1)).abs().rsqrt(), 0)
+    spread *= units[:, None]
+    within *= units * units[:, None]
+    reflectors, lengths = torch.geqrf(spread)
+    rotated = torch.ormqr(reflectors, lengths, within, left=True, transpose=True)
+    # The span of the means comes last: a Cholesky factor has the factor of the Schur complement of the rest there.
+    rotated = torch.ormqr(reflectors, lengths, rotated, left=False).flip(0, 1)
+    # A direction without scatter has rounding errors in place of zeros, which must not explain anything.
+    rotated.diagonal().add_(8 * EPSILON * rotated.diagonal().sum())
+    factor, failed = torch.linalg.cholesky_ex(rotated)
+    if bool(failed):
+        return math.nan
+    unexplained = factor[-rank:, -rank:].T
+    means = reflectors[:rank].triu().flip(0).T
+    both = torch.linalg.qr(torch.cat([unexplained, means]), mode="r").R
+    shares = torch.linalg.solve_triangular(both, unexplained, upper=True, left=False)
+    return (most - rank + float(shares.square().sum())) / most
+
+
+def trace_ratio(statistics: ClassStatistics, centred_class_means: Tensor) -> float:
+    """tr S_W / tr S_B; NaN or infinite if all class means coincide."""
+    within = statistics.class_scatter.sum() / statistics.num_samples
+    return float(within / centred_class_means.square().sum(dim=1).mean())
+
+
+def class_distance_normalised_variance(statistics: ClassStatistics, gram: Tensor) -> float:
+    """CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
+
+    Infinite or NaN if two class means coincide.
+
+    Args:
+        statistics: of the classes.
+        gram: the inner products of the class means relative to any common point, (num_present, num_present), float64.
+    """
+    variances = statistics.class_scatter / statistics.counts[statistics.present]
+    first, second = torch.triu_indices(len(variances), len(variances), offset=1, device=variances.device)
+    distances = _squared_distances(statistics.class_means, gram)[first, second]
+    return float(((variances[first] + variances[second]) / (2 * distances)).mean())
+
+
+def _squared_distances(rows: Tensor, gram: Tensor) -> Tensor:
+    """|r_i - r_j|^2 for all pairs of rows: from their inner products, and directly for pairs so close that these would cancel."""
+    sizes = gram.diagonal()[:, None] + gram.diagonal()
+    distances = sizes - 2 * gram
+    close_pairs = (distances <= DISTANCE_FLOOR * sizes).triu(1).nonzero()
+    for close in torch.split(close_pairs, CLOSE_PAIRS_AT_ONCE):
+        first, second = close.T
+        distances[first, second] = (rows[first] - rows[second]).square().sum(dim=1)
+    return distances

@@ -1,0 +1,1 @@
+"""What brings samples to the formulas: streams, hooks on models, checks."""

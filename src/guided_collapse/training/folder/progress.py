@@ -1,0 +1,70 @@
+"""How far a run has come, as its newest checkpoint says."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from guided_collapse.records.names import LAST_CHECKPOINT
+from guided_collapse.training.folder.checkpoint import Checkpoint, load_checkpoint, not_a_checkpoint
+from guided_collapse.training.folder.facts import Facts, configuration_of
+from guided_collapse.training.folder.records import Record, checked_records
+from guided_collapse.training.folder.run import RunFolder, differences, of_two_runs
+from guided_collapse.training.settings.configuration import Configuration
+
+STATE: dict[str, type] = {"epoch": int, "model": dict, "optimiser": dict, "random": torch.Tensor}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a run goes on from."""
+
+    file: Path
+    """The checkpoint."""
+    epoch: int
+    """The last epoch that is done."""
+    facts: Facts
+    """Of the run, which may have been shorter when the checkpoint was written."""
+    records: list[Record]
+    """Of all epochs that are done."""
+    state: dict[str, Any]
+    """Of the model, the optimiser, the random numbers and the trace."""
+
+
+def read_progress(run: RunFolder, configuration: Configuration) -> Progress | None:
+    """What the run of this configuration goes on from; None for one that has no whole checkpoint and begins.
+
+    Raises:
+        ValueError: if none is whole, though the run has finished, or if it is that of another run.
+    """
+    checkpoint = load_checkpoint(run.path)
+    if checkpoint is None:
+        if run.model_file.exists():
+            raise ValueError(
+                f"{run.path} can go on or be made longer only from its last checkpoint, and {LAST_CHECKPOINT} is not whole. "
+                "It is left as it is; start a new one with another --out or --experiment, or move it away."
+            )
+        return None
+    state, file = checkpoint.state, checkpoint.file
+    for name, kind in {**STATE, **({"trace": dict} if configuration.trace else {})}.items():
+        if not isinstance(state.get(name), kind):
+            raise not_a_checkpoint(file, f"{name} must be a {kind.__name__}; got {type(state.get(name)).__name__}")
+    facts, records = _facts_and_records(checkpoint, run)
+    if not configuration_of(facts).becomes(configuration):
+        raise of_two_runs(run.config_file, file, differences(configuration_of(facts), configuration))
+    if not 1 <= len(records) == state["epoch"] <= configuration.epochs:
+        wanted = f"it must have an epoch from 1 to {configuration.epochs}, and as many records"
+        raise not_a_checkpoint(file, f"{wanted}; got {state['epoch']} and {len(records)}")
+    return Progress(file, state["epoch"], facts, records, state)
+
+
+def _facts_and_records(checkpoint: Checkpoint, run: RunFolder) -> tuple[Facts, list[Record]]:
+    """From the checkpoint; those of earlier versions do not have them, and rely on the files beside."""
+    facts = checkpoint.facts
+    if facts is None:
+        return run.facts(), run.records(until=checkpoint.state["epoch"])
+    try:
+        return facts, checked_records(checkpoint.state.get("records"))
+    except ValueError as error:
+        raise not_a_checkpoint(checkpoint.file, str(error)) from error

@@ -1,0 +1,206 @@
+"""What heads cost: the record, and that what is timed is a training step."""
+
+import json
+import mmap
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch.nn import functional
+
+from guided_collapse.cli.requests import CostRequest, cost_request
+from guided_collapse.experiments.presets import PRESETS
+from guided_collapse.profiling import cost as module
+from guided_collapse.profiling.cost import measure_cost
+from guided_collapse.profiling.memory import peak_mb, start_counting_memory
+from guided_collapse.profiling.step_cost import (
+    PAPER_ROUTE,
+    PARTS,
+    Marks,
+    StepCostRequest,
+    _train_step,
+    made_up_task,
+    measure_step,
+)
+from guided_collapse.records.cost import read_cost
+from guided_collapse.training.loop import build_model
+from guided_collapse.training.optimisers import build_optimiser
+from guided_collapse.training.settings.configuration import HEADS
+from guided_collapse.training.tasks import Share
+
+SMALL = replace(PRESETS["ufm-10"], num_classes=4, feature_dim=12, num_samples=20, batch_size=20).resolved()
+ANSWER = {
+    **dict(zip(PARTS, (1.0, 2.0, 4.0, 8.0), strict=True)),
+    "peak_mb": 16.0,
+    "steps": 3,
+    "note": None,
+    "feature_dim": 12,
+    "num_classes": 4,
+    "hardware": {"cpu": "Abacus"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_git(monkeypatch):
+    """Tests here stand in for the processes that measure, and only for those."""
+    monkeypatch.setattr(module, "commit", lambda: "0" * 40)
+
+
+def asked(head, **changes):
+    return StepCostRequest(SMALL.to_dict(), head, **{"steps": 2, "warm_up": 1, "seconds": 60.0, "accelerator": "cpu"} | changes)
+
+
+def answering(monkeypatch, answers):
+    monkeypatch.setattr(module, "_measured", lambda configuration, head, request: answers[head])
+
+
+@pytest.mark.parametrize("head", [*HEADS, "paper-route"])
+def test_every_head_is_measured(head):
+    answer = measure_step(asked(head))
+    assert all(answer[name] > 0 for name in PARTS)
+    assert (answer["steps"], answer["note"]) == (2, None)
+    assert (answer["feature_dim"], answer["num_classes"]) == (12, 4)
+
+
+def test_a_step_too_slow_for_warm_up_is_measured_all_the_same():
+    assert measure_step(asked("implicit", warm_up=5, seconds=0.0))["steps"] == 1
+
+
+def test_what_does_not_fit_has_its_forward_time_and_says_why(monkeypatch):
+    def refuse(*_):
+        raise MemoryError("needs 7 bytes")
+
+    monkeypatch.setattr("guided_collapse.paper.route.jacobian_by_declarative_node", refuse)
+    answer = measure_step(asked("paper-route"))
+    assert answer["head_forward_ms"] > 0
+    assert "head_backward_ms" not in answer
+    assert answer["note"] == "needs 7 bytes"
+
+
+@pytest.mark.parametrize("head", ["standard", "implicit"])
+def test_the_timed_step_is_a_training_step(head):
+    configuration = replace(SMALL, head=head)
+    task = made_up_task(configuration)
+    batch = next(task.training_batches(1, Share()))
+    fabric, models = Fabric(accelerator="cpu", devices=1), []
+    for timed in (True, False):
+        model = build_model(configuration, task, torch.device("cpu"))
+        optimiser = build_optimiser(configuration, model.parameters(), torch.Generator().manual_seed(0))
+        for _ in range(3):
+            if timed:
+                marks = Marks(torch.device("cpu"))
+                _train_step(model, optimiser, fabric, batch, marks)
+                assert len(marks.milliseconds()) == len(PARTS)
+            else:
+                optimiser.zero_grad()
+                functional.cross_entropy(model(*batch), batch.labels).backward()
+                optimiser.step()
+        models.append(model)
+    for (name, value), other in zip(models[0].state_dict().items(), models[1].state_dict().values(), strict=True):
+        torch.testing.assert_close(value, other, msg=name)
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10-vgg13", "imagenet-resnet50"])
+def test_no_data_are_needed(name):
+    configuration = replace(PRESETS[name], batch_size=12).resolved()
+    inputs, labels = next(made_up_task(configuration).training_batches(1, Share()))
+    shapes = {"digits": (12, 1, 8, 8), "cifar10-vgg13": (12, 3, 32, 32), "imagenet-resnet50": (12, 3, 224, 224)}
+    assert inputs.shape == shapes[name]
+    assert len(labels) == 12
+
+
+def test_the_record_is_what_the_report_reads(monkeypatch, tmp_path):
+    unfinished = {"head_forward_ms": 2.0, "backbone_forward_ms": 1.0, "peak_mb": 5.0, "note": "needs 7 bytes", "steps": 1}
+    answering(monkeypatch, {"implicit": ANSWER, "standard": ANSWER, "paper-route": unfinished})
+    file = measure_cost(SMALL, CostRequest(heads=("implicit", "standard"), batch_size=8, out=tmp_path))
+    assert file == tmp_path / "ufm-10" / "cost.json"
+    record = read_cost(file)
+    assert [row.head for row in record.rows] == ["implicit", "standard", "paper-route"]
+    first, _, paper = record.rows
+    assert (first.forward_ms, first.backward_ms) == (3.0, 12.0)
+    assert (first.head_forward_ms, first.head_backward_ms, first.peak_mb) == (2.0, 4.0, 16.0)
+    assert (paper.forward_ms, paper.backward_ms, paper.peak_mb, paper.note) == (3.0, None, None, "needs 7 bytes")
+    assert record.setting == {"batch_size": 8, "feature_dim": 12, "num_classes": 4, "precision": "32-true"}
+    assert record.hardware == {"cpu": "Abacus"}
+
+
+def test_what_was_given_up_is_in_the_record(monkeypatch, tmp_path):
+    def run(*_, timeout, **__):
+        raise module.subprocess.TimeoutExpired("step_cost", timeout)
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    file = measure_cost(SMALL, CostRequest(heads=("fixed",), paper_route=False, limit_seconds=5, out=tmp_path))
+    (row,) = read_cost(file).rows
+    assert (row.forward_ms, row.note) == (None, "not one step done after 5 s")
+
+
+def dying(status):
+    return module.subprocess.CompletedProcess([], status, "", "Traceback\nImportError: install pymanopt\n")
+
+
+def test_a_process_that_was_killed_is_in_the_record(monkeypatch, tmp_path):
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: dying(-9))
+    file = measure_cost(SMALL, CostRequest(heads=("fixed",), paper_route=False, out=tmp_path))
+    assert "killed by signal 9" in json.loads(file.read_text())["rows"][0]["note"]
+
+
+def test_a_head_that_fails_does_not_take_the_others_with_it(monkeypatch, tmp_path):
+    fine = module.subprocess.CompletedProcess([], 0, json.dumps(ANSWER), "")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, input, **__: dying(1) if PAPER_ROUTE in input else fine)
+    first, paper = read_cost(measure_cost(SMALL, CostRequest(heads=("fixed",), out=tmp_path))).rows
+    assert first.forward_ms == 3.0
+    assert (paper.forward_ms, paper.note) == (None, "failed: ImportError: install pymanopt")
+    with pytest.raises(RuntimeError, match="no head could be measured: failed: ImportError: install pymanopt"):
+        measure_cost(SMALL, CostRequest(heads=(), out=tmp_path))
+
+
+def test_what_was_measured_survives_an_interruption(monkeypatch, tmp_path):
+    def run(*_, input, **__):
+        if "standard" in json.loads(input)["head"]:
+            raise KeyboardInterrupt
+        return module.subprocess.CompletedProcess([], 0, json.dumps(ANSWER), "")
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        measure_cost(SMALL, CostRequest(heads=("fixed", "standard"), out=tmp_path))
+    assert [row.head for row in read_cost(tmp_path / "ufm-10" / "cost.json").rows] == ["fixed"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_measured", lambda *_: pytest.fail("measured"))
+    (tmp_path / "ufm-10").write_text("in the way")
+    with pytest.raises(FileExistsError):
+        measure_cost(SMALL, CostRequest(out=tmp_path))
+
+
+def test_flags():
+    configuration, request = cost_request("ufm-100", ["--heads", "fixed", "--steps", "4", "--no-paper-route"])
+    assert configuration == PRESETS["ufm-100"]
+    assert request == CostRequest(heads=("fixed",), steps=4, paper_route=False)
+    for name, flags, said in [
+        (None, [], "cost needs an experiment"),
+        ("ufm-11", [], "Did you mean"),
+        ("ufm-10", ["--heads", "fxed"], "Did you mean"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            cost_request(name, flags)
+
+
+def test_requests_that_measure_nothing():
+    with pytest.raises(ValueError, match="steps must be at least 1"):
+        CostRequest(steps=0)
+    with pytest.raises(ValueError, match="at least one head"):
+        CostRequest(heads=(), paper_route=False)
+
+
+def test_memory_is_counted_from_the_start_asked_for():
+    device = torch.device("cpu")
+    # Fresh pages: a tensor might get memory that an earlier one has left behind.
+    with mmap.mmap(-1, 200_000_000) as before_the_start:
+        before_the_start.write(bytes(200_000_000))
+    before = start_counting_memory(device)
+    with mmap.mmap(-1, 100_000_000) as held:
+        for start in range(0, 100_000_000, 1_000_000):
+            held[start : start + 1_000_000] = bytes(1_000_000)
+    assert 99 < peak_mb(device) - before < 110
