@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from guided_collapse.backbones.backbone import ImageBackbone
-from guided_collapse.backbones.build import BACKBONES, build_backbone
+from guided_collapse.backbones.build import build_backbone
+from guided_collapse.backbones.declared import BACKBONES
 from guided_collapse.backbones.resnet import ResNet
 from guided_collapse.backbones.small import SmallConvNet
 from guided_collapse.backbones.vgg import VGG13
@@ -45,7 +46,7 @@ def test_options_reach_the_network():
         (
             "vgg13",
             {"stem": "cifar"},
-            "vgg13 has no option stem; got stem='cifar'. Its options are affine, generator, in_channels, width",
+            "vgg13 has no option stem; got stem='cifar'. Its options are affine, in_channels, width",
         ),
         ("small", {"stem": "cifar"}, "small has no option stem"),
         ("small", {"width": 1.0}, "small has no option width; got width=1.0"),

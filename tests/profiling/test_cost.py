@@ -24,9 +24,9 @@ from guided_collapse.profiling.step_cost import (
     measure_step,
 )
 from guided_collapse.records.cost import read_cost
+from guided_collapse.records.heads import HEADS
 from guided_collapse.training.loop import build_model
 from guided_collapse.training.optimisers import build_optimiser
-from guided_collapse.training.settings.configuration import HEADS
 from guided_collapse.training.tasks import Share
 
 SMALL = replace(PRESETS["ufm-10"], num_classes=4, feature_dim=12, num_samples=20, batch_size=20).resolved()

@@ -1,4 +1,5 @@
-from guided_collapse.report.looks import KNOWN, LOOKS, in_order, label, letter, looks_of
+from guided_collapse.records.heads import HEADS
+from guided_collapse.report.looks import LOOKS, in_order, label, letter, looks_of
 
 
 def test_order_is_that_of_the_known_heads_then_of_names():
@@ -6,7 +7,7 @@ def test_order_is_that_of_the_known_heads_then_of_names():
 
 
 def test_a_known_head_looks_the_same_in_every_report():
-    assert looks_of(["implicit"])["implicit"] == looks_of([*KNOWN, "other"])["implicit"]
+    assert looks_of(["implicit"])["implicit"] == looks_of([*HEADS, "other"])["implicit"]
 
 
 def test_heads_differ_in_colour_dash_and_marker():
@@ -18,7 +19,7 @@ def test_heads_differ_in_colour_dash_and_marker():
 
 def test_there_is_a_look_for_any_number_of_heads():
     assert set(looks_of([f"head {number}" for number in range(30)])) == {f"head {number}" for number in range(30)}
-    assert len(looks_of([*KNOWN, "a", "b"])) == len(KNOWN) + 2
+    assert len(looks_of([*HEADS, "a", "b"])) == len(HEADS) + 2
 
 
 def contrast(one, other):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from guided_collapse import measure_collapse
+from guided_collapse.records.heads import HEADS
 from guided_collapse.training import loop
 from guided_collapse.training.export import trained_model
 from guided_collapse.training.loop import build_model, train
-from guided_collapse.training.settings.configuration import HEADS
 from guided_collapse.training.tasks import Share, build_task
 from tests.training.runs import DIGITS, FREE, assert_same, placed, records, weights
 

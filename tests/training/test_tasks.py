@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from guided_collapse.training.settings.configuration import HEADS
+from guided_collapse.records.heads import HEADS
 from guided_collapse.training.tasks import Share, build_task
 from tests.data.made_up import write_folders
 from tests.training.runs import DIGITS, FREE

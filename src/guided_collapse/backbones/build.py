@@ -1,23 +1,12 @@
 """Networks by name."""
 
-import inspect
-from collections.abc import Callable
-from functools import partial
+from importlib import import_module
 
 import torch
 
 from guided_collapse.backbones.backbone import ImageBackbone
-from guided_collapse.backbones.resnet import ResNet, Stem
-from guided_collapse.backbones.small import SmallConvNet
-from guided_collapse.backbones.vgg import VGG13
-
-BACKBONES: dict[str, Callable[..., ImageBackbone]] = {
-    "resnet18": partial(ResNet, 18),
-    "resnet34": partial(ResNet, 34),
-    "resnet50": partial(ResNet, 50),
-    "vgg13": VGG13,
-    "small": SmallConvNet,
-}
+from guided_collapse.backbones.declared import BACKBONES
+from guided_collapse.backbones.resnet import Stem
 
 
 def build_backbone(
@@ -57,11 +46,14 @@ def build_backbone(
         "affine": affine,
         "batch_norm": batch_norm,
         "feature_dim": feature_dim,
-        "generator": generator,
     }
     given = {option: value for option, value in options.items() if value is not None}
-    legal = inspect.signature(BACKBONES[name]).parameters
+    declared = BACKBONES[name]
     for option, value in given.items():
-        if option not in legal:
-            raise ValueError(f"{name} has no option {option}; got {option}={value!r}. Its options are {', '.join(sorted(legal))}.")
-    return BACKBONES[name](**given)
+        if option not in declared.options:
+            raise ValueError(
+                f"{name} has no option {option}; got {option}={value!r}. Its options are {', '.join(sorted(declared.options))}."
+            )
+    module, kind = declared.built_by.split(":")
+    backbone: ImageBackbone = getattr(import_module(module), kind)(*declared.arguments, **given, generator=generator)
+    return backbone

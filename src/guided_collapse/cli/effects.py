@@ -5,8 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
+from guided_collapse.backbones.declared import BACKBONES
 from guided_collapse.data.known import KNOWN
-from guided_collapse.training.settings.configuration import HEADS, Configuration
+from guided_collapse.records.heads import HEADS
+from guided_collapse.training.settings.configuration import Configuration
 
 
 class Idle(NamedTuple):
@@ -16,21 +18,25 @@ class Idle(NamedTuple):
     values: Collection[str]
 
 
+def _networks_without(option: str) -> tuple[str, ...]:
+    return tuple(name for name, network in BACKBONES.items() if option not in network.options)
+
+
 _FREE = Idle("backbone", ("unconstrained",))
-_LARGE_NETWORK = ("resnet18", "resnet34", "resnet50", "vgg13")
 
 # Not here: what the configuration itself refuses (learning rates for agd, sizes of unconstrained features for images), and
 # everything of the placement, which is about the machine and may be given always.
 IDLE: Mapping[str, Idle] = {
     "gain": Idle("optimiser", ("sgd", "adamw")),
     "momentum": Idle("optimiser", ("agd", "adamw")),
-    "temperature": Idle("head", ("standard-unnormalised",)),
-    "proximal_weight": Idle("head", tuple(head for head in HEADS if not head.startswith("implicit"))),
-    "width": Idle("backbone", ("small", "unconstrained")),
-    "stem": Idle("backbone", ("vgg13", "small", "unconstrained")),
-    "affine": _FREE,
-    "batch_norm": Idle("backbone", (*_LARGE_NETWORK, "unconstrained")),
-    "feature_dim": Idle("backbone", _LARGE_NETWORK),
+    **{
+        field: Idle("head", tuple(name for name, head in HEADS.items() if field not in head.takes))
+        for field in ("temperature", "proximal_weight")
+    },
+    **{
+        field: Idle("backbone", (*_networks_without(field), "unconstrained")) for field in ("width", "stem", "affine", "batch_norm")
+    },
+    "feature_dim": Idle("backbone", _networks_without("feature_dim")),
     "image_size": _FREE,
     "test_fraction": Idle("data", (*KNOWN, "unconstrained")),
     "long_tail": _FREE,

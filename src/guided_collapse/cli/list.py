@@ -10,7 +10,7 @@ def run(words: list[str]) -> int:
     description = "Prints the names of all experiments and heads."
     argparse.ArgumentParser(prog="guided-collapse list", description=description).parse_args(words)
     from guided_collapse.experiments.presets import PRESETS
-    from guided_collapse.training.settings.configuration import HEADS
+    from guided_collapse.records.heads import HEADS
 
     for name, configuration in PRESETS.items():
         what = f"{configuration.backbone}, {configuration.epochs} epochs, batch {configuration.batch_size}"

@@ -14,8 +14,9 @@ from guided_collapse.cli.effects import with_effect
 from guided_collapse.data.known import KNOWN
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 from guided_collapse.profiling.request import CostRequest
+from guided_collapse.records.heads import HEADS
 from guided_collapse.training.folder.run import RunFolder
-from guided_collapse.training.settings.configuration import HEADS, Configuration, HeadName, check_choice
+from guided_collapse.training.settings.configuration import Configuration, HeadName, check_choice
 from guided_collapse.training.settings.placement import Placement
 from guided_collapse.training.settings.ranges import POSITIVE_COUNT, check_ranges
 
@@ -155,7 +156,7 @@ def _names(flags: Sequence[str]) -> set[str]:
 
 
 def _check_batch(configuration: Configuration, heads: Sequence[HeadName]) -> None:
-    centring = [head for head in heads if configuration.protocol == "fair" or not head.startswith("standard")]
+    centring = [head for head in heads if configuration.protocol == "fair" or HEADS[head].centred]
     if configuration.batch_size == 1 and centring:
         raise ValueError(
             f"batch_size must be at least 2 for {', '.join(centring)}: a batch of one sample, once centred, is zero and teaches "
@@ -202,7 +203,7 @@ def _check_heads(flags: Sequence[str]) -> None:
         elif collecting:
             values.append(flag)
     for value in values:
-        check_choice("the head", value, HEADS)
+        check_choice("the head", value, tuple(HEADS))
 
 
 def _asks_for_help(flags: Sequence[str]) -> bool:

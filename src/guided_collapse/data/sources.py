@@ -24,12 +24,12 @@ def load_data(
 ) -> ImageData:
     """The data set of this name, from the folder of its name under `root`.
 
-    The folder may hold the npm package (cifar10), IDX files (mnist, fashion-mnist), class folders (in train and test), or parquet
+    The folder may hold the npm package (cifar10), IDX files, class folders (in train and test), or parquet
     files from the hub; the first of these that is there is taken. What is read must be consistent, but may be smaller than the real
     thing: `load_checked` compares checksums, `fetch` counts too.
 
     Args:
-        name: digits, mnist, fashion-mnist, cifar10, cifar100, stl10 or imagenet.
+        name: one of those that `known.py` declares.
         root: None takes `data_root()`.
         image_size: height and width to which images are resized; None keeps the usual ones, which for imagenet are 256.
         in_memory_bytes: splits that take more when decoded are streamed.
@@ -48,10 +48,9 @@ def _load(name: str, known: KnownData, folder: Path, size: int, in_memory_bytes:
         return load_digits()
     if name == "cifar10" and (folder / CIFAR10_PACKAGE).is_file():
         return load_cifar10_package(folder / CIFAR10_PACKAGE)
-    if name in ("mnist", "fashion-mnist"):
-        for place in (folder, SYSTEM_FOLDER / name):
-            if has_idx(place):
-                return load_idx(place, name=name, class_names=known.class_names or ())
+    for place in (folder, SYSTEM_FOLDER / name):
+        if has_idx(place):
+            return load_idx(place, name=name, class_names=known.class_names or ())
     # Class folders first: looking for parquet files among a million images takes its time.
     if any(entry.is_dir() for entry in folder.glob("train/*")):
         return replace(load_folder(folder, image_size=size, in_memory_bytes=in_memory_bytes), name=name)

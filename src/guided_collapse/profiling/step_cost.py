@@ -160,7 +160,7 @@ def _warm_up_libraries() -> None:
 
 def _model(configuration: Configuration, task: Task, head_name: str, device: torch.device) -> Classifier:
     if head_name != PAPER_ROUTE:
-        return build_model(replace(configuration, head=head_name), task, device)  # type: ignore[arg-type]
+        return build_model(replace(configuration, head=head_name), task, device)
     model = build_model(replace(configuration, head="fixed"), task, device)
     head = PaperRouteHead(
         model.head.feature_dim,

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from guided_collapse.records.heads import HEADS
+
 Dash = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
 
 
@@ -32,17 +34,6 @@ LOOKS = (
     Look("#3c3c3c", "#e6e6e6", "5px,2px,1px,2px,1px,2px", (0, (5, 2, 1, 2, 1, 2)), "star", "*"),
 )
 
-# The known heads: their place in LOOKS, the name in print and the letter of the paper's cost figure.
-KNOWN = {
-    "standard": (0, "Standard", "S"),
-    "standard-unnormalised": (5, "Standard, unnormalised", "Su"),
-    "fixed": (1, "Fixed ETF", "F"),
-    "fixed-random": (4, "Fixed ETF, random", "Fr"),
-    "implicit": (2, "Implicit ETF", "I"),
-    "implicit-detached": (3, "Implicit ETF, no gradient", "Id"),
-    "implicit-lagged": (6, "Implicit ETF, lagged", "Il"),
-}
-
 # What costs are measured of beside heads.
 BESIDE = {"paper-route": ("the paper's route", "P")}
 
@@ -50,24 +41,24 @@ BESIDE = {"paper-route": ("the paper's route", "P")}
 def in_order(heads: Iterable[str]) -> list[str]:
     """Each head once: the known ones first, in their order, then the others by name."""
     found = set(heads)
-    return [head for head in KNOWN if head in found] + sorted(found - set(KNOWN))
+    return [head for head in HEADS if head in found] + sorted(found - set(HEADS))
 
 
 def looks_of(heads: Iterable[str]) -> dict[str, Look]:
     """A look for each head: always the same one for a known head, what is left for the others."""
     order = in_order(heads)
-    taken = {KNOWN[head][0] for head in order if head in KNOWN}
+    taken = {HEADS[head].place for head in order if head in HEADS}
     free = [look for place, look in enumerate(LOOKS) if place not in taken] or list(LOOKS)
-    others = [head for head in order if head not in KNOWN]
-    looks = {head: LOOKS[KNOWN[head][0]] for head in order if head in KNOWN}
+    others = [head for head in order if head not in HEADS]
+    looks = {head: LOOKS[HEADS[head].place % len(LOOKS)] for head in order if head in HEADS}
     return looks | {head: free[place % len(free)] for place, head in enumerate(others)}
 
 
 def label(head: str) -> str:
     """The name in print."""
-    return KNOWN[head][1] if head in KNOWN else BESIDE.get(head, (head, head))[0]
+    return HEADS[head].label if head in HEADS else BESIDE.get(head, (head, head))[0]
 
 
 def letter(head: str) -> str:
     """The letter of the paper's notation S/F, S/B ...; the name of a head that has none."""
-    return KNOWN[head][2] if head in KNOWN else BESIDE.get(head, (head, head))[1]
+    return HEADS[head].letter if head in HEADS else BESIDE.get(head, (head, head))[1]

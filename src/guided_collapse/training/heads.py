@@ -1,12 +1,11 @@
 """Heads by name, as a protocol wants them."""
 
+from importlib import import_module
+
 import torch
 
-from guided_collapse.geometry.directions import Direction
-from guided_collapse.heads.fixed import FixedETFHead
 from guided_collapse.heads.head import Head
-from guided_collapse.heads.linear import LinearHead
-from guided_collapse.heads.nearest import NearestETFHead
+from guided_collapse.records.heads import HEADS
 from guided_collapse.training.settings.configuration import Configuration
 
 
@@ -19,33 +18,18 @@ def build_head(configuration: Configuration, feature_dim: int, num_classes: int,
         num_classes: C.
         generator: source of initial weights and random directions.
     """
-    name, temperature = configuration.head, configuration.temperature
-    if name in ("standard", "standard-unnormalised"):
-        return LinearHead(
-            feature_dim,
-            num_classes,
-            normalise=name == "standard",
-            temperature=temperature,
-            centre=configuration.protocol == "fair",
-            generator=generator,
-        )
-    if name in ("fixed", "fixed-random"):
-        direction: Direction = "canonical" if name == "fixed" else "random"
-        return FixedETFHead(feature_dim, num_classes, temperature=temperature, direction=direction, generator=generator)
-    return NearestETFHead(
-        feature_dim,
-        num_classes,
-        temperature=temperature,
-        proximal_weight=configuration.proximal_weight,
-        implicit_gradient=name == "implicit",
-        lagged=name == "implicit-lagged",
-        generator=generator,
-    )
+    declared = HEADS[configuration.head]
+    options = {name: getattr(configuration, name) for name in declared.takes} | dict(declared.options)
+    if not declared.centred:
+        options["centre"] = configuration.protocol == "fair"
+    module, name = declared.built_by.split(":")
+    head: Head = getattr(import_module(module), name)(feature_dim, num_classes, **options, generator=generator)
+    return head
 
 
 def takes_stratified_batches(configuration: Configuration) -> bool:
     """Whether every batch has every class in proportion: always in the fair protocol, in the paper's for implicit heads alone."""
-    return configuration.protocol == "fair" or configuration.head.startswith("implicit")
+    return configuration.protocol == "fair" or HEADS[configuration.head].stratified
 
 
 def protocol_differences(configuration: Configuration) -> list[str]:
@@ -53,7 +37,7 @@ def protocol_differences(configuration: Configuration) -> list[str]:
     if configuration.protocol == "fair":
         return []
     stratified = takes_stratified_batches(configuration)
-    centred = not configuration.head.startswith("standard")
+    centred = HEADS[configuration.head].centred
     return [
         "batches are stratified for implicit heads and shuffled for the others; here: "
         + ("stratified" if stratified else "shuffled"),

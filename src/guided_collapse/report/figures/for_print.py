@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from guided_collapse.records.cost import CostRecord
+from guided_collapse.records.heads import HEADS
 from guided_collapse.records.quantities import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.figures.drawing import (
@@ -22,7 +23,7 @@ from guided_collapse.report.figures.drawing import (
     print_style,
 )
 from guided_collapse.report.file_names import file_names
-from guided_collapse.report.looks import KNOWN, Look, letter
+from guided_collapse.report.looks import Look, letter
 from guided_collapse.report.margins import margins_over_seeds
 from guided_collapse.report.passes import notation, passes
 from guided_collapse.report.summaries import over_seeds
@@ -104,11 +105,11 @@ def cost_figure(cost: CostRecord, looks: Mapping[str, Look]) -> Figure:
     figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     # On a linear axis the paper's own route would hide all others.
-    forward = [row for row in cost.rows if row.forward_ms is not None and row.head in KNOWN]
+    forward = [row for row in cost.rows if row.forward_ms is not None and row.head in HEADS]
     for place, row in enumerate(forward):
         left.bar(place, row.forward_ms or 0.0, color=looks[row.head].light)
     left.set_xticks(range(len(forward)), [plain(f"{letter(row.head)}/F", SHORT_NAME) for row in forward])
-    hidden = [letter(row.head) for row in cost.rows if row.forward_ms is not None and row.head not in KNOWN]
+    hidden = [letter(row.head) for row in cost.rows if row.forward_ms is not None and row.head not in HEADS]
     left.set_title(plain(f"(a) Forward pass (ms){', without ' if hidden else ''}{', '.join(hidden)}"))
     shown = passes(cost)
     for place, bar in enumerate(shown):

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+from guided_collapse.backbones.declared import BACKBONES
 from guided_collapse.data.augmentation.changes import Augmentation
+from guided_collapse.records.heads import HEADS
 from guided_collapse.training.settings.ranges import (
     COUNT,
     NOT_NEGATIVE,
@@ -19,15 +21,19 @@ from guided_collapse.training.settings.ranges import (
     check_ranges,
 )
 
-HeadName = Literal["standard", "standard-unnormalised", "fixed", "fixed-random", "implicit", "implicit-detached", "implicit-lagged"]
-BackboneName = Literal["resnet18", "resnet34", "resnet50", "vgg13", "small", "unconstrained"]
+# Of what is declared: type checkers need not know the names, and the command line shows them.
+if TYPE_CHECKING:
+    HeadName: TypeAlias = str
+    BackboneName: TypeAlias = str
+else:
+    HeadName = Literal[tuple(HEADS)]
+    BackboneName = Literal[(*BACKBONES, "unconstrained")]
 OptimiserName = Literal["agd", "sgd", "adamw"]
 Schedule = Literal["constant", "cosine", "step"]
 Protocol = Literal["fair", "paper"]
 LongTail = Literal["none", "exponential", "step"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
-HEADS: tuple[HeadName, ...] = get_args(HeadName)
 
 # What a learning rate and the rest are when they are not given, by optimiser.
 DEFAULTS: Mapping[OptimiserName, Mapping[str, Any]] = {
@@ -228,8 +234,8 @@ def check_choice(name: str, value: object, legal: Sequence[object]) -> None:
 
 
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
-    "head": HEADS,
-    "backbone": get_args(BackboneName),
+    "head": tuple(HEADS),
+    "backbone": (*BACKBONES, "unconstrained"),
     "optimiser": get_args(OptimiserName),
     "schedule": (*get_args(Schedule), None),
     "protocol": get_args(Protocol),

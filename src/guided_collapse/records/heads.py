@@ -1,0 +1,93 @@
+"""The heads: what the command line, records, tables and the page call them, and how they are built.
+
+This is the one place that names them. It imports nothing, so that a report, a list or a wrong flag need not wait for torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class HeadDeclaration:
+    """One head.
+
+    Attributes:
+        name: on the command line and in records.
+        label: in tables and on the page.
+        letter: in the paper's notation of costs.
+        place: of its colour, dash and marker in `report/looks.py`.
+        built_by: "module:class", called with feature_dim, num_classes, the options, and a generator.
+        takes: fields of the configuration that are handed on.
+        options: other keyword arguments.
+        stratified: whether the paper gives it stratified batches, as everybody gets in the fair protocol.
+        centred: whether the paper centres its features; where not, the class takes `centre`, which is true in the fair protocol.
+    """
+
+    name: str
+    label: str
+    letter: str
+    place: int
+    built_by: str
+    takes: tuple[str, ...] = ("temperature",)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stratified: bool = False
+    centred: bool = True
+
+
+HEADS: dict[str, HeadDeclaration] = {}
+"""By name, in the order in which they are shown."""
+
+
+def declare(head: HeadDeclaration) -> None:
+    """Adds a head."""
+    HEADS[head.name] = head
+
+
+_LINEAR, _FIXED, _NEAREST = (
+    "guided_collapse.heads.linear:LinearHead",
+    "guided_collapse.heads.fixed:FixedETFHead",
+    "guided_collapse.heads.nearest:NearestETFHead",
+)
+_SOLVED = ("temperature", "proximal_weight")
+
+declare(HeadDeclaration("standard", "Standard", "S", 0, _LINEAR, centred=False))
+declare(
+    HeadDeclaration(
+        "standard-unnormalised",
+        "Standard, unnormalised",
+        "Su",
+        5,
+        _LINEAR,
+        takes=(),
+        options={"normalise": False},
+        centred=False,
+    )
+)
+declare(HeadDeclaration("fixed", "Fixed ETF", "F", 1, _FIXED))
+declare(HeadDeclaration("fixed-random", "Fixed ETF, random", "Fr", 4, _FIXED, options={"direction": "random"}))
+declare(HeadDeclaration("implicit", "Implicit ETF", "I", 2, _NEAREST, takes=_SOLVED, stratified=True))
+declare(
+    HeadDeclaration(
+        "implicit-detached",
+        "Implicit ETF, no gradient",
+        "Id",
+        3,
+        _NEAREST,
+        takes=_SOLVED,
+        options={"implicit_gradient": False},
+        stratified=True,
+    )
+)
+declare(
+    HeadDeclaration(
+        "implicit-lagged",
+        "Implicit ETF, lagged",
+        "Il",
+        6,
+        _NEAREST,
+        takes=_SOLVED,
+        options={"implicit_gradient": False, "lagged": True},
+        stratified=True,
+    )
+)
