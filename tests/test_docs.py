@@ -18,6 +18,8 @@ from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.metrics.result import CollapseResult
 from tests.data.made_up import write_cifar10_package, write_folders
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md"]
 BLOCK = re.compile(r"(?P<mark><!-- not run: (?P<reason>.*?) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)```", flags=re.DOTALL)
