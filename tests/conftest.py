@@ -23,18 +23,6 @@ def _made_up_data_pass_for_real(monkeypatch):
             monkeypatch.delitem(known.checksums, file)
 
 
-# Files that start processes of their own take longest for their number of tests: they go first, so that none is left at the end.
-SLOW = (
-    "test_two_processes",
-    "test_presets",
-    "test_kill",
-    "test_docs",
-    "test_processes",
-    "test_cli",
-    "test_page_in_browser",
-    "test_nearest",
-)
-
-
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: next((rank for rank, name in enumerate(SLOW) if item.path.stem.startswith(name)), len(SLOW)))
+    """Slow tests first, so that none of them is left at the end, with nothing beside it for the other worker."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

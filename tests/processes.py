@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 
-def results_of_two_processes(worker: str, folder: Path) -> list:
+def results_of_two_processes(worker: str, folder: Path) -> list[Any]:
     """What two processes that run `worker` save.
 
     The worker is a program whose arguments are its rank, a file to meet at, and a folder in which it saves `rank-<rank>.pt`.

@@ -14,6 +14,8 @@ from guided_collapse.training.loop import Training
 from tests.data.made_up import write_folders
 from tests.training.runs import FREE, flags_of, placed
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["--epochs", "1", "--accelerator", "cpu", "--quiet"]
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from guided_collapse.cli import main, requests
 
+pytestmark = pytest.mark.slow
+
 HUGE = "9" * 20
 NUMBERS = ["x", "", "nan", "inf", "-inf", "-1", "0", HUGE, "1e308", "1.5"]
 WORDS = ["", "nan", "0", "no-such-thing"]

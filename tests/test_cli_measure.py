@@ -13,6 +13,8 @@ from guided_collapse.cli import main
 from guided_collapse.metrics.collapse import measure_collapse
 from tests.metrics.cases import case
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def data():

@@ -1,30 +1,58 @@
 """What is imported when: a user who asks for little waits for little."""
 
 import ast
+import doctest
+import inspect
+import io
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import guided_collapse
 
-SOURCE = Path(guided_collapse.__file__)
+PACKAGES = ["guided_collapse", "guided_collapse.experiments", "guided_collapse.metrics", "guided_collapse.report"]
 
 
-def test_every_public_name_is_the_one_that_type_checkers_see():
-    imports = [node for node in ast.walk(ast.parse(SOURCE.read_text())) if isinstance(node, ast.ImportFrom)]
-    homes = {alias.name: node.module for node in imports for alias in node.names if node.module.startswith("guided_collapse.")}
-    assert sorted(homes) == guided_collapse.__all__
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_the_one_that_type_checkers_see(package):
+    module = import_module(package)
+    (seen,) = (node for node in ast.parse(Path(module.__file__).read_text()).body if isinstance(node, ast.If))
+    homes = {alias.name: node.module for node in seen.body for alias in node.names}
+    assert sorted(homes) == sorted(module.__all__)
     for name, home in homes.items():
-        assert getattr(guided_collapse, name) is getattr(sys.modules[home], name)
-        assert name in dir(guided_collapse)
-    assert not hasattr(guided_collapse, "nothing_of_that_name")
+        assert getattr(module, name) is getattr(sys.modules[home], name)
+        assert name in dir(module)
+        assert find_spec(f"{package}.{name}") is None, "a module of that name could stand in for it"
+    assert not hasattr(module, "nothing_of_that_name")
+
+
+@pytest.mark.parametrize("name", guided_collapse.__all__)
+def test_the_example_of_every_public_name_runs(name):
+    check_examples(getattr(guided_collapse, name))
+
+
+@pytest.mark.parametrize("name", ["nc1", "nc2", "nc3", "nc4"])
+def test_the_example_of_every_metric_runs(name):
+    check_examples(getattr(guided_collapse.metrics, name))
+
+
+def check_examples(public):
+    """Runs the examples of a docstring as a reader would, with nothing imported beforehand."""
+    examples = doctest.DocTestParser().get_doctest(inspect.getdoc(public), {}, public.__name__, None, 0)
+    assert examples.examples
+    output = io.StringIO()
+    assert doctest.DocTestRunner().run(examples, out=output.write).failed == 0, output.getvalue()
 
 
 def test_a_report_needs_no_torch_and_a_training_step_no_torchmetrics_and_no_compiler():
     script = (
-        "import sys, guided_collapse.cli, guided_collapse.report.write\n"
+        "import sys, guided_collapse.cli, guided_collapse.experiments, guided_collapse.metrics\n"
+        "from guided_collapse.report import write_report\n"
+        "from guided_collapse.experiments import preset, Placement\n"
         "assert 'torch' not in sys.modules\n"
         "import torch\n"
         "from guided_collapse import NearestETFHead\n"

@@ -3,9 +3,10 @@
 Names are imported when first asked for: who wants a head need not wait for what measures, and a report needs no torch.
 """
 
-from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from guided_collapse.lazy import on_demand
 
 if TYPE_CHECKING:
     from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
@@ -47,34 +48,25 @@ __all__ = [
     "simplex_etf",
 ]
 
-_HOMES = {
-    "AGD": "optim.agd",
-    "Classifier": "heads.classifier",
-    "CollapseMetrics": "metrics.machinery.streaming",
-    "CollapseResult": "metrics.result",
-    "FixedETFHead": "heads.fixed",
-    "Head": "heads.head",
-    "LinearHead": "heads.linear",
-    "NearestETF": "geometry.nearest",
-    "NearestETFHead": "heads.nearest",
-    "RunningClassMeans": "heads.running_means",
-    "SecondPass": "metrics.machinery.second_pass",
-    "StratifiedBatchSampler": "data.sampling.stratified",
-    "collapse_of": "metrics.model",
-    "cross_entropy_lower_bound": "metrics.formulas.bound",
-    "measure_collapse": "metrics.collapse",
-    "nearest_etf": "geometry.nearest",
-    "simplex_etf": "geometry.simplex",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+__getattr__, __dir__ = on_demand(
+    __name__,
+    {
+        "AGD": "optim.agd",
+        "Classifier": "heads.classifier",
+        "CollapseMetrics": "metrics.machinery.streaming",
+        "CollapseResult": "metrics.result",
+        "FixedETFHead": "heads.fixed",
+        "Head": "heads.head",
+        "LinearHead": "heads.linear",
+        "NearestETF": "geometry.nearest",
+        "NearestETFHead": "heads.nearest",
+        "RunningClassMeans": "heads.running_means",
+        "SecondPass": "metrics.machinery.second_pass",
+        "StratifiedBatchSampler": "data.sampling.stratified",
+        "collapse_of": "metrics.model",
+        "cross_entropy_lower_bound": "metrics.formulas.bound",
+        "measure_collapse": "metrics.collapse",
+        "nearest_etf": "geometry.nearest",
+        "simplex_etf": "geometry.simplex",
+    },
+)

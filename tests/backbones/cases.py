@@ -1,10 +1,14 @@
 """Narrow networks, one for each form, and images for them."""
 
-import torch
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from guided_collapse.backbones.backbone import Backbone
 from guided_collapse.backbones.build import build_backbone
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "resnet18": {"name": "resnet18", "width": 0.0625},
     "resnet34": {"name": "resnet34", "width": 0.0625, "stem": "cifar"},
     "resnet50": {"name": "resnet50", "width": 0.0625},
@@ -14,14 +18,14 @@ OPTIONS = {
 }
 
 
-def build(case, **options):
+def build(case: str, **options: Any) -> Backbone:
     torch.manual_seed(0)
     return build_backbone(**(OPTIONS[case] | options))
 
 
-def images(num_samples=4, size=32, channels=3):
+def images(num_samples: int = 4, size: int = 32, channels: int = 3) -> Tensor:
     return torch.randn(num_samples, channels, size, size, generator=torch.Generator().manual_seed(1))
 
 
-def num_parameters(model):
+def num_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())

@@ -4,22 +4,27 @@ import gzip
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
 
 
 class MadeUp(NamedTuple):
     """uint8 (num, height, width, channels) and int64 (num,) of both splits."""
 
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
+    train_images: Images
+    train_labels: Labels
+    test_images: Images
+    test_labels: Labels
 
 
-def make_images(labels, size, channels, seed):
+def make_images(labels: Labels, size: int, channels: int, seed: int) -> Images:
     """Noise whose brightness follows the class, so that a network has something to learn."""
     generator = np.random.default_rng(seed)
     brightness = 40 + 160 * (labels / max(labels.max(), 1))
@@ -27,14 +32,14 @@ def make_images(labels, size, channels, seed):
     return (brightness[:, None, None, None] + noise).clip(0, 255).astype(np.uint8)
 
 
-def make_up(num_train, num_test, *, size, channels, num_classes, seed=0):
+def make_up(num_train: int, num_test: int, *, size: int, channels: int, num_classes: int, seed: int = 0) -> MadeUp:
     labels = [np.random.default_rng([seed, num]).permutation(np.arange(num) % num_classes) for num in (num_train, num_test)]
     return MadeUp(
         make_images(labels[0], size, channels, seed), labels[0], make_images(labels[1], size, channels, seed + 1), labels[1]
     )
 
 
-def encode(image, file_format="PNG"):
+def encode(image: Images, file_format: str = "PNG") -> bytes:
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -42,7 +47,7 @@ def encode(image, file_format="PNG"):
     return buffer.getvalue()
 
 
-def write_tarball(path, members):
+def write_tarball(path: Path, members: Mapping[str, bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:
         for name, contents in members.items():
@@ -51,7 +56,7 @@ def write_tarball(path, members):
             archive.addfile(member, io.BytesIO(contents))
 
 
-def cifar10_members(data):
+def cifar10_members(data: MadeUp) -> dict[str, bytes]:
     """The files of the npm package: a strip has one image in each row."""
     strips = np.array_split(data.train_images, 5)
     members = {f"package/data_batch_{number}.png": encode(strip.reshape(-1, 1024, 3)) for number, strip in enumerate(strips, 1)}
@@ -72,7 +77,7 @@ def write_cifar10_package(path: Path, num_per_file: int) -> MadeUp:
     return data
 
 
-def idx_bytes(array, magic):
+def idx_bytes(array: npt.NDArray[Any], magic: int) -> bytes:
     return magic.to_bytes(4, "big") + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.astype(np.uint8).tobytes()
 
 

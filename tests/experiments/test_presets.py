@@ -12,6 +12,8 @@ from guided_collapse.training.loop import train
 from tests.data.made_up import write_cifar10_package, write_idx, write_parquet
 from tests.training.runs import placed, records
 
+pytestmark = pytest.mark.slow
+
 UNCONSTRAINED = [name for name in PRESETS if name.startswith("ufm")]
 
 

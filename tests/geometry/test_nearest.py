@@ -9,6 +9,8 @@ from guided_collapse.geometry.directions import frame_basis
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.operations import _solve, proximal_point
 
+pytestmark = pytest.mark.slow
+
 SIZES = [(12, 5), (5, 5), (4, 5), (2, 2), (1, 2)]
 
 

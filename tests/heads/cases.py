@@ -1,11 +1,15 @@
 """Every kind of head, and a small network to train with it."""
 
+from collections.abc import Callable, Iterable, Iterator
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from guided_collapse import Classifier, FixedETFHead, LinearHead, NearestETFHead
+from guided_collapse import Classifier, FixedETFHead, Head, LinearHead, NearestETFHead
 
-HEADS = {
+Batch = tuple[Tensor, Tensor]
+
+HEADS: dict[str, Callable[[int, int], Head]] = {
     "implicit": NearestETFHead,
     "implicit-detached": lambda *sizes: NearestETFHead(*sizes, implicit_gradient=False),
     "implicit-lagged": lambda *sizes: NearestETFHead(*sizes, lagged=True),
@@ -30,7 +34,7 @@ def build(name: str, *, feature_dim: int = FEATURE_DIM, num_classes: int = NUM_C
     return Classifier(backbone, HEADS[name](feature_dim, num_classes))
 
 
-def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int = BATCH_SIZE, seed: int = 0):
+def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int = BATCH_SIZE, seed: int = 0) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(num_classes, 8, generator=generator)
     for _ in range(num_steps):
@@ -38,14 +42,14 @@ def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int =
         yield centres[labels] + 0.5 * torch.randn(batch_size, 8, generator=generator), labels
 
 
-def train(model, steps, optimiser=None):
+def train(model: nn.Module, steps: Iterable[Batch], optimiser: torch.optim.Optimizer | None = None) -> list[float]:
     optimiser = optimiser or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model.train()
     losses = []
     for inputs, labels in steps:
         loss = nn.functional.cross_entropy(model(inputs, labels), labels)
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         optimiser.step()
         losses.append(loss.item())
     return losses

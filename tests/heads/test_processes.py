@@ -6,6 +6,8 @@ import torch
 from tests.heads.cases import HEADS, batches, build, train
 from tests.processes import results_of_two_processes
 
+pytestmark = pytest.mark.slow
+
 NUM_STEPS = 10
 
 WORKER = """

@@ -1,9 +1,12 @@
 """The variability collapse index in fractions, without any rounding."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 
+Row = Sequence[Fraction]
 
-def variability_collapse_index(features, labels):
+
+def variability_collapse_index(features: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
     """1 - tr(pinv(S_T) S_B) / min(d, C-1) of lists of numbers, with the mean of all samples as global mean.
 
     The dimensions in which elimination of S_T finds a pivot determine the others, and no linear map changes the trace: it is that
@@ -27,14 +30,14 @@ def variability_collapse_index(features, labels):
     return float(1 - trace / min(len(dimensions), len(means) - 1))
 
 
-def mean(rows):
+def mean(rows: Sequence[Row]) -> list[Fraction]:
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
-def difference(left, right):
+def difference(left: Row, right: Row) -> list[Fraction]:
     return [a - b for a, b in zip(left, right, strict=True)]
 
 
-def covariance(rows):
+def covariance(rows: Sequence[Row]) -> list[list[Fraction]]:
     columns = list(zip(*rows, strict=True))
     return [[sum(a * b for a, b in zip(x, y, strict=True)) / len(rows) for y in columns] for x in columns]

@@ -1,38 +1,46 @@
 """Slow, obvious formulas in numpy, one sample or one pair at a time. Nothing here comes from the package."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 from scipy import linalg
 
+Array = npt.NDArray[Any]
 
-def projector(n):
+
+def projector(n: int) -> Array:
     return np.eye(n) - np.ones((n, n)) / n
 
 
-def class_means(features, labels):
+def class_means(features: Array, labels: Array) -> dict[int, Array]:
     return {c: np.mean([h for h, y in zip(features, labels, strict=True) if y == c], axis=0) for c in sorted(set(labels.tolist()))}
 
 
-def centre(features, labels, kind):
+def centre(features: Array, labels: Array, kind: str) -> Array:
     return features.mean(axis=0) if kind == "samples" else np.mean(list(class_means(features, labels).values()), axis=0)
 
 
-def covariances(features, labels, kind):
+def covariances(features: Array, labels: Array, kind: str) -> tuple[Array, Array]:
     means, middle = class_means(features, labels), centre(features, labels, kind)
-    within = sum(np.outer(h - means[y], h - means[y]) for h, y in zip(features, labels.tolist(), strict=True)) / len(features)
-    between = sum(np.outer(m - middle, m - middle) for m in means.values()) / len(means)
-    return within, between
+    deviations = [h - means[y] for h, y in zip(features, labels.tolist(), strict=True)]
+    return mean_outer_product(deviations), mean_outer_product([m - middle for m in means.values()])
 
 
-def simplex_deviation(gram):
-    return np.linalg.norm(gram / np.linalg.norm(gram) - projector(len(gram)) / np.sqrt(len(gram) - 1))
+def mean_outer_product(rows: list[Array]) -> Array:
+    return np.sum([np.outer(row, row) for row in rows], axis=0) / len(rows)
 
 
-def variation(rows):
+def simplex_deviation(gram: Array) -> float:
+    return float(np.linalg.norm(gram / np.linalg.norm(gram) - projector(len(gram)) / np.sqrt(len(gram) - 1)))
+
+
+def variation(rows: Array) -> float:
     norms = [np.linalg.norm(row) for row in rows]
     return np.std(norms, ddof=1) / np.mean(norms)
 
 
-def angles(rows):
+def angles(rows: Array) -> float:
     found = []
     for i, a in enumerate(rows):
         for j, b in enumerate(rows):
@@ -41,7 +49,9 @@ def angles(rows):
     return np.mean(found)
 
 
-def measure(features, labels, weight, bias, *, kind="samples", centre_weight=False):
+def measure(
+    features: Array, labels: Array, weight: Array, bias: Array, *, kind: str = "samples", centre_weight: bool = False
+) -> dict[str, Any]:
     """All class-level and sample-level metrics, by name."""
     feature_dim = weight.shape[1]
     means, middle = class_means(features, labels), centre(features, labels, kind)
@@ -81,7 +91,7 @@ def measure(features, labels, weight, bias, *, kind="samples", centre_weight=Fal
     }
 
 
-def samples(features, labels, means, middle, weight, bias):
+def samples(features: Array, labels: Array, means: dict[int, Array], middle: Array, weight: Array, bias: Array) -> dict[str, Any]:
     """What is counted sample by sample, with given class means and global mean."""
     centred = weight - weight.mean(axis=0)
     margins, disagreements, correct, centre_correct = [], 0, 0, 0

@@ -7,6 +7,8 @@ from guided_collapse.metrics.collapse import measure_collapse
 from tests.metrics.cases import case
 from tests.processes import results_of_two_processes
 
+pytestmark = pytest.mark.slow
+
 CASES = [("balanced", 0.7), ("imbalanced", 1e-6), ("missing", 0.7)]
 
 WORKER = """

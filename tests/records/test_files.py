@@ -41,10 +41,14 @@ def test_what_a_killed_write_left_is_removed(tmp_path):
     assert names(tmp_path) == ["kept.txt"]
 
 
-def test_files_have_the_usual_permissions(tmp_path):
-    write_text(tmp_path / "a.txt", "a")
-    (tmp_path / "b.txt").write_text("b")
-    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == stat.S_IMODE((tmp_path / "b.txt").stat().st_mode)
+@pytest.mark.parametrize(("mask", "mode"), [(0o027, 0o640), (0o002, 0o664)])
+def test_files_have_the_permissions_that_the_umask_gives(mask, mode, tmp_path):
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "a.txt", "a")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == mode
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])

@@ -2,11 +2,17 @@
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
 import time
 import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import pytest
 
 DRIVER = shutil.which("chromedriver")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -27,13 +33,21 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Browser:
-    """One window. Use as a context; `profile` must be an empty folder."""
+    """One window. Use as a context; `profile` must be an empty folder.
 
-    def __init__(self, profile, *, size=(1280, 900)):
+    Without a Chromium the test is skipped, or fails where REQUIRE_BROWSER is set in the environment.
+    """
+
+    path: Path
+    """The page that tests share, kept here by their fixture."""
+
+    def __init__(self, profile: Path, *, size: tuple[int, int] = (1280, 900)) -> None:
         self.profile = profile
         self.size = size
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
+        if DRIVER is None or CHROMIUM is None:
+            _do_without()
         # The driver must outlive its pipe: it writes little, but it would stop at a full one.
         self.log = (self.profile.parent / f"{self.profile.name}.log").open("w+")
         self.driver = subprocess.Popen([DRIVER, "--port=0"], stdout=self.log, stderr=subprocess.STDOUT)
@@ -52,13 +66,13 @@ class Browser:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         try:
             self.ask("DELETE", "")
         finally:
             self._end()
 
-    def ask(self, method, path, body=None):
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         data = json.dumps(body or {}).encode() if method == "POST" else None
         request = urllib.request.Request(
             self.address + path, data=data, method=method, headers={"Content-Type": "application/json"}
@@ -66,38 +80,38 @@ class Browser:
         with DIRECT.open(request, timeout=120) as answer:
             return json.loads(answer.read())["value"]
 
-    def open(self, path):
+    def open(self, path: Path) -> None:
         self.ask("POST", "/url", {"url": path.resolve().as_uri()})
 
-    def run(self, script, *arguments):
+    def run(self, script: str, *arguments: object) -> Any:
         return self.ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
-    def wait(self, condition, seconds=60):
+    def wait(self, condition: str, seconds: float = 60) -> Any:
         end = time.monotonic() + seconds
         while not (value := self.run(f"return {condition}")):
             assert time.monotonic() < end, f"never true: {condition}"
             time.sleep(0.05)
         return value
 
-    def command(self, name, **parameters):
+    def command(self, name: str, **parameters: object) -> Any:
         return self.ask("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
 
-    def log_of(self, kind):
+    def log_of(self, kind: str) -> list[dict[str, Any]]:
         return self.ask("POST", "/se/log", {"type": kind})
 
-    def requests(self):
+    def requests(self) -> list[str]:
         """Addresses of everything that the page has asked for."""
         messages = [json.loads(entry["message"])["message"] for entry in self.log_of("performance")]
         return [found["params"]["request"]["url"] for found in messages if found["method"] == "Network.requestWillBeSent"]
 
-    def screenshot(self, path, **more):
+    def screenshot(self, path: Path, **more: object) -> None:
         path.write_bytes(base64.b64decode(self.command("Page.captureScreenshot", **more)["data"]))
 
-    def press(self, *keys):
+    def press(self, *keys: str) -> None:
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
 
-    def _port(self):
+    def _port(self) -> int:
         end = time.monotonic() + 30
         while time.monotonic() < end:
             self.log.seek(0)
@@ -107,7 +121,14 @@ class Browser:
             time.sleep(0.05)
         raise AssertionError("chromedriver did not start")
 
-    def _end(self):
+    def _end(self) -> None:
         self.driver.terminate()
         self.driver.wait(timeout=30)
         self.log.close()
+
+
+def _do_without() -> NoReturn:
+    reason = "needs chromium and chromedriver: apt-get install chromium chromium-driver"
+    if os.environ.get("REQUIRE_BROWSER"):
+        pytest.fail(reason)
+    pytest.skip(reason)

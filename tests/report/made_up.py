@@ -1,13 +1,20 @@
 """Made-up records of runs, in the format in which training writes them."""
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+Record = dict[str, Any]
+Arrays = dict[str, npt.NDArray[Any]]
 
 SPEED = {"standard": 1.0, "fixed": 0.7, "implicit": 2.0, "implicit-detached": 1.7}
 
 
-def config(experiment="toy", head="standard", seed=0, **changes):
+def config(experiment: str = "toy", head: str = "standard", seed: int = 0, **changes: Any) -> Record:
     """The contents of a `config.json`."""
     return {
         "format": 1,
@@ -31,13 +38,15 @@ def config(experiment="toy", head="standard", seed=0, **changes):
     }
 
 
-def lines(head="standard", seed=0, epochs=20, *, test=True, every=1, num_classes=10):
+def lines(
+    head: str = "standard", seed: int = 0, epochs: int = 20, *, test: bool = True, every: int = 1, num_classes: int = 10
+) -> list[Record]:
     """The lines of a `metrics.jsonl`: curves that look like training."""
     generator = np.random.default_rng([seed, len(head)])
     speed = SPEED.get(head, 1.3) * (0.9 + 0.2 * generator.random())
     found = []
     for epoch in range(1, epochs + 1):
-        line = {"epoch": epoch, "running": {"loss": 9.0, "top1": 0.99}, "seconds": float(1 + generator.random())}
+        line: Record = {"epoch": epoch, "running": {"loss": 9.0, "top1": 0.99}, "seconds": float(1 + generator.random())}
         if epoch % every == 0 or epoch == epochs:
             left = float(np.exp(-speed * 8 * epoch / epochs) * (0.9 + 0.2 * generator.random()))
             top1 = round(1 - 0.9 * left, 3)
@@ -60,16 +69,16 @@ def lines(head="standard", seed=0, epochs=20, *, test=True, every=1, num_classes
     return found
 
 
-def margins(seed=0, num_train=300, num_test=100):
+def margins(seed: int = 0, num_train: int = 300, num_test: int = 100) -> Arrays:
     """The arrays of a `margins.npz`."""
     generator = np.random.default_rng(seed)
-    found = {"train": np.sort(generator.beta(8, 1, num_train) * 1.6 - 0.5).astype(np.float32)}
+    found: Arrays = {"train": np.sort(generator.beta(8, 1, num_train) * 1.6 - 0.5).astype(np.float32)}
     if num_test:
         found["test"] = np.sort(generator.beta(4, 1, num_test) * 1.6 - 0.5).astype(np.float32)
     return found
 
 
-def trace(epochs=(1, 5, 10, 20), classes=4, samples_per_class=10, seed=0):
+def trace(epochs: Sequence[int] = (1, 5, 10, 20), classes: int = 4, samples_per_class: int = 10, seed: int = 0) -> Arrays:
     """The arrays of a `trace.npz`: samples that fall onto the corners of a simplex."""
     generator = np.random.default_rng(seed)
     centred = np.eye(classes) - 1 / classes
@@ -95,10 +104,20 @@ def trace(epochs=(1, 5, 10, 20), classes=4, samples_per_class=10, seed=0):
     }
 
 
-def write_run(root, experiment="toy", head="standard", seed=0, *, folder=None, epochs=20, state="finished", **options):
+def write_run(
+    root: Path,
+    experiment: str = "toy",
+    head: str = "standard",
+    seed: int = 0,
+    *,
+    folder: str | None = None,
+    epochs: int = 20,
+    state: str = "finished",
+    **options: Any,
+) -> Path:
     """Writes a run and returns its folder. Options: lines, margins, trace (arrays or True), every, and fields of `config.json`."""
-    folder = root / (folder or f"{experiment}/{head}/seed-{seed}")
-    folder.mkdir(parents=True)
+    place = root / (folder or f"{experiment}/{head}/seed-{seed}")
+    place.mkdir(parents=True)
     test = options.get("num_test", 100) > 0
     written = options.pop("lines", None)
     if written is None:
@@ -107,27 +126,35 @@ def write_run(root, experiment="toy", head="standard", seed=0, *, folder=None, e
     picture = options.pop("trace", None)
     if state == "finished":
         options.setdefault("configuration", {**config()["configuration"], "epochs": len(written)})
-    (folder / "config.json").write_text(json.dumps(config(experiment, head, seed, **options)))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
+    (place / "config.json").write_text(json.dumps(config(experiment, head, seed, **options)))
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
     if state == "finished":
-        (folder / "model.safetensors").write_bytes(b"never read")
+        (place / "model.safetensors").write_bytes(b"never read")
         if arrays is not None:
-            np.savez(folder / "margins.npz", **arrays)
+            np.savez(place / "margins.npz", **arrays)
     if state == "failed":
-        (folder / "failed.json").write_text(json.dumps({"error": "the loss is not finite", "time": "2026-01-02T04:00:00"}))
+        (place / "failed.json").write_text(json.dumps({"error": "the loss is not finite", "time": "2026-01-02T04:00:00"}))
     if picture is not None:
-        np.savez(folder / "trace.npz", **(trace(seed=seed) if picture is True else picture))
-    return folder
+        np.savez(place / "trace.npz", **(trace(seed=seed) if picture is True else picture))
+    return place
 
 
-def cost_row(head, forward_ms, backward_ms, head_forward_ms, head_backward_ms, peak_mb, note=None):
+def cost_row(
+    head: str,
+    forward_ms: float | None,
+    backward_ms: float | None,
+    head_forward_ms: float | None,
+    head_backward_ms: float | None,
+    peak_mb: float | None,
+    note: str | None = None,
+) -> Record:
     """A row of `cost.json`."""
     times = {"forward_ms": forward_ms, "backward_ms": backward_ms}
     alone = {"head_forward_ms": head_forward_ms, "head_backward_ms": head_backward_ms}
     return {"head": head, **times, **alone, "peak_mb": peak_mb, "steps": 10, "note": note}
 
 
-def write_cost(folder, experiment="toy", rows=None):
+def write_cost(folder: Path, experiment: str = "toy", rows: Sequence[Record] | None = None) -> Path:
     """Writes a `cost.json` and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     if rows is None:

@@ -10,12 +10,10 @@ from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.looks import looks_of
 from guided_collapse.report.page.page import page
 from guided_collapse.report.tables.formats import all_tables
-from tests.report.browser import CHROMIUM, DRIVER, Browser
+from tests.report.browser import Browser
 from tests.report.made_up import lines, trace, write_cost, write_run
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: apt-get install chromium chromium-driver"
-)
+pytestmark = pytest.mark.slow
 
 EVIL = "<script>alert(1)</script>"
 # plotly itself takes <b> and <a> for markup.

@@ -3,10 +3,13 @@
 import errno
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
 from guided_collapse.experiments.presets import PRESETS
@@ -19,17 +22,17 @@ DIGITS = replace(PRESETS["digits"], epochs=2, batch_size=256)
 FREE = replace(PRESETS["ufm-10"], num_samples=60, feature_dim=16, batch_size=60, epochs=12, measure_every=5)
 
 
-def placed(out: Path, **changes) -> Placement:
+def placed(out: Path, **changes: Any) -> Placement:
     return Placement(out=out, accelerator="cpu", quiet=True, **changes)
 
 
-def records(run: RunFolder) -> list[dict]:
+def records(run: RunFolder) -> list[dict[str, Any]]:
     """All records, without the times, which no two runs share."""
     lines = (run.path / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name != "seconds"} for line in lines]
 
 
-def weights(run: RunFolder) -> dict[str, np.ndarray]:
+def weights(run: RunFolder) -> dict[str, npt.NDArray[Any]]:
     return load_file(run.model_file)
 
 
@@ -54,14 +57,16 @@ def flags_of(configuration: Configuration) -> list[str]:
     return flags
 
 
-def full_disk(*_, **__):
+def full_disk(*_: object, **__: object) -> NoReturn:
     """Stands in for what writes."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def rewrite_checkpoint(run: RunFolder, change) -> None:
+def rewrite_checkpoint(run: RunFolder, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Makes the last checkpoint another one, with the right checksum."""
-    state = change(load_checkpoint(run.path).state)
+    checkpoint = load_checkpoint(run.path)
+    assert checkpoint is not None
+    state = change(checkpoint.state)
     (run.path / "last.ckpt").unlink()
     save_checkpoint(run.path, state)
 

@@ -22,6 +22,8 @@ from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
 from tests.training.runs import DIGITS, placed, records, weights
 
+pytestmark = pytest.mark.slow
+
 OPERATIONS = [(os, name) for name in ("rename", "replace", "fsync", "unlink", "remove", "link", "mkdir")] + [(Path, "open")]
 LONG = replace(PRESETS["ufm-10"], num_classes=3, num_samples=12, feature_dim=4, batch_size=6, epochs=4, trace=True)
 SHORT = replace(LONG, epochs=2)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from guided_collapse.cli import main
-from guided_collapse.experiments.compare import compare, comparison_table
+from guided_collapse.experiments.comparison import compare, comparison_table
 from guided_collapse.records.reading import read_records
 from guided_collapse.training import loop
 from guided_collapse.training.export import inference_model

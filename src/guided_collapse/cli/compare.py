@@ -10,7 +10,7 @@ def run(words: list[str]) -> int:
     """Runs the grid and prints its table."""
     wanted = compare_request(*first_word(words))
     from guided_collapse.data.known import check_source
-    from guided_collapse.experiments.compare import compare, comparison_table
+    from guided_collapse.experiments.comparison import compare, comparison_table
     from guided_collapse.report.write import write_report
     from guided_collapse.training.launch import check_launch
 

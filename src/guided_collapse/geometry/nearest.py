@@ -18,7 +18,14 @@ from guided_collapse.geometry.simplex import check_frame_exists, frame_weight
 
 @dataclass(frozen=True)
 class NearestETF:
-    """The nearest simplex ETF, and how well the class means determine it."""
+    """The nearest simplex ETF, and how well the class means determine it.
+
+    Example:
+        >>> from guided_collapse import nearest_etf, simplex_etf
+        >>> found = nearest_etf(7 * simplex_etf(3))
+        >>> round(float(found.distance), 6), tuple(found.basis.shape), tuple(found.weight.shape)
+        (0.0, (3, 3), (3, 3))
+    """
 
     basis: Tensor
     """U, (feature_dim, num_classes); orthonormal columns, or for feature_dim = num_classes - 1 orthonormal rows."""
@@ -55,6 +62,15 @@ def nearest_etf(centred_class_means: Tensor, proximal_basis: Tensor | None = Non
 
     Raises:
         ValueError: for sizes without a simplex ETF, shapes that do not fit, a negative weight, or NaN or infinite means.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import nearest_etf
+        >>> means = torch.randn(3, 8, requires_grad=True)
+        >>> found = nearest_etf(means - means.mean(dim=0))
+        >>> found.weight.norm(dim=1).allclose(torch.ones(3))
+        True
+        >>> found.distance.backward()
     """
     _check(centred_class_means, proximal_basis, proximal_weight)
     num_classes, feature_dim = centred_class_means.shape

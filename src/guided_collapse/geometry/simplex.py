@@ -33,6 +33,12 @@ def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: t
 
     Raises:
         ValueError: for fewer than two classes.
+
+    Example:
+        >>> from guided_collapse import simplex_etf
+        >>> frame = simplex_etf(3)
+        >>> [[round(value, 4) for value in row] for row in (frame @ frame.T).tolist()]
+        [[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5], [-0.5, -0.5, 1.0]]
     """
     check_num_classes(num_classes)
     return frame_scale(num_classes) * centre_classes(torch.eye(num_classes, dtype=dtype, device=device))

@@ -13,6 +13,14 @@ class Classifier(nn.Module):
     Args:
         backbone: maps inputs to features, (num_samples, feature_dim).
         head: maps features to logits.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import Classifier, NearestETFHead
+        >>> model = Classifier(torch.nn.Linear(8, 4), NearestETFHead(4, 3))
+        >>> inputs, labels = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> model(inputs, labels).shape, model.eval()(inputs).shape
+        (torch.Size([6, 3]), torch.Size([6, 3]))
     """
 
     def __init__(self, backbone: nn.Module, head: Head) -> None:

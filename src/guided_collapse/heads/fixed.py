@@ -19,6 +19,15 @@ class FixedETFHead(SinglePrecisionState, Head):
         direction: "canonical" or "random".
         centre: whether features are centred by their global mean.
         generator: source of a random direction; None takes torch's global generator.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import FixedETFHead
+        >>> head = FixedETFHead(8, 3)
+        >>> head(torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2])).shape
+        torch.Size([6, 3])
+        >>> list(head.parameters())
+        []
     """
 
     weight: Tensor

@@ -25,6 +25,14 @@ class Head(nn.Module, ABC):
     Every forward pass in training mode takes in its batch, as with BatchNorm. So the head refuses activation checkpointing, which
     would run it twice. Give it batches of several classes: a batch of one class or one sample, once centred, is zero and teaches
     nothing. Features that are all zero have no direction: they stay zero, and get no gradient.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import FixedETFHead, Head, LinearHead, NearestETFHead
+        >>> features, labels = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> heads: list[Head] = [FixedETFHead(8, 3), LinearHead(8, 3), NearestETFHead(8, 3)]
+        >>> [tuple(head(features, labels).shape) for head in heads]
+        [(6, 3), (6, 3), (6, 3)]
     """
 
     temperature: float | None

@@ -25,6 +25,15 @@ class LinearHead(Head):
         centre: whether features are centred by their global mean; the paper's standard head does not.
         learned_bias: whether a bias is learned too. AGD refuses it, as it refuses every one-dimensional parameter.
         generator: source of the initial weight; None takes torch's global generator.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import LinearHead
+        >>> head = LinearHead(8, 3)
+        >>> head(torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2])).shape
+        torch.Size([6, 3])
+        >>> head.weight.norm(dim=1).allclose(torch.ones(3))
+        True
     """
 
     def __init__(

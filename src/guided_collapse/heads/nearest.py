@@ -32,6 +32,15 @@ class NearestETFHead(SinglePrecisionState, Head):
         lagged: classify with the frame of the steps before, and take in the batch afterwards.
         direction: initial direction, "canonical" or "random"; the first step solves from it without the proximal term.
         generator: source of a random direction; None takes torch's global generator.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import NearestETFHead
+        >>> head = NearestETFHead(8, 3)
+        >>> head(torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2])).shape
+        torch.Size([6, 3])
+        >>> head.eval()(torch.randn(2, 8)).shape
+        torch.Size([2, 3])
     """
 
     weight: Tensor

@@ -57,6 +57,14 @@ class RunningClassMeans(SinglePrecisionState):
     definition. A class that is absent from the batch stays where it was, in the scale of the others; one that was never seen sits
     at the global mean; one that is seen for the first time later on enters at its full value. With every class in every batch this
     is the paper's formula (section 3.5).
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import RunningClassMeans
+        >>> means = RunningClassMeans(feature_dim=8, num_classes=3)
+        >>> batch = means.update(torch.randn(4, 8), torch.tensor([0, 1, 0, 1]))
+        >>> means.seen.tolist(), int(means.steps)
+        ([True, True, False], 1)
     """
 
     running: Tensor

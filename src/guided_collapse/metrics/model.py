@@ -57,6 +57,14 @@ def collapse_of(
 
     Raises:
         ValueError: if there is nothing that says where the features are, or for data that do not fit.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import collapse_of
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> batches = [(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))]
+        >>> collapse_of(model, batches, classifier="2").num_samples
+        6
     """
     check_global_mean(global_mean)
     capture = Capture(model, layer, classifier)

@@ -17,6 +17,13 @@ class CollapseResult:
     with the reason in `notes`. C is the number of classes with samples wherever class means are involved, and the number of
     all classes for what is said of the weights alone (`nc2`, `weight_equinorm`, `weight_equiangularity`, `bias_collapse`) and for
     predictions and margins. Where weights are compared with means (`nc3`, `equinorm`) the rows of the classes with samples count.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import measure_collapse
+        >>> result = measure_collapse(torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]))
+        >>> result.nearest_centre_accuracy, result.nc2, result.to_dict()["counts"]
+        (1.0, None, [2, 2, 2])
     """
 
     nc1: float

@@ -35,6 +35,15 @@ class AGD(torch.optim.Optimizer):
 
     Raises:
         ValueError: for one-dimensional parameters, a gain that is not positive, or an lr below 0.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import AGD
+        >>> model = torch.nn.Linear(4, 3, bias=False)
+        >>> optimiser = AGD(model.parameters(), gain=10.0)
+        >>> optimiser.init_weights()
+        >>> model(torch.ones(2, 4)).square().sum().backward()
+        >>> optimiser.step()
     """
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], *, gain: float = 1.0) -> None:

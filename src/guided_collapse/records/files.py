@@ -30,7 +30,6 @@ def written_whole(path: Path) -> Iterator[Path]:
         yield beside
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
-        beside.chmod(0o666 & ~_file_mode_mask())
         beside.replace(path)
     except NotWrittenError:
         raise
@@ -38,12 +37,6 @@ def written_whole(path: Path) -> Iterator[Path]:
         raise NotWrittenError(path, error) from error
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _file_mode_mask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -1,7 +1,6 @@
 import hashlib
 import itertools
 import json
-import os
 import re
 import tracemalloc
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, TensorDataset
 
 from guided_collapse import StratifiedBatchSampler
@@ -188,14 +188,17 @@ def test_labels_of_any_kind(kind):
     assert list(StratifiedBatchSampler(kind(labels), 3)) == list(StratifiedBatchSampler(labels, 3))
 
 
-def test_world_size_and_rank_come_from_torch_distributed(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
+def test_world_size_and_rank_come_from_torch_distributed():
+    labels = labels_of([6, 10])
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
     try:
-        sampler = StratifiedBatchSampler([0, 1, 0, 1], 2)
-        assert (sampler.num_replicas, sampler.rank) == (1, 0)
+        sampler = StratifiedBatchSampler(labels, 4)
+        assert (sampler.num_replicas, sampler.rank) == (2, 1)
+        given = StratifiedBatchSampler(labels, 6, num_replicas=3, rank=0)
+        assert (given.num_replicas, given.rank) == (3, 0)
     finally:
         torch.distributed.destroy_process_group()
-    assert os.environ.get("RANK") is None
+    assert list(sampler) == list(StratifiedBatchSampler(labels, 4, num_replicas=2, rank=1))
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,13 @@ class StratifiedBatchSampler(Sampler[list[int]]):
 
     Raises:
         ValueError: for labels or sizes that do not fit.
+
+    Example:
+        >>> from guided_collapse import StratifiedBatchSampler
+        >>> labels = [0, 0, 0, 0, 1, 1]
+        >>> sampler = StratifiedBatchSampler(labels, batch_size=3)
+        >>> [sorted(labels[index] for index in batch) for batch in sampler]
+        [[0, 0, 1], [0, 0, 1]]
     """
 
     def __init__(

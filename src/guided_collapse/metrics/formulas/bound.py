@@ -16,6 +16,11 @@ def cross_entropy_lower_bound(num_classes: int, temperature: float) -> float:
 
     Raises:
         ValueError: for fewer than two classes, or a temperature that is not a positive, finite number.
+
+    Example:
+        >>> from guided_collapse import cross_entropy_lower_bound
+        >>> round(cross_entropy_lower_bound(10, temperature=5.0), 4)
+        0.0342
     """
     check_num_classes(num_classes)
     if not (temperature > 0 and math.isfinite(temperature)):

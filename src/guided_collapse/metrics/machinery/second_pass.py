@@ -25,6 +25,17 @@ class SecondPass(ResultMetric):
 
     Args:
         setting: the finished statistics and the classifier, the same in every process.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import CollapseMetrics
+        >>> features, labels, weight = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]), torch.eye(3)
+        >>> metrics = CollapseMetrics(num_classes=3, feature_dim=3)
+        >>> metrics.update(features, labels)
+        >>> again = metrics.second_pass(weight)
+        >>> again.update(features, labels)
+        >>> again.compute().accuracy
+        1.0
     """
 
     num_samples: Tensor

@@ -34,6 +34,15 @@ class CollapseMetrics(ResultMetric):
             where one process has all samples).
         global_mean: as in `measure_collapse`.
         centre_weight: as in `measure_collapse`.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import CollapseMetrics
+        >>> metrics = CollapseMetrics(num_classes=3, feature_dim=4)
+        >>> for _ in range(2):
+        ...     metrics.update(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))
+        >>> metrics.compute().num_samples
+        12
     """
 
     counts: Tensor
