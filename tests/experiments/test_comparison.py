@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from guided_collapse.experiments import compare as room
+from guided_collapse.experiments import comparison as room
 from guided_collapse.experiments.comparison import compare, comparison_table
 from guided_collapse.training.loop import train
 from tests.training.runs import FREE, placed, records
