@@ -24,7 +24,7 @@ from tests.test_docs import DOCS, ROOT
 
 RESULTS = ROOT / "results"
 RECORDS = RESULTS / "records"
-# Megabytes that are rebuilt in seconds: beside the figures and tables, and not under version control.
+# Megabytes that are quickly rebuilt: beside the figures and tables, and not under version control.
 PAGE = RESULTS / "report" / "report.html"
 
 
