@@ -16,7 +16,7 @@ $(VENV)/installed: Makefile pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/installed ## three heads, three seeds, on scikit-learn's digits: a table and a page to look at
-	$(VENV)/bin/guided-collapse compare digits --heads standard fixed implicit --seeds 0 1 2
+	$(VENV)/bin/guided-collapse compare digits --heads standard fixed implicit --seeds 0 1 2 --trace
 
 check: $(VENV)/installed ## style and types
 	$(VENV)/bin/ruff check .

@@ -2,6 +2,7 @@
 
     python -m results.build
 
+The page, `results/report/report.html`, is not under version control: it is large, and quickly rebuilt.
 Tables stand between `<!-- from the records: NAME -->` and `<!-- end -->`.
 """
 

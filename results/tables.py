@@ -1,20 +1,17 @@
 """The tables of measurements in README.md and results/README.md, made from `results/records`."""
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from guided_collapse.records.cost import CostRecord, HeadCost
-from guided_collapse.records.quantities import TEST_TOP1, TRAIN_LOSS
 from guided_collapse.records.reading import read_records
-from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment, by_experiment
 from guided_collapse.report.looks import label
 from guided_collapse.report.published_results import paper_memory
-from guided_collapse.report.summaries import Spread, at_epoch, spread
-from guided_collapse.report.tables.numbers import epochs_text, figure, spread_text
+from guided_collapse.report.tables.numbers import epochs_text, short_text
+from guided_collapse.report.tables.outcome import outcome
 from guided_collapse.report.tables.pairs import pairs_table
 from guided_collapse.report.tables.reaching import LEVELS, when_reached
 from guided_collapse.report.tables.table import NOTHING
@@ -43,8 +40,6 @@ METHODS = {
     "autograd through svd": "autograd through `torch.linalg.svd`",
     "the paper's route": "the paper's route",
 }
-# Of the loss to its lower bound: this near, only the shape is left to improve.
-NEAR_THE_BOUND = 1.01
 
 
 def all_tables(records: Path) -> dict[str, list[str]]:
@@ -69,7 +64,9 @@ def training(experiments: Iterable[Experiment]) -> list[str]:
     for experiment in experiments:
         level = _level_of_all(experiment)
         reached = [when_reached(experiment.of(head), level) for head in HEADS]
-        rows.append([_title(experiment), f"epochs to {level} % train accuracy", *(_text(when and when.epochs) for when in reached)])
+        rows.append(
+            [_title(experiment), f"epochs to {level} % train accuracy", *(short_text(when and when.epochs) for when in reached)]
+        )
         rows.append(["", *_outcome(experiment, HEADS)])
     return _table(["", "", *map(label, HEADS)], rows)
 
@@ -135,12 +132,8 @@ def _title(experiment: Experiment) -> str:
 
 def _outcome(experiment: Experiment, heads: Iterable[str]) -> list[str]:
     """What training comes to in the end, and how it does for each head."""
-    if experiment.unconstrained:
-        near = (_spread_of([_epochs_to_the_bound(run) for run in experiment.of(head)]) for head in heads)
-        return [f"epochs to {NEAR_THE_BOUND} times the least loss", *map(_text, near)]
-    last = max(int(run.epochs.numbers[-1]) for run in experiment.runs)
-    final = (at_epoch(experiment.of(head), TEST_TOP1, last) for head in heads)
-    return [f"test accuracy after {last} epochs, %", *(_text(at and at.spread, percent=True) for at in final)]
+    found = outcome(experiment)
+    return [found.title, *(short_text(found.spreads.get(head), percent=found.percent) for head in heads)]
 
 
 def _level_of_all(experiment: Experiment) -> int:
@@ -148,23 +141,6 @@ def _level_of_all(experiment: Experiment) -> int:
     runs = [run for head in experiment.heads for run in experiment.of(head)]
     reached = {level: when_reached(runs, level) for level in LEVELS}
     return max((level for level, when in reached.items() if when and when.reached == len(runs)), default=LEVELS[0])
-
-
-def _epochs_to_the_bound(run: Run) -> float:
-    """When the train loss is first measured near its lower bound."""
-    losses = run.epochs.of(TRAIN_LOSS.split, TRAIN_LOSS.name)
-    near = run.epochs.numbers[losses <= NEAR_THE_BOUND * (run.loss_lower_bound or 0.0)]
-    return float(near[0]) if len(near) else math.inf
-
-
-def _spread_of(values: Sequence[float]) -> Spread | None:
-    return spread(values) if values else None
-
-
-def _text(values: Spread | None, *, percent: bool = False) -> str:
-    if values is None:
-        return NOTHING
-    return figure(values.median, percent=percent) if values.low == values.high else spread_text(values, percent=percent)
 
 
 def _sum(forward: float | None, backward: float | None) -> float | None:

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from importlib import metadata
@@ -10,8 +12,10 @@ from importlib import metadata
 import pytest
 
 from guided_collapse.cli import main
+from guided_collapse.cli.requests import compare_request
 from guided_collapse.training.loop import Training
 from tests.data.made_up import write_folders
+from tests.test_docs import ROOT
 from tests.training.runs import FREE, flags_of, placed
 
 pytestmark = pytest.mark.slow
@@ -37,6 +41,13 @@ def test_list(capsys):
 
 def test_version(capsys):
     assert call(capsys, "--version")[:2] == (0, f"{metadata.version('guided-collapse')}\n")
+
+
+def test_the_demonstration_records_what_its_page_animates():
+    preset, flags = re.search(r"guided-collapse compare (\S+) (.*)", (ROOT / "Makefile").read_text()).groups()
+    request = compare_request(preset, shlex.split(flags))
+    assert request.configuration.trace
+    assert len(request.heads) == len(request.seeds) == 3
 
 
 def test_an_interrupted_run_says_so_and_goes_on_after_its_first_epoch(capsys, tmp_path, monkeypatch):

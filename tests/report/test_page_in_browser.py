@@ -23,13 +23,13 @@ RIGHT, TAB, END = "\ue014", "\ue004", "\ue010"
 DRAWN = "document.body.dataset.drawn === 'all'"
 
 
-def written_page(folder):
+def written_page(folder, heads=(*HEADS, EVIL_HEAD, "paper-route")):
     """The page of the runs in a folder."""
     records = read_records([folder / "runs"])
     experiments = by_experiment(records.runs)
     tables = all_tables(experiments, records.costs, (5, 20))
     path = folder / "report.html"
-    path.write_text(page(records, experiments, tables, looks_of([*HEADS, EVIL_HEAD, "paper-route"])), encoding="utf-8")
+    path.write_text(page(records, experiments, tables, looks_of(heads)), encoding="utf-8")
     return path
 
 
@@ -234,6 +234,39 @@ def test_dark_and_light(afresh):
     browser.wait(DRAWN)
     assert ground() == "rgb(20, 23, 27)"
     browser.command("Emulation.setEmulatedMedia", features=[])
+
+
+def bottoms(browser, selector):
+    """Where elements end, in pixels from the top of the window."""
+    return browser.run("return [...document.querySelectorAll(arguments[0])].map((e) => e.getBoundingClientRect().bottom)", selector)
+
+
+@pytest.mark.parametrize("experiments", [["toy"], ["toy", "ufm-10", "ufm-100"]], ids=["one", "three"])
+def test_the_first_screen_holds_the_answer(afresh, tmp_path, experiments):
+    for experiment in experiments:
+        for head in HEADS:
+            for seed in range(3):
+                known = {"trace": True} if experiment == "toy" and seed == 0 else {"num_test": 100 * (experiment == "toy")}
+                write_run(tmp_path / "runs", experiment, head, seed, epochs=5, **known)
+    afresh.command("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
+    try:
+        afresh.open(written_page(tmp_path, HEADS))
+        afresh.wait(DRAWN)
+        first = "#experiment-0"
+        for selector in ("[data-table=outcome] table", "[data-table=pairs] table", ".answer .plot .main-svg", ".play"):
+            found = bottoms(afresh, f"{first} {selector}")
+            assert found, selector
+            assert max(found) <= 800, selector
+        assert len(bottoms(afresh, "#results tbody tr")) == (0 if len(experiments) == 1 else 3)
+        assert max(bottoms(afresh, "#results table"), default=0) < 800
+        hidden = "[...document.querySelectorAll('.answer .scroll')].filter((part) => part.scrollWidth > part.clientWidth)"
+        assert afresh.run(f"return {hidden}.length") == 0
+        if len(experiments) == 1:
+            # The animation, but for its last quarter where letters are larger.
+            assert max(bottoms(afresh, f"{first} canvas")) <= 850
+        assert afresh.run("return document.querySelector('main').lastElementChild.id") == "runs"
+    finally:
+        afresh.command("Emulation.clearDeviceMetricsOverride")
 
 
 def test_a_phone_needs_no_sideways_scrolling(browser):

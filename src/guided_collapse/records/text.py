@@ -10,6 +10,11 @@ def one_line(text: str) -> str:
     return re.sub(rf"[\s\x00-\x1f\x7f-\x9f{TURNS}]+", " ", text).strip()
 
 
+def short_commit(commit: str) -> str:
+    """The first seven digits of a commit, as git itself shortens it; a plus after it stays."""
+    return re.sub(r"\b([0-9a-f]{7})[0-9a-f]{33}\b", r"\1", commit)
+
+
 def shortened(text: str, most: int = 500) -> str:
     """Text on one line, cut off where it is longer than anybody reads."""
     line = one_line(text)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from guided_collapse.records.run import Run
+from guided_collapse.records.text import short_commit
 from guided_collapse.report.experiment import Experiment
 
 PROTOCOLS = {
@@ -35,7 +36,7 @@ def machines(runs: Iterable[Run]) -> list[tuple[str, str, str, int]]:
     """Hardware, versions and commit, and how many runs have them."""
     found: dict[tuple[str, str, str], int] = {}
     for run in runs:
-        key = (listed(run.hardware), listed(run.versions), run.commit or "not recorded")
+        key = (listed(run.hardware), listed(run.versions), short_commit(run.commit or "not recorded"))
         found[key] = found.get(key, 0) + 1
     return [(*key, count) for key, count in found.items()]
 

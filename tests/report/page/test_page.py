@@ -140,6 +140,42 @@ def test_the_summary_says_what_was_run_and_what_went_wrong(tmp_path):
         assert said in text
 
 
+def test_the_results_come_first_and_the_machinery_last(tmp_path):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    for head in ("standard", "fixed"):
+        for seed in range(2):
+            write_run(tmp_path, "first", head, seed, epochs=3, trace=True, commit=commit)
+    write_run(tmp_path, "second", epochs=3, num_test=0, commit=commit)
+    reader = Reader(page_of(tmp_path))
+    order = [
+        "Results: median and range over seeds",  # of all experiments
+        "Results: median and range over 2 seeds",
+        "Differences between heads on the same seeds",
+        "Top-1 accuracy, test (%)",
+        "The collapse, epoch by epoch",
+        "More curves",
+        "The last measurement of each run",
+        "How to read this",
+        "finished",
+        "Hardware and versions",
+        "Commit: 0123456.",
+    ]
+    text = reader.text.partition("To the content")[2].partition("Heads")[2]
+    places = [text.find(said) for said in order]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert commit[:8] not in text
+
+
+def test_the_top_of_the_page_says_that_runs_are_missing(tmp_path):
+    write_run(tmp_path, seed=0, epochs=2)
+    assert "Not all runs" not in Reader(page_of(tmp_path)).text
+    write_run(tmp_path, seed=1, epochs=2, state="failed")
+    write_run(tmp_path, seed=2, epochs=2, state="unfinished")
+    text = Reader(page_of(tmp_path)).text
+    assert "Not all runs count in full: 1 failed, 1 unfinished." in text.partition("Results")[0]
+
+
 def test_a_metric_that_is_missing_is_named(tmp_path):
     written = lines("standard", 0, 3)
     for line in written:

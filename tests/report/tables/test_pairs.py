@@ -25,7 +25,7 @@ def test_differences_are_taken_seed_by_seed(tmp_path):
     write(tmp_path, "fixed", {0: [0.9, 0.80], 1: [0.9, 0.81], 2: [0.9, 0.75]})
     write(tmp_path, "implicit", {0: [0.5, 0.80], 1: [0.5, 0.80], 2: [0.5, 0.80]})
     table = table_of(tmp_path)
-    assert table.columns == ("experiment", "head", "less standard", "less fixed")
+    assert table.columns == ("experiment", "head", "ahead of standard", "ahead of fixed")
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["toy", "fixed", "+1.00 (-15.00 to +10.00), 2 of 3", "-"],
         ["toy", "implicit", "+0.00 (-10.00 to +10.00), 1 of 3", "+0.00 (-1.00 to +5.00), 1 of 3"],
@@ -55,4 +55,4 @@ def test_heads_without_test_samples_take_no_column(tmp_path):
         write(tmp_path, head, {0: [0.5], 1: [0.6]})
     for seed in range(2):
         write_run(tmp_path, "ufm-10", "implicit-detached", seed, num_test=0)
-    assert table_of(tmp_path).columns == ("experiment", "head", "less standard")
+    assert table_of(tmp_path).columns == ("experiment", "head", "ahead of standard")

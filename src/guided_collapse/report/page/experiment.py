@@ -9,23 +9,27 @@ from guided_collapse.report.figures.panels import Panel
 from guided_collapse.report.figures.picture import Picture
 from guided_collapse.report.page.markup import pairs, table_html, tag, text
 from guided_collapse.report.tables.numbers import figure
+from guided_collapse.report.tables.outcome import outcome, outcome_table
 from guided_collapse.report.tables.pairs import pairs_table
 from guided_collapse.report.tables.summary import final_table, reaching_table
 from guided_collapse.report.tables.table import Table, words
 
 
 def experiment_section(number: int, experiment: Experiment, panels: Sequence[Panel], pictures: Sequence[Picture]) -> str:
-    """Curves, margins, the picture of the collapse, tables and the configuration."""
-    parts = [tag("h2", text(experiment.name)), tag("p", text(f"Protocol: {'; '.join(protocols(experiment))}."))]
-    if panels:
-        shown = [_panel(f"{number}-{place}", panel) for place, panel in enumerate(panels)]
-        parts += [tag("h3", "Curves"), tag("div", *shown, class_="panels"), _missing(experiment, panels)]
+    """The answer first, and the animation of the collapse; then all curves, tables and the configuration."""
+    parts = [tag("h2", text(experiment.name))]
+    shown = {panel.title: _panel(f"{number}-{place}", panel) for place, panel in enumerate(panels)}
+    if shown:
+        main = shown.pop(outcome(experiment).quantity.title, "")
+        parts.append(tag("div", _numbers(experiment), main, class_="answer"))
     else:
         parts.append(tag("p", "No run of this experiment has measurements to show."))
     if pictures:
         parts.append(_pictures(number, pictures))
+    parts.append(tag("p", text(f"Protocol: {'; '.join(protocols(experiment))}.")))
+    if shown:
+        parts += [tag("h3", "More curves"), tag("div", *shown.values(), class_="panels"), _missing(experiment, panels)]
     tables = [
-        pairs_table([experiment]),
         final_table([experiment]),
         reaching_table([experiment], "epochs"),
         reaching_table([experiment], "seconds"),
@@ -34,11 +38,17 @@ def experiment_section(number: int, experiment: Experiment, panels: Sequence[Pan
     rows = configuration_rows(experiment)
     differing = [(name, value) for name, value, differs in rows if differs]
     if differing:
-        parts.append(tag("div", tag("h3", "In what runs differ"), pairs(differing), class_="problems"))
+        parts.append(tag("div", tag("h3", "Differences between runs"), pairs(differing), class_="problems"))
     same = [(name, value) for name, value, differs in rows if not differs]
     if same:
-        parts.append(tag("details", tag("summary", "Configuration that all runs share"), pairs(same)))
+        parts.append(tag("details", tag("summary", "Settings shared by all runs"), pairs(same)))
     return tag("section", *parts, id=f"experiment-{number}", class_="experiment")
+
+
+def _numbers(experiment: Experiment) -> str:
+    """How well each head does, and which is ahead of which."""
+    tables = [(outcome_table(experiment), 0), (pairs_table([experiment]), 1)]
+    return tag("div", *(table_html(table, without=without) for table, without in tables if table is not None))
 
 
 def _panel(place: str, panel: Panel) -> str:
@@ -91,11 +101,9 @@ def _pictures(number: int, pictures: Sequence[Picture]) -> str:
     )
     return tag(
         "div",
-        tag("h3", "The collapse, epoch by epoch"),
-        tag("p", says),
-        controls,
-        tag("div", *stages, class_="stages"),
-        table_html(_picture_table(pictures)),
+        tag("div", tag("h3", "The collapse, epoch by epoch"), controls, class_="picture-head"),
+        tag("div", *stages, tag("p", says, class_="note"), class_="stages"),
+        tag("details", tag("summary", "In numbers"), table_html(_picture_table(pictures))),
         class_="picture",
         data_experiment=str(number),
     )
@@ -110,7 +118,7 @@ def _picture_table(pictures: Sequence[Picture]) -> Table:
             rows.append(tuple(map(words, (picture.run.head, str(int(picture.trace.epochs[place])), *shown))))
     return Table(
         name="picture",
-        title="The pictures in numbers",
+        title="The animation in numbers",
         stub=2,
         columns=("head", "epoch", "distance of samples from their class mean", "cosine of class means with the classifier"),
         rows=tuple(rows),

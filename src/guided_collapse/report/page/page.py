@@ -17,13 +17,15 @@ from guided_collapse.report.page.cost import cost_section
 from guided_collapse.report.page.data import page_data
 from guided_collapse.report.page.experiment import experiment_section
 from guided_collapse.report.page.markup import table_html, tag, text
-from guided_collapse.report.page.summary import summary_section
+from guided_collapse.report.page.runs import runs_notice, runs_section
+from guided_collapse.report.tables.outcome import outcomes_table
 from guided_collapse.report.tables.table import Table
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "picture.js", "controls.js")
 # Those that each experiment's own part has already.
 ELSEWHERE = frozenset({"pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy"})
 COSTS = frozenset({"cost", "memory"})
+RUNS = frozenset({"runs"})
 
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], looks: Mapping[str, Look]) -> str:
@@ -39,11 +41,13 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
             "policy": _policy(plotly, own),
             "style": _asset("page.css") + _colours(looks),
             "navigation": _navigation(experiments, has_costs=bool(records.costs)),
-            "summary": summary_section(records, experiments),
+            "notice": runs_notice(records),
+            "results": _results(experiments),
             "heads": "".join(_switch(place, head, look) for place, (head, look) in enumerate(looks.items())),
             "experiments": "".join(sections),
             "cost": cost_section(records.costs, [table for table in tables if table.name in COSTS], looks),
-            "tables": "".join(table_html(table) for table in tables if table.name not in ELSEWHERE | COSTS),
+            "tables": "".join(table_html(table) for table in tables if table.name not in ELSEWHERE | COSTS | RUNS),
+            "runs": runs_section(records, experiments, [table for table in tables if table.name in RUNS]),
             "meanings": "".join(tag("div", tag("dt", text(q.title)), tag("dd", text(q.meaning))) for q in QUANTITIES),
             "thinned": "Every measured epoch is drawn."
             if most is None
@@ -83,12 +87,18 @@ def _colours(looks: Mapping[str, Look]) -> str:
     return f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"
 
 
+def _results(experiments: Sequence[Experiment]) -> str:
+    # One experiment says them itself.
+    return tag("section", table_html(outcomes_table(experiments)), id="results") if len(experiments) > 1 else ""
+
+
 def _navigation(experiments: Sequence[Experiment], *, has_costs: bool) -> str:
     links = [
-        ("summary", "Summary"),
         *((f"experiment-{number}", e.name) for number, e in enumerate(experiments)),
         *([("cost", "Cost")] if has_costs else []),
         ("tables", "Tables"),
+        ("reading", "How to read this"),
+        ("runs", "Runs and machines"),
     ]
     return "".join(tag("a", text(name), href=f"#{place}") for place, name in links)
 

@@ -24,6 +24,13 @@ def spread_text(spread: Spread, *, percent: bool = False) -> str:
     return f"{median} ({figure(spread.low, percent=percent)} to {figure(spread.high, percent=percent)})"
 
 
+def short_text(spread: Spread | None, *, percent: bool = False) -> str:
+    """`median (low to high)`, or the value that all seeds agree on."""
+    if spread is None:
+        return NOTHING
+    return figure(spread.median, percent=percent) if spread.low == spread.high else spread_text(spread, percent=percent)
+
+
 def spread_latex(spread: Spread, *, percent: bool = False) -> str:
     r"""`$median\,^{high}_{low}$`, as the paper sets it."""
     median, low, high = (_latex(figure(value, percent=percent)) for value in (spread.median, spread.low, spread.high))

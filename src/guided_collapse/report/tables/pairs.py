@@ -36,15 +36,14 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table | None:
         return None
     return Table(
         name="pairs",
-        title="Heads against each other on the same seeds: by how many points of test accuracy a row is ahead of a column",
+        title="Differences between heads on the same seeds, in points of test accuracy",
         stub=2,
-        columns=("experiment", "head", *(f"less {other}" for other in heads[:-1])),
+        columns=("experiment", "head", *(f"ahead of {other}" for other in heads[:-1])),
         rows=tuple(rows),
         records=tuple(records),
         notes=(
-            "Median and range of the differences at the last epoch that both runs of a seed have measured, and on how many seeds "
-            "the row is ahead. Heads of a seed start from the same network and, unless the protocol is the paper's, see the same "
-            "batches.",
+            "Median and range at the last epoch that both runs of a seed have measured, and on how many seeds the row is ahead. "
+            "Heads of a seed share the initial network and, unless the protocol is the paper's, the batches.",
         ),
     )
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from guided_collapse.records.quantities import QUANTITIES
 from guided_collapse.records.run import Run
+from guided_collapse.records.text import short_commit
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.looks import in_order
 from guided_collapse.report.summaries import at_epoch
@@ -80,7 +81,9 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
     runs = [run for experiment in experiments for head in experiment.heads for run in experiment.all_of(head)]
     records = tuple(_run_record(run) for run in runs)
     columns = tuple(records[0]) if records else ()
-    rows = tuple(tuple(words(NOTHING if value is None else str(value)) for value in record.values()) for record in records)
+    rows = tuple(
+        tuple(words(NOTHING if value is None else short_commit(str(value))) for value in record.values()) for record in records
+    )
     return Table("runs", "The runs", 3, columns, rows, records)
 
 

@@ -1,4 +1,4 @@
-"""The head of the page: what was run, on what, and what went wrong."""
+"""The end of the page: what was run, on what, and what went wrong."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,24 @@ from guided_collapse.report.page.markup import listing, table_html, tag, text
 from guided_collapse.report.tables.table import Table, words
 
 
-def summary_section(records: Records, experiments: Sequence[Experiment]) -> str:
-    """Counts, everything that failed or is unfinished or could not be read, the experiments and the machines."""
+def runs_notice(records: Records) -> str:
+    """One line, for the top of the page, if not all runs count in full; nothing if they do."""
+    states = [run.state for run in records.runs]
+    counts = {
+        "failed": states.count("failed"),
+        "unfinished": states.count("unfinished"),
+        "could not be read": len(records.skipped),
+    }
+    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return (
+        tag("p", text(f"Not all runs count in full: {said}. "), tag("a", "See the runs", href="#runs"), class_="problems")
+        if said
+        else ""
+    )
+
+
+def runs_section(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table]) -> str:
+    """Counts, everything that failed or is unfinished or could not be read, the experiments, the runs and the machines."""
     states = [run.state for run in records.runs]
     counts = [
         ("experiment" if len(experiments) == 1 else "experiments", len(experiments)),
@@ -29,7 +45,7 @@ def summary_section(records: Records, experiments: Sequence[Experiment]) -> str:
         )
         for name, count in counts
     ]
-    parts = [tag("h2", "Summary"), tag("ul", *tiles, class_="tiles"), _problems(records)]
+    parts = [tag("h2", "Runs and machines"), tag("ul", *tiles, class_="tiles"), _problems(records)]
     if experiments:
         parts.append(table_html(_experiments_table(experiments)))
         parts.append(tag("h3", "Hardware and versions"))
@@ -42,7 +58,7 @@ def summary_section(records: Records, experiments: Sequence[Experiment]) -> str:
             )
             for hardware, versions, commit, count in machines(records.runs)
         ]
-    return tag("section", *parts, id="summary")
+    return tag("section", *parts, *map(table_html, tables), id="runs")
 
 
 def _problems(records: Records) -> str:
@@ -54,7 +70,13 @@ def _problems(records: Records) -> str:
     if not failed and not unfinished and not skipped:
         return tag("p", "Every run finished, and every record could be read.", class_="good")
     says = "Failed runs count in no median; unfinished ones as far as they have come."
-    return tag("div", tag("h3", "What to know"), listing([*failed, *unfinished, *skipped]), tag("p", says), class_="problems")
+    return tag(
+        "div",
+        tag("h3", "Failed, unfinished or unreadable"),
+        listing([*failed, *unfinished, *skipped]),
+        tag("p", says),
+        class_="problems",
+    )
 
 
 def _experiments_table(experiments: Sequence[Experiment]) -> Table:
@@ -77,7 +99,7 @@ def _experiments_table(experiments: Sequence[Experiment]) -> Table:
             ),
         ]
         rows.append(tuple(words(value) for value in values))
-    return Table("experiments", "What was run", 1, columns, tuple(rows), ())
+    return Table("experiments", "Experiments", 1, columns, tuple(rows), ())
 
 
 def _name(run: Run) -> str:

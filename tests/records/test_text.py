@@ -1,0 +1,13 @@
+import pytest
+
+from guided_collapse.records.text import short_commit
+
+HASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("commit", "shown"),
+    [(HASH, "0123456"), (f"{HASH}+", "0123456+"), ("0123abc", "0123abc"), ("a tag", "a tag"), (HASH + "89", HASH + "89")],
+)
+def test_a_commit_is_shown_in_seven_digits(commit, shown):
+    assert short_commit(commit) == shown
