@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.heads.cases import batches, build
 
@@ -57,3 +58,21 @@ def test_a_compiled_head_still_refuses_bad_batches():
         model(inputs * torch.nan, labels)
     with pytest.raises(ValueError, match="labels must be in 0"):
         model(inputs, labels + 5)
+
+
+@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed"])
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_activation_checkpointing_around_a_compiled_head_is_refused(name, compiled_first):
+    torch._dynamo.reset()
+    head = build(name).head
+    features, labels = torch.randn(10, 12, requires_grad=True), torch.arange(10) % 5
+
+    def loss(head, features):
+        return checkpoint(head, features, labels, use_reentrant=False).sum()
+
+    if compiled_first:
+        value = loss(torch.compile(head, backend="aot_eager"), features)
+    else:
+        value = torch.compile(loss, backend="aot_eager")(head, features)
+    with pytest.raises(RuntimeError, match="outside activation checkpointing"):
+        value.backward()

@@ -129,6 +129,16 @@ def test_a_class_without_a_mean_of_its_own_yet_stays_there_whatever_the_size_of_
     assert later[1].norm() > 0.1
 
 
+def test_features_that_the_state_cannot_hold_are_refused():
+    means = RunningClassMeans(4, 3)
+    with pytest.raises(ValueError, match="must not exceed"):
+        means.update(1e50 * torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3)
+    assert torch.equal(means.global_mean.value, torch.zeros(4))
+    wide = means.double()
+    wide.update(1e50 * torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3)
+    assert torch.isfinite(wide.global_mean.value).all()
+
+
 def test_global_mean_moves_like_batch_norm():
     mean, norm = RunningMean(4), torch.nn.BatchNorm1d(4, momentum=0.1)
     first = torch.randn(6, 4)

@@ -1,5 +1,6 @@
 import ast
 import csv
+import errno
 import importlib.util
 import io
 import re
@@ -9,6 +10,7 @@ import pytest
 
 from guided_collapse import report
 from guided_collapse.cli import main
+from guided_collapse.records.files import NotWrittenError
 from guided_collapse.report.write import write_report
 from tests.report.made_up import cost_row, lines, write_cost, write_run
 
@@ -146,7 +148,7 @@ def test_a_folder_in_which_nobody_may_write_is_refused(tmp_path):
 def test_a_write_that_fails_leaves_no_half_file(tmp_path):
     write_cost(tmp_path / "runs")
     (tmp_path / "out" / "report.html").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"report\.html cannot"):
+    with pytest.raises(NotWrittenError, match=r"report\.html could not be written"):
         write_report([tmp_path / "runs"], tmp_path / "out")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
 
@@ -182,3 +184,15 @@ def test_the_room_knows_no_torch():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not {name.split(".")[0] for name in names} & {"torch", "safetensors", "lightning_fabric"}, file
+
+
+def test_a_full_disk_fails_on_the_way_and_names_the_file(tmp_path, capsys, monkeypatch):
+    write_cost(tmp_path / "runs")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("guided_collapse.records.files.os.fsync", full)
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert "cost.md could not be written: No space left on device. What was there before is whole. Make room" in said

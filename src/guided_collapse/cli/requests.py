@@ -15,6 +15,7 @@ from guided_collapse.data.known import KNOWN
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 from guided_collapse.profiling.request import CostRequest
 from guided_collapse.records.heads import HEADS
+from guided_collapse.records.names import CONFIG
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.settings.configuration import Configuration, HeadName, check_choice
 from guided_collapse.training.settings.placement import Placement
@@ -115,8 +116,8 @@ def resume_request(folder: Path | None, flags: Sequence[str]) -> TrainRequest:
     out = folder.resolve().parents[2]
     if RunFolder.of(configuration, out).path != folder.resolve():
         raise ValueError(
-            f"a run is in a folder <experiment>/<head>/seed-<k>, here {RunFolder.of(configuration, Path()).path}; "
-            f"got {folder}. Move it back to such a place."
+            f"a run is in a folder <experiment>/<head>/seed-<k>, which {folder / CONFIG} says is "
+            f"{RunFolder.of(configuration, Path()).path}; got {folder}. Move it back to such a place, or put its own file back."
         )
     if wanted.epochs is not None:
         configuration = configuration.lengthened(wanted.epochs)

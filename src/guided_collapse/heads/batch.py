@@ -49,20 +49,34 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
         raise ValueError("a training batch must have at least one sample; got none. Drop empty batches.")
 
 
-def checked_values(features: Tensor, labels: Tensor | None, num_classes: int) -> Tensor:
+def checked_values(features: Tensor, labels: Tensor | None, num_classes: int, *, state: torch.dtype) -> Tensor:
     """The features, once they are known to be finite and the labels to be in range.
 
+    Args:
+        features: (num_samples, feature_dim).
+        labels: (num_samples,), of a batch that is to be taken in; None in eval mode.
+        num_classes: C.
+        state: the type of what keeps means of the features.
+
     Raises:
-        ValueError: for NaN or infinite features, or labels outside 0 ... num_classes - 1.
+        ValueError: for NaN, infinite or too large features, or labels outside 0 ... num_classes - 1.
+        RuntimeError: for a batch that is taken in inside a backward pass: activation checkpointing runs the forward pass again.
     """
     if labels is None:
         labels = torch.zeros(0, dtype=torch.int64, device=features.device)
-    return _checked_values(features, labels, num_classes)
+    largest = min(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max, torch.finfo(state).max)
+    # The squares of the class means, once centred, are summed over all classes.
+    return _checked_values(features, labels, num_classes, math.sqrt(largest / features.shape[1] / num_classes) / 2)
 
 
 # An operation, so that a compiled graph keeps the check: its result is used, and its inside is not traced.
 @operation("checked_values")
-def _checked_values(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+def _checked_values(features: Tensor, labels: Tensor, num_classes: int, limit: float) -> Tensor:
+    if labels.numel() > 0 and torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "a head takes in every batch once, so it must stay outside activation checkpointing; got a forward pass inside a "
+            "backward pass. Use head(checkpoint(backbone, inputs), labels): checkpoint the backbone alone."
+        )
     # One pass and no temporary in the good case.
     lowest, highest = torch.aminmax(features) if features.numel() > 0 else features.new_zeros(2)
     largest = float(torch.maximum(-lowest, highest))
@@ -72,8 +86,6 @@ def _checked_values(features: Tensor, labels: Tensor, num_classes: int) -> Tenso
             f"features must be finite; got {bad} NaN or infinite entries of {features.numel()} in a batch of {features.shape[0]}. "
             "Look for a diverging loss, or a division by zero in the backbone."
         )
-    # The squares of the class means, once centred, are summed over all classes.
-    limit = math.sqrt(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max / features.shape[1] / num_classes) / 2
     if largest > limit:
         raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
     if labels.numel() > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
@@ -85,12 +97,12 @@ def _checked_values(features: Tensor, labels: Tensor, num_classes: int) -> Tenso
 
 
 @_checked_values.register_fake
-def _(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+def _(features: Tensor, labels: Tensor, num_classes: int, limit: float) -> Tensor:
     return torch.empty_like(features)
 
 
-def _pass_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-    return grad, None, None
+def _pass_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    return grad, None, None, None
 
 
 _checked_values.register_autograd(_pass_gradient)

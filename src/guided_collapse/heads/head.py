@@ -96,9 +96,8 @@ class Head(nn.Module, ABC):
             RuntimeError: inside activation checkpointing.
         """
         check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training)
-        if self.training:
-            _refuse_a_second_run()
-        features = checked_values(features, labels if self.training else None, self.num_classes)
+        state = torch.float64 if self.running_mean is None or self.temperature is not None else self.running_mean.value.dtype
+        features = checked_values(features, labels if self.training else None, self.num_classes, state=state)
         with torch.autocast(features.device.type, enabled=False):
             points = self.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
             if self.training and labels is not None:
@@ -146,12 +145,3 @@ class Head(nn.Module, ABC):
     def extra_repr(self) -> str:
         """What `print(head)` says beside the submodules."""
         return f"feature_dim={self.feature_dim}, num_classes={self.num_classes}, temperature={self.temperature}"
-
-
-def _refuse_a_second_run() -> None:
-    """Refuses a forward pass inside a backward pass: activation checkpointing runs the first one again."""
-    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
-        raise RuntimeError(
-            "a head takes in every batch once, so it must stay outside activation checkpointing; got a forward pass inside a "
-            "backward pass. Use head(checkpoint(backbone, inputs), labels): checkpoint the backbone alone."
-        )

@@ -102,7 +102,7 @@ class RunningClassMeans(SinglePrecisionState):
             ValueError: for a batch that does not fit; the state is then as it was.
         """
         check_shapes(features, labels, feature_dim=self.feature_dim, training=True)
-        features = checked_values(features, labels, self.num_classes)
+        features = checked_values(features, labels, self.num_classes, state=self.running.dtype)
         return self.update_checked(features.to(torch.promote_types(features.dtype, torch.float32)), labels.to(torch.int64))
 
     def update_checked(self, features: Tensor, labels: Tensor) -> BatchMeans:

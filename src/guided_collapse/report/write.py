@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guided_collapse.records.files import written_whole
+from guided_collapse.records.files import write_bytes
 from guided_collapse.records.reading import read_records
 from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import by_experiment
@@ -51,7 +51,8 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
         epochs: at which the tables of accuracy look; None takes those of the paper's tables that a run has come to, or the last.
 
     Raises:
-        ValueError: if there are no runs that can be used, `out` cannot be written, an epoch is below 1, or a package is missing.
+        ValueError: if there are no runs that can be used, `out` cannot be written to, an epoch is below 1, or a package is missing.
+        NotWrittenError: if a file cannot be written, as on a full disk.
     """
     if epochs is not None and (not epochs or min(epochs) < 1):
         raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")
@@ -76,7 +77,7 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
         contents[Path("figures", name)] = content
     contents[Path("report.html")] = page(records, experiments, tables, looks).encode("utf-8")
     for path, content in contents.items():
-        _write(out / path, content)
+        write_bytes(out / path, content)
     states = [run.state for run in records.runs]
     return ReportSummary(
         page=out / "report.html",
@@ -101,11 +102,3 @@ def _make_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(f"a report needs a folder that can be written; {folder} cannot: {error}") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        with written_whole(path) as beside:
-            beside.write_bytes(content)
-    except OSError as error:
-        raise ValueError(f"a report needs a folder that can be written; {path} cannot: {error}") from error

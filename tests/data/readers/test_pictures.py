@@ -190,13 +190,14 @@ def plain_png(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
+@pytest.mark.parametrize("side", [8, 40, 256])
 @pytest.mark.parametrize(("width", "height"), [(1, 1_000_000), (80_000_000, 1)])
-def test_a_long_and_narrow_picture_is_refused_before_it_takes_memory(width, height):
+def test_a_long_and_narrow_picture_is_refused_before_it_takes_memory(width, height, side):
     resource = pytest.importorskip("resource")
     contents = plain_png(width, height)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match=rf"it has {width} x {height} pixels, which would be .* when scaled.*cut it"):
-        decode(contents, (3, 40, 40), name="it")
+        decode(contents, (3, side, side), name="it")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
 
 

@@ -19,6 +19,7 @@ from guided_collapse.data.optional import optional
 IN_MEMORY_BYTES = 2 * 2**30  # decoded splits up to this size, 2 GiB, are kept in memory; larger ones are streamed
 LARGEST_SIDE = 256  # of an image when no size is asked for
 MOST_PIXELS = 89_478_485  # of an image when it is scaled; the same as Pillow's bound on images as they are
+LONGEST_SHAPE = 1000  # times the pixels that are wanted, at most, before an image is cut to them
 # Nothing else is opened, whatever a file is called: of Pillow's other formats some start programs (EPS starts Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
@@ -126,14 +127,14 @@ def decode(source: Path | bytes, shape: Shape, *, name: str) -> Tensor:
         name: what to call the image in an error.
 
     Raises:
-        ValueError: for an image that `opened` refuses or that is so long and narrow that it would have more than MOST_PIXELS when
-            scaled, with its name.
+        ValueError: for an image that `opened` refuses or that is so long and narrow that it would have more than MOST_PIXELS, or
+            LONGEST_SHAPE times those of the shape, when scaled, with its name.
     """
     channels, height, width = shape
     with opened(source, name=name) as image:
         scale = max(width / image.width, height / image.height)
         covering = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
-        _refuse_narrow(image, covering)
+        _refuse_narrow(image, covering, most=min(MOST_PIXELS, LONGEST_SHAPE * width * height))
         if scale < 1:  # JPEG can be decoded at a fraction of its size; twice the size wanted is no worse to look at
             image.draft(None, (2 * covering[0], 2 * covering[1]))
         picture = image.convert("L" if channels == 1 else "RGB")
@@ -164,10 +165,10 @@ def _refuse_deep(image: Any) -> None:
         raise ValueError(f"it has pixels of mode {image.mode}; save it with 8 bits a channel.")
 
 
-def _refuse_narrow(image: Any, covering: tuple[int, int]) -> None:
+def _refuse_narrow(image: Any, covering: tuple[int, int], *, most: int) -> None:
     """Before anything is decoded: a few bytes can hold a million rows of one pixel."""
-    if math.prod(covering) > MOST_PIXELS:
+    if math.prod(covering) > most:
         raise ValueError(
             f"it has {image.width} x {image.height} pixels, which would be {covering[0]} x {covering[1]} when scaled, "
-            f"more than {MOST_PIXELS:,}; cut it to a less narrow shape."
+            f"more than {most:,}; cut it to a less narrow shape."
         )
