@@ -174,6 +174,8 @@ def test_a_damaged_file_is_named_or_mended(command, state, name, how, prepared, 
     status = COMMANDS[command](run, RunFolder(whole.parent))
     said = "".join(capsys.readouterr())
     assert "Traceback" not in said
-    if status != 0:
+    needless = command in ("export", "report") and name in ("last.ckpt", "model.safetensors")  # which these two do not look into
+    if status != 0 or (state == "finished" and command != "compare" and how != "deleted" and not needless):
         assert name in said
+    if status != 0:
         assert contents(run.path) == before

@@ -75,7 +75,7 @@ def read_run(folder: Path) -> Run:
     trace = None
     with told_of(CONFIG):
         configuration = object_field(record, "configuration")
-    changed = _changed_since_the_end(folder, configuration)
+    changed = _changed_since_the_end(folder, record, configuration)
     if METRICS in changed:
         raise RecordError(f"{METRICS} is not as it was when the run finished")
     try:
@@ -125,7 +125,7 @@ def read_run(folder: Path) -> Run:
         )
 
 
-def _changed_since_the_end(folder: Path, configuration: Mapping[str, Any]) -> list[str]:
+def _changed_since_the_end(folder: Path, record: Mapping[str, Any], configuration: Mapping[str, Any]) -> list[str]:
     """The files that are not as the finished model has sealed them; none for a run that is being made longer, or has no seal.
 
     Raises:
@@ -137,7 +137,8 @@ def _changed_since_the_end(folder: Path, configuration: Mapping[str, Any]) -> li
     finished = object_field(seal.facts, "configuration")
     if finished == configuration:
         contents = {name: read_bytes(folder / name) for name in seal.files}
-        return [name for name, content in contents.items() if content is None or checksum(content) != seal.files[name]]
+        changed = [name for name, content in contents.items() if content is None or checksum(content) != seal.files[name]]
+        return changed if record == seal.facts else [*changed, CONFIG]
     if {**finished, "epochs": None} != {**configuration, "epochs": None}:
         raise RecordError(f"{CONFIG} and {MODEL} are of two runs")
     return []

@@ -58,6 +58,7 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
     run = RunFolder.of(configuration, placement.out)
     run.prepare(configuration, lengthen=placement.lengthen)
     if _has_come_to_its_end(run, configuration):
+        _tell_of_a_lost_checkpoint(run, configuration)
         print(f"{configuration.title}: finished already", file=sys.stderr)
         return run
     task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
@@ -87,6 +88,16 @@ def _has_come_to_its_end(run: RunFolder, configuration: Configuration) -> bool:
     for damage in end.damage:
         warnings.warn(f"{damage}; it is to be written again, from the last checkpoint.", RuntimeWarning, stacklevel=3)
     return not end.damage and end.facts is not None and configuration_of(end.facts) == configuration
+
+
+def _tell_of_a_lost_checkpoint(run: RunFolder, configuration: Configuration) -> None:
+    """A finished run needs its last checkpoint only to be made longer, or mended: who asks for it now is told in time."""
+    if not (run.path / names.LAST_CHECKPOINT).exists():
+        return
+    try:
+        read_progress(run, configuration)
+    except ValueError as error:
+        warnings.warn(f"the run is finished and whole, but {error}", RuntimeWarning, stacklevel=3)
 
 
 def build_model(configuration: Configuration, task: Task, device: torch.device) -> Classifier:
