@@ -14,8 +14,8 @@ class LinearHead(Head):
     With `normalise` it is the paper's standard head: features have norm `temperature` and the rows of the weight norm 1. The rows
     are brought back to norm 1 at every forward pass in training mode and the gradient is the tangent one, so plain gradient descent
     on the weight is Riemannian gradient descent on a product of spheres. (A weight that is computed, as by `weight_norm` or under
-    `functional_call`, is normalised where it is used and left as it is.) Without it, it is an ordinary linear layer on the features
-    as they are.
+    `functional_call`, is normalised where it is used and left as it is; an nn.Parameter that `functional_call` puts in its place is
+    kept at norm 1 like its own.) Without it, it is an ordinary linear layer on the features as they are.
 
     Args:
         feature_dim: d.
