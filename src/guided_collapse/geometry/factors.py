@@ -35,14 +35,14 @@ SINGLE_RANGE = 1e-2
 
 @dataclass(frozen=True)
 class SingularFactors:
-    """X = rotation diag(values) frame; singular values in descending order, undetermined ones exactly 0."""
+    """X = left diag(values) right; singular values in descending order, undetermined ones exactly 0."""
 
-    rotation: Tensor
-    """Q, (num_rows, num_rows), orthogonal."""
+    left: Tensor
+    """The left singular vectors Q as columns, (num_rows, num_rows)."""
     values: Tensor
     """s, (num_rows,)."""
-    frame: Tensor
-    """A, (num_rows, num_columns), orthonormal rows; those of values that are 0 mean nothing."""
+    right: Tensor
+    """The right singular vectors A as rows, (num_rows, num_columns); those of values that are 0 mean nothing."""
 
     @property
     def rank(self) -> int:
@@ -51,7 +51,7 @@ class SingularFactors:
 
     def polar(self) -> Tensor:
         """U = Q A, (num_rows, num_columns)."""
-        return self.rotation @ self.frame
+        return self.left @ self.right
 
 
 def factors_by_svd(matrix: Tensor) -> SingularFactors:
@@ -86,44 +86,64 @@ def _lower_gram(matrix: Tensor) -> Tensor:
 def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> SingularFactors | None:
     """Float32 eigenvectors of XX', corrected; None if X is not so well-conditioned that this is accurate.
 
-    With Q'X = diag(s) A and A A' = I + E, the polar factor of X is Q T A + O(E^2), with T_ij = I_ij - E_ij s_j / (s_i + s_j).
-
     Rows that sum to zero, or nearly, are what a vanishing proximal term leaves. The direction of their sum is then lifted above all
     others in XX', which makes it the first eigenvector, and split off.
     """
-    num_rows, trace = len(matrix), -float(negative_gram.trace())
+    num_rows = len(matrix)
+    trace = -float(negative_gram.trace())
     if trace == 0:
         return None
     single = (negative_gram / trace).float().tril_()
     # Its eigenvalues sum to 1, so the sum of their squares is a mean of them: a lower bound of the largest one, and near it.
     typical = float(2 * single.square().sum() - single.diagonal().square().sum())
-    vanishes = float(torch.linalg.vector_norm(matrix.sum(dim=0))) <= VANISHING * math.sqrt(num_rows * typical * trace)
-    if vanishes:
+    length_of_sum = float(torch.linalg.vector_norm(matrix.sum(dim=0)))
+    sum_vanishes = length_of_sum <= VANISHING * math.sqrt(num_rows * typical * trace)
+    if sum_vanishes:
         single.sub_(2 * math.sqrt(typical) / num_rows)
-    shifted = single.neg()
+    if not _is_well_conditioned(single, typical):
+        return None
+    left = torch.linalg.eigh(single).eigenvectors
+    if not sum_vanishes:
+        return _corrected(left, matrix, negligible)
+    along_sum = matrix.new_full((num_rows, 1), num_rows**-0.5)
+    known = _corrected(left[:, 1:], matrix, negligible)
+    if known is None:
+        return None
+    left = torch.cat([known.left, along_sum.float()], dim=1)
+    right = torch.cat([known.right, torch.empty_like(known.right[:1])])
+    return _with_remainder(along_sum.T @ matrix, left, known.values, right, negligible)
+
+
+def _is_well_conditioned(negative_gram: Tensor, typical: float) -> bool:
+    """Whether all eigenvalues of XX' are above the least that float32 eigenvectors are good for."""
+    shifted = negative_gram.neg()
     shifted.diagonal().sub_(WELL_CONDITIONED**2 * typical)
-    if int(torch.linalg.cholesky_ex(shifted).info) != 0:
+    return int(torch.linalg.cholesky_ex(shifted).info) == 0
+
+
+def _corrected(left: Tensor, matrix: Tensor, negligible: float) -> SingularFactors | None:
+    """The factors of X for left singular vectors that are nearly right; None if a value is negligible or the error too large.
+
+    With Q'X = diag(s) A and A A' = I + E, the polar factor of X is Q T A + O(E^2), with T_ij = I_ij - E_ij s_j / (s_i + s_j).
+
+    Args:
+        left: Q, (num_rows, num_known), float32.
+    """
+    right = torch.empty_like(matrix[: left.shape[1]], dtype=torch.float32)
+    torch.mm(left.T, matrix.float(), out=right)
+    values = torch.linalg.vector_norm(right, dim=1)
+    right.div_(values[:, None])
+    below = _lower_gram(right).tril_(-1)
+    error = below + below.T
+    if float(values.min()) <= negligible or not float(error.abs().max()) <= CORRECTABLE:
         return None
-    rotation = torch.linalg.eigh(single).eigenvectors
-    vanishing = matrix.new_full((num_rows, int(vanishes)), num_rows**-0.5)
-    if vanishes:
-        rotation = torch.cat([rotation[:, 1:], vanishing.float()], dim=1)
-    frame = torch.empty_like(matrix, dtype=torch.float32)
-    known_rotation, known = rotation[:, : num_rows - vanishes], frame[: num_rows - vanishes]
-    torch.mm(known_rotation.T, matrix.float(), out=known)
-    values = torch.linalg.vector_norm(known, dim=1)
-    known.div_(values[:, None])
-    below = _lower_gram(known).tril_(-1)
-    correction = below + below.T
-    if float(values.min()) <= negligible or not float(correction.abs().max()) <= CORRECTABLE:
-        return None
-    known_rotation -= known_rotation @ correction.mul_(values).div_(values[:, None] + values)
-    return _with_remainder(vanishing.T @ matrix, rotation, values, frame, negligible)
+    correction = left @ error.mul_(values).div_(values[:, None] + values)
+    return SingularFactors(left - correction, values, right)
 
 
 def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> SingularFactors:
     """Float64 eigenvectors of XX'; directions that are small beside the largest are split off."""
-    negative_squares, rotation = torch.linalg.eigh(negative_gram)
+    negative_squares, left = torch.linalg.eigh(negative_gram)
     estimates = negative_squares.neg_().clamp_(min=0).sqrt_()
     largest = float(estimates[0])
     if largest <= negligible:
@@ -132,41 +152,41 @@ def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     num_large, num_known, num_above = (
         int(torch.count_nonzero(estimates > max(ratio * largest, negligible))) for ratio in (SINGLE_RANGE, GRAM_RANGE, 0.0)
     )
-    single_rotation = rotation.float()
-    frame = torch.empty_like(matrix, dtype=torch.float32, memory_format=torch.contiguous_format)
-    torch.mm(single_rotation[:, :num_large].T, matrix.float(), out=frame[:num_large])
-    frame[num_large:num_known] = rotation[:, num_large:num_known].T @ matrix
-    known = frame[:num_known]
+    single_left = left.float()
+    right = torch.empty_like(matrix, dtype=torch.float32, memory_format=torch.contiguous_format)
+    torch.mm(single_left[:, :num_large].T, matrix.float(), out=right[:num_large])
+    right[num_large:num_known] = left[:, num_large:num_known].T @ matrix
+    known = right[:num_known]
     values = torch.linalg.vector_norm(known, dim=1)
     known.div_(values[:, None])
     if num_known == num_above and negligible > GRAM_NOISE * largest:
         # Nothing is left but what counts as 0.
-        return SingularFactors(single_rotation, torch.cat([values, values.new_zeros(len(matrix) - num_known)]), frame)
-    return _with_remainder(rotation[:, num_known:].T @ matrix, single_rotation, values, frame, negligible)
+        return SingularFactors(single_left, torch.cat([values, values.new_zeros(len(matrix) - num_known)]), right)
+    return _with_remainder(left[:, num_known:].T @ matrix, single_left, values, right, negligible)
 
 
-def _with_remainder(remainder: Tensor, rotation: Tensor, values: Tensor, frame: Tensor, negligible: float) -> SingularFactors:
-    """The factors when the last columns of the rotation and the rows that belong to them are still to be decomposed.
+def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tensor, negligible: float) -> SingularFactors:
+    """The factors when the last left vectors, and the right ones that belong to them, are still to be decomposed.
 
     Args:
         remainder: Q_n'X for these columns Q_n, in float64.
-        rotation: Q, float32.
+        left: Q, float32.
         values: of the first columns only.
-        frame: A, whose last rows are filled in here.
+        right: A, whose last rows are filled in here.
         negligible: singular values up to this count as 0.
     """
     num_known = len(values)
-    if num_known == len(frame):
-        return SingularFactors(rotation, values, frame)
-    known = frame[:num_known]
+    if num_known == len(right):
+        return SingularFactors(left, values, right)
+    known = right[:num_known]
     small = factors_by_gram(_beside(known, remainder), negligible)
     # Once more at the end: what the first time left of the known rows is a rounding error of the largest direction of the rest, and
     # can be large beside its smallest.
-    frame[num_known:] = functional.normalize(_beside(known, small.frame), dim=1)
-    rotation[:, num_known:] = rotation[:, num_known:] @ small.rotation
-    return SingularFactors(rotation, torch.cat([values, small.values]), frame)
+    right[num_known:] = functional.normalize(_beside(known, small.right), dim=1)
+    left[:, num_known:] = left[:, num_known:] @ small.left
+    return SingularFactors(left, torch.cat([values, small.values]), right)
 
 
 def _beside(known: Tensor, rows: Tensor) -> Tensor:
-    """What of the rows is orthogonal to the known rows of the frame, in place."""
+    """What of the rows is orthogonal to the known right vectors, in place."""
     return rows.sub_(rows.float() @ known.T @ known)

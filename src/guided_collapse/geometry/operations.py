@@ -83,7 +83,7 @@ def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Ten
 
 
 def _contiguous(factors: PolarFactors) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return factors.rotation.contiguous(), factors.values, factors.frame.contiguous(), factors.completion_values
+    return factors.left.contiguous(), factors.values, factors.right.contiguous(), factors.completion_values
 
 
 @_solve.register_fake
@@ -100,10 +100,10 @@ def _(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, 
 
 @operation("nearest_basis_backward")
 def _differentiate(
-    grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tensor, values: Tensor, frame: Tensor, completion_values: Tensor
+    grad: Tensor, means: Tensor, proximal: Tensor, left: Tensor, values: Tensor, right: Tensor, completion_values: Tensor
 ) -> Tensor:
     with torch.autocast(grad.device.type, enabled=False):
-        factors = PolarFactors(rotation, values, frame, completion_values)
+        factors = PolarFactors(left, values, right, completion_values)
         if _fits(means):
             grad_matrix = polar_gradient(grad, factors, proximal)
         else:
@@ -119,7 +119,7 @@ def _differentiate(
 
 @_differentiate.register_fake
 def _(
-    grad: Tensor, means: Tensor, proximal: Tensor, rotation: Tensor, values: Tensor, frame: Tensor, completion_values: Tensor
+    grad: Tensor, means: Tensor, proximal: Tensor, left: Tensor, values: Tensor, right: Tensor, completion_values: Tensor
 ) -> Tensor:
     return means.new_empty(means.shape)
 

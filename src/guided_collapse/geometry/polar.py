@@ -19,7 +19,7 @@ COMPLETION_FLOOR = 1e-6
 
 @dataclass(frozen=True)
 class PolarFactors(SingularFactors):
-    """The factors of X, with rows A_n in the frame for the directions Q_n of the rotation that X leaves open.
+    """The factors of X, with right vectors A_n for the left vectors Q_n that X leaves open.
 
     With A the rows that X determines, B the completion and B_n = Q_n'B, they are A_n = polar(B_n (I - A'A)), and Q_n is rotated so
     that B_n (I - A'A) = diag(h) A_n.
@@ -65,23 +65,23 @@ def polar_gradient(grad_polar: Tensor, factors: PolarFactors, completion: Tensor
         (num_rows, num_columns).
     """
     rank = factors.rank
-    rotation, frame = factors.rotation[:, :rank], factors.frame[:rank]
-    grad_frame = rotation.T @ grad_polar
+    left, right = factors.left[:, :rank], factors.right[:rank]
+    grad_right = left.T @ grad_polar
     if rank < len(factors.values):
-        open_rotation, open_values = factors.rotation[:, rank:], factors.completion_values[rank:]
-        open_completion = open_rotation.T @ completion
+        open_left, open_values = factors.left[:, rank:], factors.completion_values[rank:]
+        open_completion = open_left.T @ completion
         # Through A_n = polar(B_n - (B_n A') A). Rows about which the completion says nothing are arbitrary constants; their
         # infinite values leave no gradient.
-        grad_free = _gradient_before_rotation(open_rotation.T @ grad_polar, open_values, factors.frame[rank:])
-        grad_frame.addmm_(frame @ open_completion.T, grad_free, alpha=-1).addmm_(frame @ grad_free.T, open_completion, alpha=-1)
-    return rotation @ _gradient_before_rotation(grad_frame, factors.values[:rank], frame)
+        grad_free = _gradient_of_scaled_right(open_left.T @ grad_polar, open_values, factors.right[rank:])
+        grad_right.addmm_(right @ open_completion.T, grad_free, alpha=-1).addmm_(right @ grad_free.T, open_completion, alpha=-1)
+    return left @ _gradient_of_scaled_right(grad_right, factors.values[:rank], right)
 
 
-def _gradient_before_rotation(grad_frame: Tensor, values: Tensor, frame: Tensor) -> Tensor:
+def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor) -> Tensor:
     """The gradient with respect to Q'X = diag(s) A, given V_Q = Q'V, which is used up."""
-    inner, values = grad_frame @ frame.T, values[:, None]
+    inner, values = grad_right @ right.T, values[:, None]
     coupling = (inner - inner.T) / (values + values.T) - inner / values
-    return grad_frame.div_(values).addmm_(coupling, frame)
+    return grad_right.div_(values).addmm_(coupling, right)
 
 
 def _factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> SingularFactors:
@@ -94,29 +94,29 @@ def _factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> SingularF
 
 def _complete(factors: SingularFactors, completion: Tensor) -> PolarFactors:
     """The factors with their open directions filled in, in place."""
-    rotation, values, frame, rank = factors.rotation, factors.values, factors.frame, factors.rank
+    left, values, right, rank = factors.left, factors.values, factors.right, factors.rank
     completion_values = torch.zeros_like(values)
     num_open = len(values) - rank
     if num_open:
-        free = _free_part(frame[:rank], rotation[:, rank:].T @ completion)
-        rows = free.frame[: free.rank]
+        free = _free_part(right[:rank], left[:, rank:].T @ completion)
+        rows = free.right[: free.rank]
         if free.rank < num_open:
             # The completion says nothing about these directions either: any of its span that is still free will do.
-            others = factors_by_svd(_project_out(torch.cat([frame[:rank], rows]), completion)).frame
+            others = factors_by_svd(_project_out(torch.cat([right[:rank], rows]), completion)).right
             rows = torch.cat([rows, others[: num_open - free.rank]])
-        frame[rank:] = rows
-        rotation[:, rank:] = rotation[:, rank:] @ free.rotation
+        right[rank:] = rows
+        left[:, rank:] = left[:, rank:] @ free.left
         completion_values[rank:] = free.values.where(free.values > 0, torch.inf)
-    return PolarFactors(rotation, values, frame, completion_values)
+    return PolarFactors(left, values, right, completion_values)
 
 
-def _free_part(frame: Tensor, open_completion: Tensor) -> SingularFactors:
-    """The factors of B_n (I - A'A), what the completion says beside the frame A; 0 where it says nothing."""
-    return _factors(_project_out(frame, open_completion).double(), COMPLETION_FLOOR, frame.dtype)
+def _free_part(right: Tensor, open_completion: Tensor) -> SingularFactors:
+    """The factors of B_n (I - A'A), what the completion says beside the right vectors A; 0 where it says nothing."""
+    return _factors(_project_out(right, open_completion).double(), COMPLETION_FLOOR, right.dtype)
 
 
-def _project_out(frame: Tensor, matrix: Tensor) -> Tensor:
+def _project_out(right: Tensor, matrix: Tensor) -> Tensor:
     """matrix (I - A'A); twice, because once leaves rounding errors of the size of `matrix` itself."""
     for _ in range(2):
-        matrix = matrix - (matrix @ frame.T) @ frame
+        matrix = matrix - (matrix @ right.T) @ right
     return matrix
