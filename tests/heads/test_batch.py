@@ -1,13 +1,39 @@
+import numpy as np
+import pytest
 import torch
 
+from guided_collapse import RunningClassMeans
 from guided_collapse.heads.batch import batch_mean, class_totals
 
-# In float32 the 1 would be lost.
-CANCELLING = torch.tensor([[1e8], [1.0], [-1e8]])
+NUM_CLASSES = 5
 
 
-def test_sums_that_nearly_cancel_are_exact():
-    sums, counts = class_totals(CANCELLING, torch.zeros(3, dtype=torch.int64), 2)
-    assert sums.tolist() == [[1.0], [0.0]]
-    assert counts.tolist() == [3, 0]
-    torch.testing.assert_close(batch_mean(CANCELLING), torch.tensor([1 / 3]))
+def features_far_from_zero(offset):
+    """20,000 features of five classes, float32, whose classes differ by little beside what they have in common."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, NUM_CLASSES, (20_000,), generator=generator)
+    classes = torch.randn(NUM_CLASSES, 3, generator=generator)
+    return offset + classes[labels] + torch.randn(20_000, 3, generator=generator), labels
+
+
+def exact_centred_means(features, labels):
+    """Class means minus the global mean at unit norm, in float64 by numpy."""
+    values, classes = features.numpy().astype(np.float64), labels.numpy()
+    means = np.stack([values[classes == c].mean(axis=0) for c in range(NUM_CLASSES)]) - values.mean(axis=0)
+    return torch.from_numpy(means / np.linalg.norm(means))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, -1e5])
+def test_class_means_are_right_however_far_the_features_are_from_zero(offset):
+    features, labels = features_far_from_zero(offset)
+    found = RunningClassMeans(3, NUM_CLASSES).update(features, labels).centred_class_means
+    # The differences between features are exact in float32, and the sums over a class have some 4000 terms of their size.
+    torch.testing.assert_close(found.double(), exact_centred_means(features, labels), rtol=0, atol=2e-6)
+
+
+def test_totals_and_the_mean_of_a_batch():
+    points, labels = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0]]), torch.tensor([2, 0, 2])
+    sums, counts = class_totals(points, labels, 3)
+    assert sums.tolist() == [[3.0, 4.0], [0.0, 0.0], [6.0, 9.0]]
+    assert counts.tolist() == [1, 0, 2]
+    torch.testing.assert_close(batch_mean(points), torch.tensor([3.0, 13 / 3]))

@@ -7,13 +7,17 @@ On the Stiefel manifold this is linear in U up to a constant, so the minimiser i
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from guided_collapse.geometry.directions import frame_basis
+from guided_collapse.geometry.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
 from guided_collapse.geometry.operations import nearest_basis
 from guided_collapse.geometry.simplex import check_frame_exists, frame_weight
+
+Solver = Literal["factors", "products"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,9 @@ class NearestETF:
     """W = M U', (num_classes, feature_dim): unit rows that sum to zero."""
     centred_class_means: Tensor
     """The means it is nearest to, (num_classes, feature_dim)."""
-    rank: Tensor
-    """How many directions of `basis` the problem determines, an integer scalar. The rest comes from the proximal point."""
+    rank: Tensor | None
+    """How many directions of `basis` the problem determines, an integer scalar. The rest comes from the proximal point. None from
+    the solver "products", which does not know."""
 
     @property
     def distance(self) -> Tensor:
@@ -43,12 +48,24 @@ class NearestETF:
         return (means - self.weight / math.sqrt(len(self.weight))).square().sum()
 
 
-def nearest_etf(centred_class_means: Tensor, proximal_basis: Tensor | None = None, *, proximal_weight: float = 1e-3) -> NearestETF:
+def nearest_etf(
+    centred_class_means: Tensor,
+    proximal_basis: Tensor | None = None,
+    *,
+    proximal_weight: float = 1e-3,
+    solver: Solver | None = None,
+) -> NearestETF:
     """The simplex ETF nearest to the class means, differentiable in the means.
 
     Without a proximal point, or with weight 0, the problem leaves at least one direction of U open (the weight does not depend
     on it when the means have full rank). It is then the limit of a vanishing proximal weight, towards `proximal_basis` or the
     canonical direction. Means that are all zero determine nothing: the proximal point itself is returned.
+
+    There are two solvers. "factors" decomposes a matrix: it is exact to rounding for every input, and can be differentiated once.
+    "products" multiplies matrices only: it never waits for a device, needs no float64 and can be differentiated any number of
+    times, in forward mode, and under the transforms of torch.func. It is right to rounding errors over the proximal weight,
+    about 1e-5 in float32 (1e-4 for weights of 1e-4 and means that leave directions to it); a vanishing proximal weight is one of
+    a thousandth of the means' share, and NaN gives NaN instead of an error.
 
     Args:
         centred_class_means: (num_classes, feature_dim), class means minus the global mean, of any scale: they are divided by
@@ -56,12 +73,14 @@ def nearest_etf(centred_class_means: Tensor, proximal_basis: Tensor | None = Non
         proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution, or another with
             orthonormal columns.
         proximal_weight: delta, used when there is a proximal point.
+        solver: None takes "factors" on a CPU and "products" elsewhere.
 
     Returns:
         The solution; `basis`, `weight` and `distance` carry gradient to the means.
 
     Raises:
-        ValueError: for sizes without a simplex ETF, shapes that do not fit, a negative weight, or NaN or infinite means.
+        ValueError: for sizes without a simplex ETF, shapes that do not fit, a negative weight, an unknown solver, or (by factors)
+            NaN or infinite means.
 
     Example:
         >>> import torch
@@ -82,8 +101,27 @@ def nearest_etf(centred_class_means: Tensor, proximal_basis: Tensor | None = Non
         else:
             direction = proximal_basis.detach().to(dtype)
         means = centred_class_means.to(dtype)
-        basis, values = nearest_basis(means, direction, proximal_weight)
-        return NearestETF(basis, frame_weight(basis), means, torch.count_nonzero(values))
+        if checked_solver(solver, means.device) == "factors":
+            basis, values = nearest_basis(means, direction, proximal_weight)
+            return NearestETF(basis, frame_weight(basis), means, torch.count_nonzero(values))
+        pull = proximal_weight if proximal_weight > 0 else vanishing_pull(num_classes, 0.0)
+        basis = nearest_basis_by_products(
+            unit_frobenius_norm(means),
+            direction,
+            pull,
+            proximal_weight=pull,
+            polynomials=polynomials_of(num_classes, proximal_weight, dtype),
+        )
+        return NearestETF(basis, frame_weight(basis), means, None)
+
+
+def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
+    """The solver, or the one for this device if none is chosen: waiting and float64 cost nothing on a CPU."""
+    if solver is None:
+        return "factors" if device.type == "cpu" else "products"
+    if solver not in get_args(Solver):
+        raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, or None; got {solver!r}.")
+    return solver
 
 
 def unit_frobenius_norm(matrix: Tensor) -> Tensor:

@@ -68,10 +68,11 @@ def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Ten
         norm = float(torch.linalg.vector_norm(matrix))
         pull = proximal_weight * norm * math.sqrt(len(means) - 1) / 2
         centre_classes(matrix, out=matrix).add_(proximal, alpha=pull)
-        if not math.isfinite(float(torch.linalg.vector_norm(proximal))):
+        whole_norm = float(torch.linalg.vector_norm(matrix))
+        if not math.isfinite(whole_norm):
             raise ValueError("proximal_basis must be finite; got NaN or infinite entries. Pass the `basis` of an earlier solution.")
         if proximal_weight > 0:
-            negligible = 8 * torch.finfo(torch.float64).eps * float(torch.linalg.vector_norm(matrix))
+            negligible = 8 * torch.finfo(torch.float64).eps * whole_norm
         else:
             # Nothing stands against the rounding errors of the means themselves, as they were before they were centred.
             negligible = 8 * torch.finfo(means.dtype).eps * norm

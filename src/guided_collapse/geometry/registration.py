@@ -33,10 +33,10 @@ class Operation(Generic[Arguments, Result]):
         Raises:
             NotImplementedError: under a transform of torch.func, for which torch gives such operations no rule.
         """
-        if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        if is_transformed():
             raise NotImplementedError(
-                "heads and the nearest simplex ETF take no transform of torch.func (grad, vmap, jacrev, ...); got one. "
-                "Use torch.autograd.grad or backward()."
+                'the solver "factors" and sums over processes take no transform of torch.func (grad, vmap, jacrev, ...); got one. '
+                'Use torch.autograd.grad or backward(), or solver="products".'
             )
         result: Result = self._call(*args, **kwargs)
         return result
@@ -49,6 +49,11 @@ class Operation(Generic[Arguments, Result]):
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None] | None = None) -> None:
         """Takes the gradient, as a function of the context and the gradients of the results."""
         torch.library.register_autograd(self._qualified_name, backward, setup_context=setup_context)
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func (grad, vmap, jvp, ...) is at work, outside of a compiler."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def operation(name: str) -> Callable[[Callable[Arguments, Result]], Operation[Arguments, Result]]:

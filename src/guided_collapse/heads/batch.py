@@ -1,13 +1,13 @@
 """What a head is given: checked before anything changes, and summed over all processes."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from guided_collapse.geometry.registration import operation
+from guided_collapse.geometry.registration import is_transformed, operation
 
 LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -49,34 +49,51 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
         raise ValueError("a training batch must have at least one sample; got none. Drop empty batches.")
 
 
-def checked_values(features: Tensor, labels: Tensor | None, num_classes: int, *, state: torch.dtype) -> Tensor:
-    """The features, once they are known to be finite and the labels to be in range.
+def checked_values(
+    features: Tensor, labels: Tensor | None, num_classes: int, *, state: torch.dtype, check_values: bool | None
+) -> Tensor:
+    """The features, once they are known to be finite and the labels to be in range, as far as values are looked at.
 
     Args:
         features: (num_samples, feature_dim).
         labels: (num_samples,), of a batch that is to be taken in; None in eval mode.
         num_classes: C.
         state: the type of what keeps means of the features.
+        check_values: whether to look at values, which waits for the device; None does on a CPU, where there is nothing to wait for.
 
     Raises:
         ValueError: for NaN, infinite or too large features, or labels outside 0 ... num_classes - 1.
         RuntimeError: for a batch that is taken in inside a backward pass: activation checkpointing runs the forward pass again.
     """
+    if is_transformed():
+        return features
     if labels is None:
         labels = torch.zeros(0, dtype=torch.int64, device=features.device)
     largest = min(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max, torch.finfo(state).max)
     # The squares of the class means, once centred, are summed over all classes.
-    return _checked_values(features, labels, num_classes, math.sqrt(largest / features.shape[1] / num_classes) / 2)
+    limit = math.sqrt(largest / features.shape[1] / num_classes) / 2
+    return _checked_values(features, labels, num_classes, limit, looks_at_values(check_values, features.device))
+
+
+def looks_at_values(check_values: bool | None, device: torch.device) -> bool:
+    """Whether values are looked at: as asked for, or else where it takes no waiting for a device."""
+    return device.type == "cpu" if check_values is None else check_values
 
 
 # An operation, so that a compiled graph keeps the check: its result is used, and its inside is not traced.
 @operation("checked_values")
-def _checked_values(features: Tensor, labels: Tensor, num_classes: int, limit: float) -> Tensor:
+def _checked_values(features: Tensor, labels: Tensor, num_classes: int, limit: float, look: bool) -> Tensor:
     if labels.numel() > 0 and torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             "a head takes in every batch once, so it must stay outside activation checkpointing; got a forward pass inside a "
             "backward pass. Use head(checkpoint(backbone, inputs), labels): checkpoint the backbone alone."
         )
+    if look:
+        _look_at(features, labels, num_classes, limit)
+    return features.clone()
+
+
+def _look_at(features: Tensor, labels: Tensor, num_classes: int, limit: float) -> None:
     # One pass and no temporary in the good case.
     lowest, highest = torch.aminmax(features) if features.numel() > 0 else features.new_zeros(2)
     largest = float(torch.maximum(-lowest, highest))
@@ -93,40 +110,47 @@ def _checked_values(features: Tensor, labels: Tensor, num_classes: int, limit: f
             f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; "
             f"got values from {int(labels.min())} to {int(labels.max())}."
         )
-    return features.clone()
 
 
 @_checked_values.register_fake
-def _(features: Tensor, labels: Tensor, num_classes: int, limit: float) -> Tensor:
+def _(features: Tensor, labels: Tensor, num_classes: int, limit: float, look: bool) -> Tensor:
     return torch.empty_like(features)
 
 
-def _pass_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    return grad, None, None, None
+def _pass_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+    return grad, None, None, None, None
 
 
 _checked_values.register_autograd(_pass_gradient)
 
 
-def class_totals(features: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Sums and counts of the features of each class, over the batches of all processes, differentiable.
+class ClassTotals(NamedTuple):
+    """What a batch says of its classes, over all processes."""
 
-    In float64: the class means are small differences of large sums.
+    sums: Tensor
+    """The sum of each class's points, (num_classes, feature_dim), with gradient."""
+    counts: Tensor
+    """How many points each class has, (num_classes,), in the dtype of the points."""
 
-    Returns:
-        Sums, (num_classes, feature_dim), and counts, (num_classes,).
+
+def class_totals(points: Tensor, labels: Tensor, num_classes: int) -> ClassTotals:
+    """Sums and counts of the points of each class, over the batches of all processes, differentiable.
+
+    Args:
+        points: (num_samples, feature_dim), centred, so that their sums are no small differences of large numbers.
+        labels: (num_samples,), int64.
+        num_classes: C.
     """
-    sums = features.new_zeros(num_classes, features.shape[1], dtype=torch.float64).index_add(0, labels, features.to(torch.float64))
-    counts = sums.new_zeros(num_classes).index_add(0, labels, sums.new_ones(len(labels)))
+    sums = points.new_zeros(num_classes, points.shape[1]).index_add(0, labels, points)
+    counts = points.new_zeros(num_classes).index_add(0, labels, points.new_ones(len(labels)))
     totals = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
-    return totals[:, :-1], totals[:, -1]
+    return ClassTotals(totals[:, :-1], totals[:, -1])
 
 
 def batch_mean(features: Tensor) -> Tensor:
     """The mean feature over the batches of all processes, differentiable: (feature_dim,)."""
-    sums = features.sum(dim=0, dtype=torch.float64)
-    totals = sum_over_processes(torch.cat([sums, sums.new_full((1,), len(features))]))
-    return (totals[:-1] / totals[-1]).to(features.dtype)
+    totals = sum_over_processes(torch.cat([features.sum(dim=0), features.new_full((1,), len(features))]))
+    return totals[:-1] / totals[-1]
 
 
 def sum_over_processes(tensor: Tensor) -> Tensor:

@@ -3,13 +3,12 @@
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.directions import Direction, frame_basis
+from guided_collapse.geometry.directions import Direction
 from guided_collapse.geometry.simplex import frame_weight
-from guided_collapse.heads.head import Head
-from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
+from guided_collapse.heads.frame_head import FrameHead
 
 
-class FixedETFHead(SinglePrecisionState, Head):
+class FixedETFHead(FrameHead):
     """A simplex ETF that never moves, in the canonical or in a Haar-random direction.
 
     Args:
@@ -19,6 +18,7 @@ class FixedETFHead(SinglePrecisionState, Head):
         direction: "canonical" or "random".
         centre: whether features are centred by their global mean.
         generator: source of a random direction; None takes torch's global generator.
+        check_values: whether to look at values at every step, which waits for the device; None does on a CPU.
 
     Example:
         >>> import torch
@@ -30,8 +30,6 @@ class FixedETFHead(SinglePrecisionState, Head):
         []
     """
 
-    weight: Tensor
-
     def __init__(
         self,
         feature_dim: int,
@@ -41,19 +39,17 @@ class FixedETFHead(SinglePrecisionState, Head):
         direction: Direction = "canonical",
         centre: bool = True,
         generator: torch.Generator | None = None,
+        check_values: bool | None = None,
     ) -> None:
-        super().__init__(feature_dim, num_classes, temperature=temperature, centre=centre)
-        self.direction: Direction = direction
-        self.register_buffer("weight", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
+        super().__init__(
+            feature_dim, num_classes, temperature=temperature, centre=centre, direction=direction, check_values=check_values
+        )
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Sets the frame in its direction, a random one drawn anew, and forgets all batches."""
         super().reset_parameters()
-        basis = frame_basis(
-            self.feature_dim, self.num_classes, direction=self.direction, generator=generator, dtype=self.weight.dtype
-        )
-        self.weight.copy_(frame_weight(basis))
+        self.frame.copy_(frame_weight(self._initial_basis(generator)))
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
-        return self._centred(points) @ self.weight.to(points.dtype).T
+        return self._centred(points) @ self.frame.to(points.dtype).T

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
-from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values
+from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values, looks_at_values
 from guided_collapse.heads.running_means import RunningMean
 from guided_collapse.heads.snapshot import snapshot
 
@@ -26,6 +26,10 @@ class Head(nn.Module, ABC):
     would run it twice. Give it batches of several classes: a batch of one class or one sample, once centred, is zero and teaches
     nothing. Features that are all zero have no direction: they stay zero, and get no gradient.
 
+    A step never waits for a device, so on an accelerator values are not looked at: NaN features give NaN logits and leave the state
+    as it was, and labels out of range fail as they do everywhere in torch. On a CPU, and with `check_values=True`, both are refused
+    in words before anything changes.
+
     Example:
         >>> import torch
         >>> from guided_collapse import FixedETFHead, Head, LinearHead, NearestETFHead
@@ -38,7 +42,9 @@ class Head(nn.Module, ABC):
     temperature: float | None
     """tau, the norm of the features on their sphere; None leaves them as they are."""
 
-    def __init__(self, feature_dim: int, num_classes: int, *, temperature: float | None, centre: bool) -> None:
+    def __init__(
+        self, feature_dim: int, num_classes: int, *, temperature: float | None, centre: bool, check_values: bool | None
+    ) -> None:
         super().__init__()
         check_num_classes(num_classes)
         check_feature_dim(feature_dim)
@@ -49,12 +55,16 @@ class Head(nn.Module, ABC):
                 "feature_dim must be at least 2 for features on a sphere: in one dimension it is two points, with nothing to learn "
                 f"between them; got feature_dim={feature_dim}. Widen the last layer, or use LinearHead(normalise=False)."
             )
-        self.feature_dim, self.num_classes = int(feature_dim), int(num_classes)
+        self.feature_dim = int(feature_dim)
+        self.num_classes = int(num_classes)
         self.temperature = temperature
+        self.check_values = check_values
         self.centring = RunningMean(feature_dim) if centre else None
 
-    weight: Tensor
-    """W, (num_classes, feature_dim): what eval mode multiplies the features on their sphere with."""
+    @property
+    @abstractmethod
+    def weight(self) -> Tensor:
+        """W, (num_classes, feature_dim): what eval mode multiplies the features on their sphere with."""
 
     @property
     def running_mean(self) -> RunningMean | None:
@@ -97,7 +107,8 @@ class Head(nn.Module, ABC):
         """
         check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training)
         state = torch.float64 if self.running_mean is None or self.temperature is not None else self.running_mean.value.dtype
-        features = checked_values(features, labels if self.training else None, self.num_classes, state=state)
+        batch_labels = labels if self.training else None
+        features = checked_values(features, batch_labels, self.num_classes, state=state, check_values=self.check_values)
         with torch.autocast(features.device.type, enabled=False):
             points = self.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
             if self.training and labels is not None:
@@ -123,7 +134,7 @@ class Head(nn.Module, ABC):
         if self.running_mean is None:
             return points
         mean = batch_mean(points)
-        self.running_mean.update(mean)
+        self.running_mean.update(mean, checked=looks_at_values(self.check_values, points.device))
         return points - mean
 
     @torch.no_grad()

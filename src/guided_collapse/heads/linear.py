@@ -25,6 +25,7 @@ class LinearHead(Head):
         centre: whether features are centred by their global mean; the paper's standard head does not.
         learned_bias: whether a bias is learned too. AGD refuses it, as it refuses every one-dimensional parameter.
         generator: source of the initial weight; None takes torch's global generator.
+        check_values: whether to look at values at every step, which waits for the device; None does on a CPU.
 
     Example:
         >>> import torch
@@ -46,8 +47,15 @@ class LinearHead(Head):
         centre: bool = False,
         learned_bias: bool = False,
         generator: torch.Generator | None = None,
+        check_values: bool | None = None,
     ) -> None:
-        super().__init__(feature_dim, num_classes, temperature=temperature if normalise else None, centre=centre)
+        super().__init__(
+            feature_dim,
+            num_classes,
+            temperature=temperature if normalise else None,
+            centre=centre,
+            check_values=check_values,
+        )
         self.normalise = normalise
         self.learned_weight = nn.Parameter(torch.empty(num_classes, feature_dim))
         self.learned_bias = nn.Parameter(torch.empty(num_classes)) if learned_bias else None
@@ -62,7 +70,7 @@ class LinearHead(Head):
             nn.init.zeros_(self.learned_bias)
 
     @property
-    def weight(self) -> Tensor:  # type: ignore[override]
+    def weight(self) -> Tensor:
         """W, (num_classes, feature_dim), with rows of norm 1 if the head normalises."""
         # A copy, because training writes to the parameter, perhaps before the backward pass.
         return functional.normalize(snapshot(self.learned_weight), dim=1) if self.normalise else self.learned_weight

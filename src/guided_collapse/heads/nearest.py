@@ -1,19 +1,22 @@
 """The paper's implicit ETF: a classifier that always is the simplex ETF nearest to the running class means."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.directions import Direction, frame_basis
-from guided_collapse.geometry.nearest import check_proximal_weight, nearest_etf
-from guided_collapse.geometry.operations import proximal_point
+from guided_collapse.geometry.directions import Direction
+from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
 from guided_collapse.geometry.simplex import frame_weight
-from guided_collapse.heads.head import Head
-from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
-from guided_collapse.heads.running_means import RunningClassMeans, RunningMean
+from guided_collapse.geometry.training_step import basis_when_due, next_basis
+from guided_collapse.heads.batch import batch_mean, looks_at_values
+from guided_collapse.heads.frame_head import FrameHead
+from guided_collapse.heads.precision import state_dtype
+from guided_collapse.heads.running_means import RunningClassMeans, RunningMean, finite_or
 from guided_collapse.heads.snapshot import snapshot
 
 
-class NearestETFHead(SinglePrecisionState, Head):
+class NearestETFHead(FrameHead):
     """The simplex ETF nearest to the network's own class means, solved anew at every training step.
 
     It has no parameters: the weight is a function of the features, and with `implicit_gradient` the loss is differentiated through
@@ -30,8 +33,12 @@ class NearestETFHead(SinglePrecisionState, Head):
             weighs delta (C-1)/2 at collapse, 0.0045 at 10 classes and 0.5 at 1000.
         implicit_gradient: whether gradients flow through the solve. Without effect for a lagged head, which needs none.
         lagged: classify with the frame of the steps before, and take in the batch afterwards.
+        every: after how many steps a lagged frame moves; the class means take in every batch. (Compiled for an accelerator, a head
+            with more than one asks the device at each step whether it is time.)
         direction: initial direction, "canonical" or "random"; the first step solves from it without the proximal term.
+        solver: "factors" or "products", as for `nearest_etf`; None takes factors on a CPU and products elsewhere.
         generator: source of a random direction; None takes torch's global generator.
+        check_values: whether to look at values at every step, which waits for the device; None does on a CPU.
 
     Example:
         >>> import torch
@@ -43,9 +50,8 @@ class NearestETFHead(SinglePrecisionState, Head):
         torch.Size([2, 3])
     """
 
-    weight: Tensor
-    basis: Tensor
-    """U, (feature_dim, num_classes), of the last step: the proximal point of the next."""
+    transposed_basis: Tensor
+    """U', (num_classes, feature_dim), of the last solve: the proximal point of the next."""
 
     def __init__(
         self,
@@ -56,29 +62,37 @@ class NearestETFHead(SinglePrecisionState, Head):
         proximal_weight: float = 1e-3,
         implicit_gradient: bool = True,
         lagged: bool = False,
+        every: int = 1,
         direction: Direction = "canonical",
+        solver: Solver | None = None,
         generator: torch.Generator | None = None,
+        check_values: bool | None = None,
     ) -> None:
-        super().__init__(feature_dim, num_classes, temperature=temperature, centre=False)
+        super().__init__(
+            feature_dim, num_classes, temperature=temperature, centre=False, direction=direction, check_values=check_values
+        )
         check_proximal_weight(proximal_weight)
+        _check_every(every, lagged=lagged)
         self.proximal_weight = proximal_weight
         self.implicit_gradient = implicit_gradient
         self.lagged = lagged
-        self.direction: Direction = direction
-        # One class after the other in memory, as the solve wants it.
-        self.register_buffer("basis", torch.empty(num_classes, feature_dim, dtype=state_dtype()).T)
-        self.register_buffer("weight", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
-        self.class_means = RunningClassMeans(feature_dim, num_classes)
+        self.every = every
+        self.solver = solver and checked_solver(solver, self.frame.device)
+        self.register_buffer("transposed_basis", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
+        self.class_means = RunningClassMeans(feature_dim, num_classes, check_values=check_values)
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Sets the frame to its initial direction, a random one drawn anew, and forgets all batches."""
         self.class_means.reset_parameters()
-        basis = frame_basis(
-            self.feature_dim, self.num_classes, direction=self.direction, generator=generator, dtype=self.basis.dtype
-        )
-        self.basis.copy_(basis)
-        self.weight.copy_(frame_weight(basis))
+        # How many batches were taken in, as far as that is known without asking the device.
+        self._known_steps: int | None = 0
+        self._keep(self._initial_basis(generator))
+
+    @property
+    def basis(self) -> Tensor:
+        """U, (feature_dim, num_classes), of the last solve."""
+        return self.transposed_basis.T
 
     @property
     def running_mean(self) -> RunningMean:
@@ -86,34 +100,76 @@ class NearestETFHead(SinglePrecisionState, Head):
         return self.class_means.global_mean
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
+        global_mean = batch_mean(points)
+        centred = points - global_mean
         if self.lagged:
-            weight = snapshot(self.weight).to(points.dtype)
-            means = self.class_means.update_checked(points, labels)
-            self._align(means.centred_class_means.detach())
-        else:
-            means = self.class_means.update_checked(points, labels)
-            class_means = means.centred_class_means
-            weight = self._align(class_means if self.implicit_gradient else class_means.detach())
-        return (points - means.global_mean) @ weight.T
+            weight = snapshot(self.frame).to(points.dtype)
+            with torch.no_grad():
+                self._follow(self.class_means.take_in(centred.detach(), global_mean.detach(), labels))
+            return centred @ weight.T
+        class_means = self.class_means.take_in(centred, global_mean, labels)
+        basis = self._solve(class_means if self.implicit_gradient else class_means.detach())
+        self._keep(basis)
+        return centred @ frame_weight(basis).T
 
-    def _align(self, centred_class_means: Tensor) -> Tensor:
-        """Solves for the nearest frame, keeps it, and returns its weight, (num_classes, feature_dim), with gradient."""
-        basis, weight = self._solve(centred_class_means)
-        with torch.no_grad():
-            self.basis.copy_(basis)
-            self.weight.copy_(weight)
-        return weight
-
-    def _solve(self, centred_class_means: Tensor) -> tuple[Tensor, Tensor]:
-        """The basis and the weight of the nearest frame, from where the step before left it."""
+    def _solve(self, centred_class_means: Tensor) -> Tensor:
+        """The basis of the nearest frame, from where the step before left it, with gradient."""
+        basis = snapshot(self.transposed_basis).T
         is_first = self.class_means.steps == 1
-        anchor = proximal_point(centred_class_means, self.basis.to(centred_class_means.dtype), is_first)
-        solution = nearest_etf(centred_class_means, anchor, proximal_weight=self.proximal_weight)
-        return solution.basis, solution.weight
+        return next_basis(centred_class_means, basis, is_first, proximal_weight=self.proximal_weight, solver=self.solver)
+
+    def _follow(self, centred_class_means: Tensor) -> None:
+        """Moves the frame of a lagged head if it is time."""
+        if self.every > 1 and torch.compiler.is_compiling():
+            basis = basis_when_due(
+                centred_class_means,
+                self.basis,
+                self.class_means.steps,
+                every=self.every,
+                proximal_weight=self.proximal_weight,
+                solver=self.solver,
+            )
+            self._keep(basis)
+        elif self.every == 1 or self._is_due():
+            self._keep(self._solve(centred_class_means))
+
+    def _is_due(self) -> bool:
+        """Whether the step that was just taken is one of 1, 1 + every, 1 + 2 every, ..."""
+        if self._known_steps is None:
+            self._known_steps = int(self.class_means.steps) - 1
+        self._known_steps += 1
+        return (self._known_steps - 1) % self.every == 0
+
+    @torch.no_grad()
+    def _keep(self, basis: Tensor) -> None:
+        """Makes a basis, (feature_dim, num_classes), that of the head; one that is not finite leaves it as it was."""
+        rows = basis.T
+        if not looks_at_values(self.check_values, rows.device):
+            rows = finite_or(rows, self.transposed_basis)
+        self.transposed_basis.copy_(rows)
+        self.frame.copy_(frame_weight(rows.T))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        self._known_steps = None
+        # Earlier versions kept U instead of U'.
+        earlier = state_dict.pop(f"{prefix}basis", None)
+        if isinstance(earlier, Tensor):
+            state_dict[f"{prefix}transposed_basis"] = earlier.T.contiguous()
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         """What `print(head)` says beside the submodules."""
         return (
             f"{super().extra_repr()}, proximal_weight={self.proximal_weight}, "
-            f"implicit_gradient={self.implicit_gradient}, lagged={self.lagged}"
+            f"implicit_gradient={self.implicit_gradient}, lagged={self.lagged}, every={self.every}"
+        )
+
+
+def _check_every(every: int, *, lagged: bool) -> None:
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"every must be a whole number of steps, at least 1; got {every!r}.")
+    if every > 1 and not lagged:
+        raise ValueError(
+            "every must be 1 unless the head is lagged: one that classifies with the batch's own means solves at every step; "
+            f"got every={every}. Pass lagged=True."
         )

@@ -1,5 +1,6 @@
 """Running means of features: of each class, for the nearest-ETF problem, and of all, for the bias."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
-from guided_collapse.heads.batch import check_shapes, checked_values, class_totals
+from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values, class_totals, looks_at_values
 from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
 from guided_collapse.heads.snapshot import snapshot
 
@@ -42,12 +43,22 @@ class RunningMean(SinglePrecisionState):
         self.steps.zero_()
 
     @torch.no_grad()
-    def update(self, batch_mean: Tensor) -> None:
-        """Takes in the mean of one more batch, (feature_dim,)."""
-        batch_mean = batch_mean.to(torch.promote_types(batch_mean.dtype, self.value.dtype))
-        moved = torch.lerp(self.value.to(batch_mean.dtype), batch_mean, GLOBAL_MEAN_MOMENTUM)
-        self.value.copy_(torch.where(self.steps == 0, batch_mean, moved))
+    def update(self, mean: Tensor, *, checked: bool = True) -> None:
+        """Takes in the mean of one more batch.
+
+        Args:
+            mean: (feature_dim,).
+            checked: whether it is known to be finite; if not, one that is not finite leaves the value as it was.
+        """
+        mean = mean.to(torch.promote_types(mean.dtype, self.value.dtype))
+        moved = torch.where(self.steps == 0, mean, torch.lerp(self.value.to(mean.dtype), mean, GLOBAL_MEAN_MOMENTUM))
+        self.value.copy_(moved if checked else finite_or(moved, self.value))
         self.steps.add_(1)
+
+
+def finite_or(value: Tensor, otherwise: Tensor) -> Tensor:
+    """The value if all of it is finite, otherwise the other, decided on the device."""
+    return torch.where(torch.isfinite(value).all(), value, otherwise)
 
 
 class RunningClassMeans(SinglePrecisionState):
@@ -57,6 +68,11 @@ class RunningClassMeans(SinglePrecisionState):
     definition. A class that is absent from the batch stays where it was, in the scale of the others; one that was never seen sits
     at the global mean; one that is seen for the first time later on enters at its full value. With every class in every batch this
     is the paper's formula (section 3.5).
+
+    Args:
+        feature_dim: d.
+        num_classes: C, at least 2.
+        check_values: as for `Head`.
 
     Example:
         >>> import torch
@@ -70,11 +86,13 @@ class RunningClassMeans(SinglePrecisionState):
     running: Tensor
     seen: Tensor
 
-    def __init__(self, feature_dim: int, num_classes: int) -> None:
+    def __init__(self, feature_dim: int, num_classes: int, *, check_values: bool | None = None) -> None:
         super().__init__()
         check_num_classes(num_classes)
         check_feature_dim(feature_dim)
-        self.feature_dim, self.num_classes = int(feature_dim), int(num_classes)
+        self.feature_dim = int(feature_dim)
+        self.num_classes = int(num_classes)
+        self.check_values = check_values
         self.register_buffer("running", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
         self.register_buffer("seen", torch.empty(num_classes, dtype=torch.bool))
         self.global_mean = RunningMean(feature_dim)
@@ -102,18 +120,31 @@ class RunningClassMeans(SinglePrecisionState):
             ValueError: for a batch that does not fit; the state is then as it was.
         """
         check_shapes(features, labels, feature_dim=self.feature_dim, training=True)
-        features = checked_values(features, labels, self.num_classes, state=self.running.dtype)
-        return self.update_checked(features.to(torch.promote_types(features.dtype, torch.float32)), labels.to(torch.int64))
+        features = checked_values(features, labels, self.num_classes, state=self.running.dtype, check_values=self.check_values)
+        features = features.to(torch.promote_types(features.dtype, torch.float32))
+        global_mean = batch_mean(features)
+        return BatchMeans(self.take_in(features - global_mean, global_mean, labels.to(torch.int64)), global_mean)
 
-    def update_checked(self, features: Tensor, labels: Tensor) -> BatchMeans:
-        """`update` for features in float32 or wider and labels in int64 that were checked already."""
-        sums, counts = class_totals(features, labels, self.num_classes)
+    def take_in(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
+        """Takes in one batch that is checked and centred, and returns the running class means with it.
+
+        Once features are centred, sums over a class are no small differences of large numbers, and need no more digits than these.
+
+        Args:
+            centred_features: (num_samples, feature_dim), float32 or wider: the features minus their global mean.
+            global_mean: (feature_dim,), the mean over the batches of all processes.
+            labels: (num_samples,), int64.
+
+        Returns:
+            (num_classes, feature_dim), with gradient to the centred features.
+        """
+        sums, counts = class_totals(centred_features, labels, self.num_classes)
         present = counts > 0
-        class_means = sums / counts.clamp(min=1)[:, None]
-        global_mean = sums.sum(dim=0) / counts.sum()
-        centred = torch.where(present[:, None], class_means - global_mean, 0.0)
-        dtype = torch.promote_types(features.dtype, self.running.dtype)
-        centred = _without_rounding_errors(centred, class_means.detach(), features.dtype).to(dtype)
+        # What rounding has left of the global mean in features that are far from zero.
+        residue = sums.sum(dim=0) / counts.sum()
+        dtype = torch.promote_types(centred_features.dtype, self.running.dtype)
+        centred = torch.where(present[:, None], sums / counts.clamp(min=1)[:, None] - residue, 0.0)
+        centred = _without_rounding_errors(centred, global_mean.detach()).to(dtype)
 
         running, seen, step = snapshot(self.running).to(dtype), snapshot(self.seen), snapshot(self.steps) + 1
         size, known_size = _root_mean_square(centred.detach(), present), _root_mean_square(running, seen)
@@ -127,10 +158,11 @@ class RunningClassMeans(SinglePrecisionState):
         updated = share * batch + (1 - share) * previous
 
         with torch.no_grad():
-            self.running.copy_(updated)
+            checked = looks_at_values(self.check_values, centred_features.device)
+            self.running.copy_(updated if checked else finite_or(updated, running))
             self.seen.logical_or_(present)
-            self.global_mean.update(global_mean.to(dtype))
-        return BatchMeans(updated.to(features.dtype), global_mean.to(features.dtype))
+            self.global_mean.update(global_mean, checked=checked)
+        return updated.to(centred_features.dtype)
 
 
 def _root_mean_square(rows: Tensor, chosen: Tensor) -> Tensor:
@@ -139,7 +171,7 @@ def _root_mean_square(rows: Tensor, chosen: Tensor) -> Tensor:
     return (total / chosen.sum().clamp(min=1)).sqrt()
 
 
-def _without_rounding_errors(centred: Tensor, class_means: Tensor, dtype: torch.dtype) -> Tensor:
+def _without_rounding_errors(centred: Tensor, global_mean: Tensor) -> Tensor:
     """The centred means, or zeros where they are no more than rounding errors of features that are all the same."""
-    smallest = 4 * torch.finfo(dtype).eps * torch.linalg.vector_norm(class_means)
+    smallest = 4 * torch.finfo(centred.dtype).eps * math.sqrt(len(centred)) * torch.linalg.vector_norm(global_mean)
     return torch.where(torch.linalg.vector_norm(centred.detach()) > smallest, centred, 0.0)

@@ -1,0 +1,69 @@
+"""The basis of the next training step, from that of the step before."""
+
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry.nearest import Solver, checked_solver, unit_frobenius_norm
+from guided_collapse.geometry.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
+from guided_collapse.geometry.operations import nearest_basis, proximal_point
+from guided_collapse.geometry.registration import operation
+
+
+def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None) -> Tensor:
+    """The basis U of the simplex ETF nearest to the means, pulled towards that of the step before; differentiable in the means.
+
+    The first step solves without the proximal term, from the initial direction. By products its pull is `vanishing_pull`, chosen on
+    the device; by factors it is the limit itself.
+
+    Args:
+        means: (num_classes, feature_dim), centred class means of any scale, float32 or float64.
+        basis: (feature_dim, num_classes), of the step before, or on the first step the initial direction; held constant.
+        is_first: a boolean scalar.
+        proximal_weight: delta.
+        solver: as for `nearest_etf`.
+
+    Returns:
+        (feature_dim, num_classes).
+    """
+    basis = basis.detach().to(means.dtype)
+    if checked_solver(solver, means.device) == "factors":
+        return nearest_basis(means, proximal_point(means, basis, is_first), proximal_weight)[0]
+    num_classes = len(means)
+    vanishing = vanishing_pull(num_classes, proximal_weight)
+    largest = max(proximal_weight, vanishing)
+    return nearest_basis_by_products(
+        unit_frobenius_norm(means),
+        basis,
+        torch.where(is_first, vanishing, largest).to(means.dtype),
+        proximal_weight=largest,
+        polynomials=polynomials_of(num_classes, proximal_weight, means.dtype),
+    )
+
+
+def basis_when_due(
+    means: Tensor, basis: Tensor, steps: Tensor, *, every: int, proximal_weight: float, solver: Solver | None
+) -> Tensor:
+    """`next_basis` at steps 1, 1 + every, 1 + 2 every, ..., and the basis as it is at others; for compiled graphs.
+
+    An operation, because a graph cannot branch on a value. It asks the device for the step.
+
+    Args:
+        steps: how many batches were taken in, an integer scalar.
+        every: after how many steps the frame moves.
+    """
+    chosen = checked_solver(solver, means.device)
+    return _basis_when_due(means, basis.T, steps, every, proximal_weight, chosen).T
+
+
+@operation("basis_when_due")
+def _basis_when_due(means: Tensor, rows: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str) -> Tensor:
+    if (int(steps) - 1) % every:
+        return rows.clone(memory_format=torch.contiguous_format)
+    chosen: Solver = "factors" if solver == "factors" else "products"
+    found = next_basis(means, rows.T, steps == 1, proximal_weight=proximal_weight, solver=chosen)
+    return found.T.to(rows.dtype, memory_format=torch.contiguous_format)
+
+
+@_basis_when_due.register_fake
+def _(means: Tensor, rows: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str) -> Tensor:
+    return torch.empty_like(rows, memory_format=torch.contiguous_format)
