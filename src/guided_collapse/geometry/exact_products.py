@@ -1,16 +1,24 @@
 """Matrix products in the full precision of float32, also where TF32 or bfloat16 is allowed in its place."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """A context in which operations on the device keep the dtype they are given."""
+    # Not every device has autocast, nor does `torch.autocast` take those that have none.
+    return torch.autocast(device.type, enabled=False) if torch.amp.is_autocast_available(device.type) else nullcontext()
+
+
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right."""
     if left.dtype != torch.float32 or float32_is_float32():
         return torch.mm(left, right)
-    result: Tensor = _ProductOfParts.apply(left, right)  # type: ignore[no-untyped-call]
+    # torch's compiler refuses the same tensor twice.
+    result: Tensor = _ProductOfParts.apply(left, right.clone() if right is left else right)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.directions import frame_basis
+from guided_collapse.geometry.exact_products import without_autocast
 from guided_collapse.geometry.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
 from guided_collapse.geometry.operations import nearest_basis
 from guided_collapse.geometry.simplex import check_frame_exists, frame_weight
@@ -93,7 +94,7 @@ def nearest_etf(
     """
     _check(centred_class_means, proximal_basis, proximal_weight)
     num_classes, feature_dim = centred_class_means.shape
-    with torch.autocast(centred_class_means.device.type, enabled=False):
+    with without_autocast(centred_class_means.device):
         dtype = torch.promote_types(centred_class_means.dtype, torch.float32)
         if proximal_basis is None:
             direction = frame_basis(feature_dim, num_classes, dtype=dtype).to(centred_class_means.device)
@@ -127,9 +128,10 @@ def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
 def unit_frobenius_norm(matrix: Tensor) -> Tensor:
     """The matrix divided by its Frobenius norm, whatever its scale; a zero matrix stays zero, with zero gradient."""
     largest = matrix.detach().abs().max()
-    scaled = matrix / torch.where(largest > 0, largest, 1.0)
+    scaled = matrix / torch.where(largest == 0, 1.0, largest)
     norm = torch.linalg.vector_norm(scaled)
-    return scaled * torch.where(norm > 0, 1 / torch.where(norm > 0, norm, 1.0), 0.0)
+    is_zero = norm == 0
+    return scaled * torch.where(is_zero, 0.0, 1 / torch.where(is_zero, 1.0, norm))
 
 
 def _check(centred_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> None:

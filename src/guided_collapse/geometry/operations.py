@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from guided_collapse.geometry.exact_products import without_autocast
 from guided_collapse.geometry.polar import PolarFactors, polar_factors, polar_gradient
 from guided_collapse.geometry.registration import operation
 from guided_collapse.geometry.simplex import centre_classes
@@ -61,7 +62,7 @@ def _magnitude(means: Tensor) -> float:
 
 @operation("nearest_basis")
 def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    with torch.autocast(means.device.type, enabled=False):
+    with without_autocast(means.device):
         # X over 2 / (|means| sqrt(C-1)), with means of magnitude 1: the polar factor does not depend on the scale. In float64 also
         # for float32 means, because the projection must leave an exact null direction.
         matrix = means.to(torch.float64, copy=True).div_(_magnitude(means))
@@ -103,7 +104,7 @@ def _(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, 
 def _differentiate(
     grad: Tensor, means: Tensor, proximal: Tensor, left: Tensor, values: Tensor, right: Tensor, completion_values: Tensor
 ) -> Tensor:
-    with torch.autocast(grad.device.type, enabled=False):
+    with without_autocast(grad.device):
         factors = PolarFactors(left, values, right, completion_values)
         if _fits(means):
             grad_matrix = polar_gradient(grad, factors, proximal)

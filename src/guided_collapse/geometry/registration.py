@@ -9,6 +9,9 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+IMPLEMENTATIONS: dict[Any, Callable[..., Any]] = {}
+"""What our operations do, by operation: for who wants to look into them."""
+
 
 class Operation(Generic[Arguments, Result]):
     """A function as the torch operation `guided_collapse::<name>`.
@@ -26,6 +29,7 @@ class Operation(Generic[Arguments, Result]):
         torch.library.define(self._qualified_name, torch.library.infer_schema(function, mutates_args=()))
         torch.library.impl(self._qualified_name, "default", function)
         self._call = getattr(torch.ops.guided_collapse, name).default
+        IMPLEMENTATIONS[self._call] = function
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """The result, with gradient if one was registered.

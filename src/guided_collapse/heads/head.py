@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guided_collapse.geometry.exact_products import without_autocast
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values, looks_at_values
 from guided_collapse.heads.running_means import RunningMean
@@ -109,7 +110,7 @@ class Head(nn.Module, ABC):
         state = torch.float64 if self.running_mean is None or self.temperature is not None else self.running_mean.value.dtype
         batch_labels = labels if self.training else None
         features = checked_values(features, batch_labels, self.num_classes, state=state, check_values=self.check_values)
-        with torch.autocast(features.device.type, enabled=False):
+        with without_autocast(features.device):
             points = self.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
             if self.training and labels is not None:
                 return self._training_logits(points, labels.to(torch.int64))

@@ -174,4 +174,5 @@ def _root_mean_square(rows: Tensor, chosen: Tensor) -> Tensor:
 def _without_rounding_errors(centred: Tensor, global_mean: Tensor) -> Tensor:
     """The centred means, or zeros where they are no more than rounding errors of features that are all the same."""
     smallest = 4 * torch.finfo(centred.dtype).eps * math.sqrt(len(centred)) * torch.linalg.vector_norm(global_mean)
-    return torch.where(torch.linalg.vector_norm(centred.detach()) > smallest, centred, 0.0)
+    # NaN is no rounding error, and stays.
+    return torch.where(torch.linalg.vector_norm(centred.detach()) <= smallest, 0.0, centred)
