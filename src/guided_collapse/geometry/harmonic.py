@@ -33,6 +33,6 @@ def harmonic_columns(num_classes: int, feature_dim: int, *, dtype: torch.dtype |
     num_pairs = feature_dim // 2
     columns = [angles[:, :num_pairs].cos(), angles[:, :num_pairs].sin()]
     if feature_dim % 2:
-        alternating = ((1 - 2 * (classes % 2)) / math.sqrt(2)).double()[:, None]
+        alternating = (1 - 2 * (classes % 2)).double()[:, None] / math.sqrt(2)
         columns.append(alternating if num_classes % 2 == 0 else angles[:, num_pairs:].cos())
     return (math.sqrt(2 / num_classes) * torch.cat(columns, dim=1)).to(dtype or torch.get_default_dtype())

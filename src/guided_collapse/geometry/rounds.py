@@ -1,6 +1,6 @@
 """Rounds between two demands on the same matrix, orthonormal columns and rows of equal norm, as a torch operation.
 
-The polar factor is taken from the small Gram matrix here: rows of norm 1 that have just been orthonormal columns are so
+The polar factor is taken from the small Gram matrix here: what was orthonormal columns before its rows were normalised is so
 well-conditioned that nothing is lost. `_orthonormalise` is the one place that does it.
 """
 
@@ -12,18 +12,17 @@ from torch import Tensor
 
 from guided_collapse.geometry.polar import PolarFactors, polar_gradient
 from guided_collapse.geometry.registration import operation
+from guided_collapse.geometry.roots import inverse_square_root
 from guided_collapse.geometry.simplex import centre_classes
 
 
 class Orthonormalised(NamedTuple):
-    """Y = V S, with V'V = I and S = Q diag(s) Q' symmetric, positive definite."""
+    """Y = V S, with V'V = I and S symmetric, positive definite."""
 
     columns: Tensor
     """V, (num_classes, num_columns)."""
-    rotation: Tensor
-    """Q, (num_columns, num_columns)."""
-    values: Tensor
-    """s, (num_columns,)."""
+    root: Tensor
+    """S, (num_columns, num_columns), the square root of Y'Y."""
 
 
 def polar_columns(matrix: Tensor) -> Tensor:
@@ -62,53 +61,51 @@ def alternate(columns: Tensor, target: Tensor, fallback: Tensor, *, pulls: Seque
 
 
 def _orthonormalise(matrix: Tensor) -> Orthonormalised:
-    squares, rotation = torch.linalg.eigh((matrix.T @ matrix).double())
-    floor = torch.finfo(matrix.dtype).eps ** 2 * squares[-1]
-    values = squares.clamp_(min=float(floor)).sqrt()
-    columns = matrix @ (rotation / values @ rotation.T).to(matrix.dtype)
-    return Orthonormalised(columns, rotation.to(matrix.dtype), values.to(matrix.dtype))
+    gram = matrix.T @ matrix
+    inverse_root = inverse_square_root(gram)
+    return Orthonormalised(matrix @ inverse_root, gram @ inverse_root)
 
 
 def _orthonormalise_gradient(grad: Tensor, solution: Orthonormalised) -> Tensor:
+    values, rotation = torch.linalg.eigh(solution.root)
     lying = solution.columns.T
-    factors = PolarFactors(solution.rotation, solution.values, solution.rotation.T @ lying, torch.zeros_like(solution.values))
+    factors = PolarFactors(rotation, values, rotation.T @ lying, torch.zeros_like(values))
     return polar_gradient(grad.T, factors, lying).T.contiguous()
 
 
 @operation("polar_columns")
-def _polar_columns(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _polar_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
     with torch.autocast(matrix.device.type, enabled=False):
-        return tuple(_orthonormalise(matrix))  # type: ignore[return-value]
+        solution = _orthonormalise(matrix)
+        return solution.columns, solution.root
 
 
 @_polar_columns.register_fake
-def _(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    num_columns = matrix.shape[1]
-    return matrix.new_empty(matrix.shape), matrix.new_empty(num_columns, num_columns), matrix.new_empty(num_columns)
+def _(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    return matrix.new_empty(matrix.shape), matrix.new_empty(matrix.shape[1], matrix.shape[1])
 
 
 @operation("polar_columns_backward")
-def _polar_columns_backward(grad: Tensor, columns: Tensor, rotation: Tensor, values: Tensor) -> Tensor:
+def _polar_columns_backward(grad: Tensor, columns: Tensor, root: Tensor) -> Tensor:
     with torch.autocast(grad.device.type, enabled=False):
-        return _orthonormalise_gradient(grad, Orthonormalised(columns, rotation, values))
+        return _orthonormalise_gradient(grad, Orthonormalised(columns, root))
 
 
 @_polar_columns_backward.register_fake
-def _(grad: Tensor, columns: Tensor, rotation: Tensor, values: Tensor) -> Tensor:
+def _(grad: Tensor, columns: Tensor, root: Tensor) -> Tensor:
     return columns.new_empty(columns.shape)
 
 
 @operation("alternate")
 def _alternate(
     columns: Tensor, target: Tensor, fallback: Tensor, pulls: Sequence[float], centred: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     num_classes, num_columns = columns.shape
     with torch.autocast(columns.device.type, enabled=False):
         current = columns.clone(memory_format=torch.contiguous_format)
         norms = columns.new_empty(len(pulls), num_classes)
         means = columns.new_zeros(len(pulls), num_columns)
-        rotations = columns.new_empty(len(pulls), num_columns, num_columns)
-        values = columns.new_empty(len(pulls), num_columns)
+        roots = columns.new_empty(len(pulls), num_columns, num_columns)
         for index, pull in enumerate(pulls):
             norms[index] = torch.linalg.vector_norm(current, dim=1)
             if index == 0:
@@ -119,8 +116,8 @@ def _alternate(
             if centred:
                 means[index] = current.mean(dim=0)
                 current.sub_(means[index])
-            current, rotations[index], values[index] = _orthonormalise(current)
-        return current, norms, means, rotations, values
+            current, roots[index] = _orthonormalise(current)
+        return current, norms, means, roots
 
 
 def _replace_zero_rows(rows: Tensor, norms: Tensor, fallback: Tensor) -> None:
@@ -136,14 +133,13 @@ def _replace_zero_rows(rows: Tensor, norms: Tensor, fallback: Tensor) -> None:
 @_alternate.register_fake
 def _(
     columns: Tensor, target: Tensor, fallback: Tensor, pulls: Sequence[float], centred: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     num_classes, num_columns = columns.shape
     return (
         columns.new_empty(columns.shape),
         columns.new_empty(len(pulls), num_classes),
         columns.new_empty(len(pulls), num_columns),
         columns.new_empty(len(pulls), num_columns, num_columns),
-        columns.new_empty(len(pulls), num_columns),
     )
 
 
@@ -154,8 +150,7 @@ def _alternate_backward(
     columns: Tensor,
     norms: Tensor,
     means: Tensor,
-    rotations: Tensor,
-    values: Tensor,
+    roots: Tensor,
     pulls: Sequence[float],
     centred: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -163,13 +158,12 @@ def _alternate_backward(
         grad, current = grad.clone(memory_format=torch.contiguous_format), columns
         grad_target = torch.zeros_like(target, memory_format=torch.contiguous_format)
         for index in reversed(range(len(pulls))):
-            rotation = rotations[index]
-            grad = _orthonormalise_gradient(grad, Orthonormalised(current, rotation, values[index]))
+            grad = _orthonormalise_gradient(grad, Orthonormalised(current, roots[index]))
             if centred:
                 centre_classes(grad, out=grad)
             grad_target.add_(grad, alpha=pulls[index])
             # The unit rows that the round began with.
-            unit = torch.addmm(means[index], current, rotation * values[index] @ rotation.T).sub_(target, alpha=pulls[index])
+            unit = torch.addmm(means[index], current, roots[index]).sub_(target, alpha=pulls[index])
             grad.sub_((grad * unit).sum(dim=1, keepdim=True) * unit).div_(norms[index][:, None])
             current = unit.mul_(norms[index][:, None])
         return grad, grad_target
@@ -182,8 +176,7 @@ def _(
     columns: Tensor,
     norms: Tensor,
     means: Tensor,
-    rotations: Tensor,
-    values: Tensor,
+    roots: Tensor,
     pulls: Sequence[float],
     centred: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -208,7 +201,9 @@ def _remember_rounds(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ..
 def _rounds_gradient(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None]:
     if grad is None:
         return None, None, None, None, None
-    return *_alternate_backward(grad, *ctx.saved_tensors, ctx.pulls, ctx.centred), None, None, None
+    target, columns, norms, means, roots = ctx.saved_tensors
+    grads = _alternate_backward(grad, target, columns, norms, means, roots, ctx.pulls, ctx.centred)
+    return *grads, None, None, None
 
 
 def _refuse(*_: Any) -> Any:

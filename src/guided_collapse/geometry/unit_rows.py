@@ -24,7 +24,7 @@ def can_be_centred(num_classes: int, feature_dim: int) -> bool:
 
 
 def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, *, rounds: int) -> Tensor:
-    """A frame with unit rows, nearly tight, near to the target: rounds that are pulled to it, then as many that are not.
+    """A frame with unit rows, nearly tight, near to the target: rounds that are pulled to it, then twice as many that are not.
 
     The first rounds go from V towards a frame W that has a large <W, T> for its unit rows. The others leave only what is not tight
     to be removed. They work on the smaller of two sides: columns V, or orthonormal columns E that complete them (and 1, for
@@ -36,7 +36,7 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, *, rounds:
         columns: V, (num_classes, feature_dim), orthonormal columns, centred; num_classes > feature_dim + 1.
         target: T, (num_classes, feature_dim), of any scale but 0.
         fallback: (num_classes, feature_dim), rows for those of V that are zero.
-        rounds: how many with the pull, and how many without.
+        rounds: how many with the pull; twice as many without follow.
 
     Returns:
         W, (num_classes, feature_dim). The last operation is the division of each row by its norm.
@@ -44,7 +44,7 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, *, rounds:
     num_classes, feature_dim = columns.shape
     centred = can_be_centred(num_classes, feature_dim)
     scaled_target = target * (math.sqrt(num_classes) / torch.linalg.vector_norm(target))
-    pulls, no_pulls = rounds * [PULL], rounds * [0.0]
+    pulls, no_pulls = rounds * [PULL], 2 * rounds * [0.0]
     num_spare = num_classes - feature_dim - centred
     if num_spare >= feature_dim:
         return _unit(alternate(columns, scaled_target, fallback, pulls=pulls + no_pulls, centred=centred))
