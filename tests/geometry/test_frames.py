@@ -120,7 +120,7 @@ def test_more_rounds_make_small_frames_tight(num_classes, feature_dim):
     assert float(found.tightness_defect) < 1e-5
 
 
-def projected_gradient_costs(means, *, restarts, steps=60, step_size=0.3):
+def projected_gradient_costs(means, *, restarts, steps=50, step_size=0.3):
     """Local minima of the distance to unit-norm tight frames from random starts, by projections that are written out here."""
     num_classes = len(means)
     target = num_classes**0.5 * means / means.norm()
@@ -128,13 +128,14 @@ def projected_gradient_costs(means, *, restarts, steps=60, step_size=0.3):
     def project(frames, rounds):
         for _ in range(rounds):
             frames = frames / frames.norm(dim=2, keepdim=True)
-            left, _, right = torch.linalg.svd(frames - frames.mean(1, keepdim=True), full_matrices=False)
-            frames = left @ right
+            frames = frames - frames.mean(1, keepdim=True)
+            squares, rotation = torch.linalg.eigh(frames.mT @ frames)
+            frames = frames @ (rotation / squares.sqrt()[:, None]) @ rotation.mT
         return frames / frames.norm(dim=2, keepdim=True)
 
     frames = project(torch.randn(restarts, *means.shape, dtype=means.dtype), 30)
     for _ in range(steps):
-        frames = project(frames + step_size * target, 5)
+        frames = project(frames + step_size * target, 4)
     frames = project(frames, 60)
     return (target - frames).square().sum((1, 2)) / num_classes
 
