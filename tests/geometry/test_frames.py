@@ -145,7 +145,8 @@ def projected_gradient_costs(means, *, restarts, steps=50, step_size=0.3):
 def test_unit_rows_are_not_further_than_the_median_of_random_restarts(num_classes, feature_dim, decay):
     means = centred_means(num_classes, feature_dim) * torch.logspace(0, -decay, feature_dim, dtype=torch.float64)
     median = float(projected_gradient_costs(means, restarts=100).median())
-    assert float(nearest_frame(means).distance) <= median + 1e-3
+    # Flat means have one minimum that all restarts reach, and the default rounds stop within 1e-3 of it. Decaying ones have many.
+    assert float(nearest_frame(means).distance) <= (median + 1e-3 if decay == 0 else median)
 
 
 @pytest.mark.parametrize(("num_classes", "feature_dim"), SIZES)
