@@ -1,0 +1,219 @@
+"""Rounds between two demands on the same matrix, orthonormal columns and rows of equal norm, as a torch operation.
+
+The polar factor is taken from the small Gram matrix here: what was orthonormal columns before its rows were normalised is so
+well-conditioned that nothing is lost. `_orthonormalise` is the one place that does it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry.polar import PolarFactors, polar_gradient
+from guided_collapse.geometry.registration import operation
+from guided_collapse.geometry.roots import inverse_square_root
+from guided_collapse.geometry.simplex import centre_classes
+
+
+class Orthonormalised(NamedTuple):
+    """Y = V S, with V'V = I and S symmetric, positive definite."""
+
+    columns: Tensor
+    """V, (num_classes, num_columns)."""
+    root: Tensor
+    """S, (num_columns, num_columns), the square root of Y'Y."""
+
+
+def polar_columns(matrix: Tensor) -> Tensor:
+    """The polar factor of a well-conditioned matrix that stands upright, differentiable once.
+
+    Args:
+        matrix: (num_classes, num_columns), num_columns <= num_classes, float32 or float64, of full rank.
+
+    Returns:
+        (num_classes, num_columns), orthonormal columns.
+    """
+    return _polar_columns(matrix)[0]
+
+
+def alternate(columns: Tensor, target: Tensor, fallback: Tensor, *, pulls: Sequence[float], centred: bool) -> Tensor:
+    """Orthonormal columns whose rows come nearer to equal norm with each round, differentiable once.
+
+    One round is V <- polar(P (N(V) + pull T)): N divides each row by its norm, T is the target, and P takes the mean of the rows
+    away, if they are to stay centred. With a pull of 0 these are the alternating projections of Tropp, Dhillon, Heath and Strohmer
+    (2005); with a positive one they are steps of projected gradient ascent on <V, T>.
+
+    The gradient is the one through the rounds. They are run backwards for it, each from the one after it, so that what is kept of
+    a round is a small matrix and a number for each row, whatever the number of rounds.
+
+    Args:
+        columns: V to start from, (num_classes, num_columns), float32 or float64.
+        target: T, of the same shape and dtype.
+        fallback: of the same shape and dtype, held constant: the rows that stand in for rows of V that are zero at the start.
+        pulls: the pull of each round.
+        centred: whether V is centred and shall stay so.
+
+    Returns:
+        (num_classes, num_columns).
+    """
+    return _alternate(columns, target, fallback, list(pulls), centred)[0]
+
+
+def _orthonormalise(matrix: Tensor) -> Orthonormalised:
+    gram = matrix.T @ matrix
+    inverse_root = inverse_square_root(gram)
+    return Orthonormalised(matrix @ inverse_root, gram @ inverse_root)
+
+
+def _orthonormalise_gradient(grad: Tensor, solution: Orthonormalised) -> Tensor:
+    values, rotation = torch.linalg.eigh(solution.root)
+    lying = solution.columns.T
+    factors = PolarFactors(rotation, values, rotation.T @ lying, torch.zeros_like(values))
+    return polar_gradient(grad.T, factors, lying).T.contiguous()
+
+
+@operation("polar_columns")
+def _polar_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.autocast(matrix.device.type, enabled=False):
+        solution = _orthonormalise(matrix)
+        return solution.columns, solution.root
+
+
+@_polar_columns.register_fake
+def _(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    return matrix.new_empty(matrix.shape), matrix.new_empty(matrix.shape[1], matrix.shape[1])
+
+
+@operation("polar_columns_backward")
+def _polar_columns_backward(grad: Tensor, columns: Tensor, root: Tensor) -> Tensor:
+    with torch.autocast(grad.device.type, enabled=False):
+        return _orthonormalise_gradient(grad, Orthonormalised(columns, root))
+
+
+@_polar_columns_backward.register_fake
+def _(grad: Tensor, columns: Tensor, root: Tensor) -> Tensor:
+    return columns.new_empty(columns.shape)
+
+
+@operation("alternate")
+def _alternate(
+    columns: Tensor, target: Tensor, fallback: Tensor, pulls: Sequence[float], centred: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    num_classes, num_columns = columns.shape
+    with torch.autocast(columns.device.type, enabled=False):
+        current = columns.clone(memory_format=torch.contiguous_format)
+        norms = columns.new_empty(len(pulls), num_classes)
+        means = columns.new_zeros(len(pulls), num_columns)
+        roots = columns.new_empty(len(pulls), num_columns, num_columns)
+        for index, pull in enumerate(pulls):
+            norms[index] = torch.linalg.vector_norm(current, dim=1)
+            if index == 0:
+                _replace_zero_rows(current, norms[0], fallback)
+            current.div_(norms[index][:, None].where(norms[index][:, None] < torch.inf, 1.0))
+            if pull:
+                current.add_(target, alpha=pull)
+            if centred:
+                means[index] = current.mean(dim=0)
+                current.sub_(means[index])
+            current, roots[index] = _orthonormalise(current)
+        return current, norms, means, roots
+
+
+def _replace_zero_rows(rows: Tensor, norms: Tensor, fallback: Tensor) -> None:
+    """Puts unit rows of the fallback in the place of rows that are zero but for rounding; their norms become infinite, in place."""
+    num_classes, num_columns = rows.shape
+    usual_norm = (num_columns / num_classes) ** 0.5
+    zero = norms <= torch.finfo(rows.dtype).eps ** 0.75 * usual_norm
+    if bool(zero.any()):
+        rows[zero] = torch.nn.functional.normalize(fallback[zero], dim=1)
+        norms[zero] = torch.inf
+
+
+@_alternate.register_fake
+def _(
+    columns: Tensor, target: Tensor, fallback: Tensor, pulls: Sequence[float], centred: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    num_classes, num_columns = columns.shape
+    return (
+        columns.new_empty(columns.shape),
+        columns.new_empty(len(pulls), num_classes),
+        columns.new_empty(len(pulls), num_columns),
+        columns.new_empty(len(pulls), num_columns, num_columns),
+    )
+
+
+@operation("alternate_backward")
+def _alternate_backward(
+    grad: Tensor,
+    target: Tensor,
+    columns: Tensor,
+    norms: Tensor,
+    means: Tensor,
+    roots: Tensor,
+    pulls: Sequence[float],
+    centred: bool,
+) -> tuple[Tensor, Tensor]:
+    with torch.autocast(grad.device.type, enabled=False):
+        grad, current = grad.clone(memory_format=torch.contiguous_format), columns
+        grad_target = torch.zeros_like(target, memory_format=torch.contiguous_format)
+        for index in reversed(range(len(pulls))):
+            grad = _orthonormalise_gradient(grad, Orthonormalised(current, roots[index]))
+            if centred:
+                centre_classes(grad, out=grad)
+            grad_target.add_(grad, alpha=pulls[index])
+            # The unit rows that the round began with.
+            unit = torch.addmm(means[index], current, roots[index]).sub_(target, alpha=pulls[index])
+            grad.sub_((grad * unit).sum(dim=1, keepdim=True) * unit).div_(norms[index][:, None])
+            current = unit.mul_(norms[index][:, None])
+        return grad, grad_target
+
+
+@_alternate_backward.register_fake
+def _(
+    grad: Tensor,
+    target: Tensor,
+    columns: Tensor,
+    norms: Tensor,
+    means: Tensor,
+    roots: Tensor,
+    pulls: Sequence[float],
+    centred: bool,
+) -> tuple[Tensor, Tensor]:
+    return columns.new_empty(columns.shape), columns.new_empty(columns.shape)
+
+
+def _remember_polar(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output)
+
+
+def _polar_gradient(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> Tensor | None:
+    return None if grad is None else _polar_columns_backward(grad, *ctx.saved_tensors)
+
+
+def _remember_rounds(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, target, _, ctx.pulls, ctx.centred = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(target, *output)
+
+
+def _rounds_gradient(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    if grad is None:
+        return None, None, None, None, None
+    target, columns, norms, means, roots = ctx.saved_tensors
+    grads = _alternate_backward(grad, target, columns, norms, means, roots, ctx.pulls, ctx.centred)
+    return *grads, None, None, None
+
+
+def _refuse(*_: Any) -> Any:
+    raise NotImplementedError(
+        "the nearest frame can be differentiated once, not twice; got a second derivative (create_graph=True). "
+        "Detach the frame in the part of the loss that is differentiated twice."
+    )
+
+
+_polar_columns.register_autograd(_polar_gradient, setup_context=_remember_polar)
+_polar_columns_backward.register_autograd(_refuse)
+_alternate.register_autograd(_rounds_gradient, setup_context=_remember_rounds)
+_alternate_backward.register_autograd(_refuse)

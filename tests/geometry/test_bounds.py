@@ -1,0 +1,114 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from guided_collapse import cross_entropy_lower_bound, simplex_etf
+from guided_collapse.geometry.bounds import (
+    largest_cosine_bound,
+    one_against_rest_margin,
+    tight_frame_cross_entropy_bound,
+    welch_bound,
+)
+from guided_collapse.geometry.tight import tight_frame
+
+
+def cosines(weight):
+    gram = weight @ weight.T
+    return gram[~torch.eye(len(weight), dtype=torch.bool)]
+
+
+def orthoplex(feature_dim):
+    identity = torch.eye(feature_dim, dtype=torch.float64)
+    return torch.cat([identity, -identity])
+
+
+def icosahedron():
+    golden = (1 + math.sqrt(5)) / 2
+    corners = [(0.0, a, b * golden) for a, b in itertools.product((1, -1), repeat=2)]
+    rows = [corner[shift:] + corner[:shift] for corner in corners for shift in range(3)]
+    return torch.nn.functional.normalize(torch.tensor(rows, dtype=torch.float64), dim=1)
+
+
+def test_welch_bound_is_reached_by_equiangular_lines():
+    # The six diagonals of the icosahedron; and the simplex ETF.
+    diagonals = [row for row in icosahedron() if (row[row != 0][0]) > 0]
+    assert float(cosines(torch.stack(diagonals)).abs().max()) == pytest.approx(welch_bound(6, 3)) == pytest.approx(5**-0.5)
+    assert float(cosines(simplex_etf(5, dtype=torch.float64)).abs().max()) == pytest.approx(welch_bound(5, 4))
+    assert welch_bound(4, 9) == 0
+
+
+def test_largest_cosine_is_reached_where_the_best_frame_is_known():
+    assert float(cosines(simplex_etf(5, dtype=torch.float64)).max()) == pytest.approx(largest_cosine_bound(5, 7))
+    assert (
+        float(cosines(orthoplex(5)).max())
+        == pytest.approx(largest_cosine_bound(10, 5))
+        == pytest.approx(largest_cosine_bound(7, 5))
+    )
+    # 16 vectors in five dimensions, 27 in six: known optimal codes with cosines 1/5 and 1/4.
+    assert largest_cosine_bound(16, 5) == pytest.approx(1 / 5)
+    assert largest_cosine_bound(27, 6) == pytest.approx(1 / 4)
+    assert largest_cosine_bound(7, 2) == pytest.approx(math.cos(2 * math.pi / 7))
+    assert largest_cosine_bound(3, 1) == 1
+
+
+@pytest.mark.parametrize("feature_dim", [1, 2, 3, 8])
+def test_largest_cosine_grows_with_the_classes_and_no_frame_is_below(feature_dim):
+    bounds = [largest_cosine_bound(num_classes, feature_dim) for num_classes in range(2, 60)]
+    assert bounds == sorted(bounds)
+    for num_classes in range(2, 60, 7):
+        for direction in ("canonical", "random"):
+            frame = tight_frame(num_classes, feature_dim, direction=direction, dtype=torch.float64, rounds=2)
+            assert float(cosines(frame).max()) >= largest_cosine_bound(num_classes, feature_dim) - 1e-12
+    assert float(cosines(icosahedron()).max()) >= largest_cosine_bound(12, 3)
+
+
+def test_margins():
+    assert one_against_rest_margin(5, 8) == pytest.approx(5 / 4)
+    assert one_against_rest_margin(3, 2) == pytest.approx(3 / 2)
+    assert one_against_rest_margin(8, 2) == pytest.approx(1 - math.cos(math.pi / 4))
+    assert one_against_rest_margin(9, 6) == 1
+    assert one_against_rest_margin(5, 1) == 0
+    assert one_against_rest_margin(13, 6) is None
+
+
+def loss(weight, features):
+    return float(torch.nn.functional.cross_entropy(features @ weight.T, torch.arange(len(weight))))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 5.0, 20.0])
+def test_cross_entropy_bound_is_reached_by_simplex_and_orthoplex(temperature):
+    assert tight_frame_cross_entropy_bound(5, 4, temperature) == cross_entropy_lower_bound(5, temperature)
+    weight = orthoplex(6)
+    assert tight_frame_cross_entropy_bound(12, 6, temperature) == pytest.approx(loss(weight, temperature * weight))
+    # One formula on both sides of the border.
+    inside = math.log1p(4 * math.exp(-temperature * 5 / 4))
+    assert tight_frame_cross_entropy_bound(5, 4, temperature) == pytest.approx(inside)
+
+
+@pytest.mark.parametrize(("num_classes", "feature_dim"), [(5, 2), (7, 3), (12, 5), (40, 6), (9, 6)])
+@pytest.mark.parametrize("temperature", [0.5, 5.0, 20.0])
+def test_no_features_are_below_the_cross_entropy_bound(num_classes, feature_dim, temperature):
+    weight = tight_frame(num_classes, feature_dim, direction="random", dtype=torch.float64, rounds=60)
+    features = (temperature * weight).clone().requires_grad_()
+    optimiser = torch.optim.Adam([features], lr=0.02)
+    lowest = math.inf
+    for _ in range(200):
+        on_sphere = temperature * torch.nn.functional.normalize(features, dim=1)
+        value = torch.nn.functional.cross_entropy(on_sphere @ weight.T, torch.arange(num_classes))
+        lowest = min(lowest, float(value.detach()))
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+    bound = tight_frame_cross_entropy_bound(num_classes, feature_dim, temperature)
+    assert cross_entropy_lower_bound(num_classes, temperature) < bound <= lowest + 1e-6
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="num_classes must be at least 2"):
+        welch_bound(1, 3)
+    with pytest.raises(ValueError, match=r"feature_dim must be at least 2.*feature_dim=1, num_classes=5"):
+        tight_frame_cross_entropy_bound(5, 1, 5.0)
+    with pytest.raises(ValueError, match="temperature must be a positive, finite number; got 0"):
+        tight_frame_cross_entropy_bound(5, 2, 0.0)
