@@ -5,8 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from guided_collapse.metrics.checks import check_classifier, check_matching, check_samples
 from guided_collapse.metrics.formulas.frames import angle_deviation, nearest_frame_distance, norm_variation, simplex_deviation
-from guided_collapse.metrics.formulas.precision import norm_of_any_size
+from guided_collapse.metrics.formulas.measured import Measured
+from guided_collapse.metrics.formulas.products import norm_of_any_size
 from guided_collapse.metrics.formulas.samples import SampleCounts, count_samples
 from guided_collapse.metrics.formulas.statistics import GlobalMean, class_statistics
 from guided_collapse.metrics.formulas.variability import (
@@ -16,8 +18,6 @@ from guided_collapse.metrics.formulas.variability import (
     variability_collapse,
     variability_collapse_index,
 )
-from guided_collapse.metrics.machinery.checks import check_classifier, check_matching, check_samples
-from guided_collapse.metrics.machinery.setting import Setting
 from guided_collapse.metrics.omissions import frame_exists, left_out, notes
 from guided_collapse.metrics.result import CollapseResult
 
@@ -81,24 +81,24 @@ def measure_collapse(
             raise ValueError("test_features must have at least one row; got none. Leave out both test arrays if there are none.")
 
     labels = labels.to(features.device)
-    setting = Setting(class_statistics(features, labels, num_classes), weight, bias, global_mean, centre_weight)
+    measured = Measured(class_statistics(features, labels, num_classes), weight, bias, global_mean, centre_weight)
     test_samples = None
     if test_features is not None and test_labels is not None:
-        test_samples = count_samples(setting, test_features, test_labels)
-    return collapse_result(setting, count_samples(setting, features, labels), test_samples)
+        test_samples = count_samples(measured, test_features, test_labels)
+    return collapse_result(measured, count_samples(measured, features, labels), test_samples)
 
 
 def collapse_result(
-    setting: Setting, samples: SampleCounts | None = None, test_samples: SampleCounts | None = None
+    measured: Measured, samples: SampleCounts | None = None, test_samples: SampleCounts | None = None
 ) -> CollapseResult:
     """Every metric that finished statistics, a classifier and counts over samples give.
 
     Args:
-        setting: statistics and classifier.
+        measured: statistics and classifier.
         samples: of the samples that the statistics were taken of; None leaves out what needs them.
         test_samples: of other samples.
     """
-    statistics, means, weight = setting.statistics, setting.centred_class_means, setting.measured_weight
+    statistics, means, weight = measured.statistics, measured.centred_class_means, measured.measured_weight
     num_classes, feature_dim = len(statistics.counts), means.shape[1]
     known_weight = None if weight is None else weight[statistics.present]
     gram, weight_gram = means @ means.T, None if weight is None else weight @ weight.T
@@ -109,20 +109,20 @@ def collapse_result(
         means, gram = torch.zeros_like(means), torch.zeros_like(gram)
     mean_equinorm = norm_variation(means)
     ranks = statistics.numerical_ranks
-    seen, test = _shares(setting, samples), _shares(setting, test_samples)
+    seen, test = _shares(measured, samples), _shares(measured, test_samples)
     return CollapseResult(
         nc1=variability_collapse(statistics, between),
         nc2=None if weight_gram is None else simplex_deviation(weight_gram),
         nc2_means=simplex_deviation(gram),
         nc3=None if known_weight is None else simplex_deviation(known_weight @ means.T),
         nc4=seen.disagreement,
-        bias_collapse=None if setting.centre_logits is None else float(norm_of_any_size(setting.centre_logits)),
+        bias_collapse=None if measured.centre_logits is None else float(norm_of_any_size(measured.centre_logits)),
         weight_equinorm=None if weight is None else norm_variation(weight),
         mean_equinorm=mean_equinorm,
         equinorm=None if known_weight is None else abs(norm_variation(known_weight) - mean_equinorm),
         weight_equiangularity=None if weight_gram is None else angle_deviation(weight_gram),
         mean_equiangularity=angle_deviation(gram),
-        etf_distance=nearest_frame_distance(gram) if frame_exists(setting) else None,
+        etf_distance=nearest_frame_distance(gram) if frame_exists(measured) else None,
         mean_cosine_margin=seen.mean_margin,
         ideal_cosine_margin=num_classes / (num_classes - 1),
         cosine_margins=None if samples is None or weight is None else samples.margins.sort().values,
@@ -143,10 +143,10 @@ def collapse_result(
         counts=tuple(statistics.counts.tolist()),
         missing_classes=tuple(statistics.missing.tolist()),
         between_class_rank=len(between.values),
-        global_mean=setting.global_mean,
-        centre_weight=setting.centre_weight,
-        left_out=left_out(setting, samples, test_samples),
-        notes=notes(setting, len(between.values), samples, test_samples),
+        global_mean=measured.global_mean,
+        centre_weight=measured.centre_weight,
+        left_out=left_out(measured, samples, test_samples),
+        notes=notes(measured, len(between.values), samples, test_samples),
     )
 
 
@@ -172,12 +172,12 @@ class _Shares(NamedTuple):
     mean_margin: float | None = None
 
 
-def _shares(setting: Setting, samples: SampleCounts | None) -> _Shares:
+def _shares(measured: Measured, samples: SampleCounts | None) -> _Shares:
     if samples is None:
         return _Shares()
     number = int(samples.num_samples)
     nearest_centre_accuracy = int(samples.centre_correct) / number
-    if setting.weight is None:
+    if measured.weight is None:
         return _Shares(nearest_centre_accuracy=nearest_centre_accuracy)
     # The mean of no margins at all is NaN, as it should be.
     mean_margin = float(samples.margins.mean())

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import check_num_classes
+from guided_collapse.metrics.checks import check_classifier, check_not_vanishing
 from guided_collapse.metrics.collapse import measure_collapse
 from guided_collapse.metrics.formulas.frames import simplex_deviation
-from guided_collapse.metrics.machinery.checks import check_classifier, check_not_vanishing
 
 
 def nc1(features: Tensor, labels: Tensor) -> float:

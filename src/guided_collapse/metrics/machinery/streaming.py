@@ -8,13 +8,13 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
+from guided_collapse.metrics.checks import check_finite, check_samples
 from guided_collapse.metrics.collapse import collapse_result
+from guided_collapse.metrics.formulas.measured import Measured
 from guided_collapse.metrics.formulas.moments import Moments, batch_moments, first_samples, merge, no_moments
 from guided_collapse.metrics.formulas.statistics import ClassStatistics, GlobalMean, check_global_mean, class_statistics
-from guided_collapse.metrics.machinery.checks import check_finite, check_samples
 from guided_collapse.metrics.machinery.result_metric import ResultMetric
 from guided_collapse.metrics.machinery.second_pass import SecondPass
-from guided_collapse.metrics.machinery.setting import Setting
 from guided_collapse.metrics.result import CollapseResult
 
 
@@ -110,7 +110,7 @@ class CollapseMetrics(ResultMetric):
         Raises:
             ValueError: if fewer than two classes have samples.
         """
-        return collapse_result(self._setting(self._merged().statistics(), None, None))
+        return collapse_result(self._measured(self._merged().statistics(), None, None))
 
     def statistics(self) -> ClassStatistics:
         """The class statistics so far, over all processes."""
@@ -128,7 +128,7 @@ class CollapseMetrics(ResultMetric):
             ValueError: for a classifier that does not fit, or samples of fewer than two classes.
         """
         if not self.keep_features:
-            return collapse_result(self._setting(self.statistics(), weight, bias))
+            return collapse_result(self._measured(self.statistics(), weight, bias))
         second = self.second_pass(weight, bias)
         for features, labels in self.kept:
             second.update(features, labels)
@@ -148,7 +148,7 @@ class CollapseMetrics(ResultMetric):
         if sum(len(labels) for _, labels in self.kept) == statistics.num_samples:
             features, labels = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
             statistics = class_statistics(features, labels, self.num_classes)
-        return SecondPass(self._setting(statistics, weight, bias))
+        return SecondPass(self._measured(statistics, weight, bias))
 
     def reset(self) -> None:
         """Forgets all samples."""
@@ -184,8 +184,8 @@ class CollapseMetrics(ResultMetric):
         parts = zip(self.counts, self.references, self.offsets, strict=True)
         return reduce(merge, (Moments(*part, *no_scatter) for part in parts), total)
 
-    def _setting(self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None) -> Setting:
-        return Setting(statistics, weight, bias, self.global_mean, self.centre_weight)
+    def _measured(self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None) -> Measured:
+        return Measured(statistics, weight, bias, self.global_mean, self.centre_weight)
 
     def _checked_references(self, reference_means: Tensor) -> Tensor:
         if reference_means.shape != (self.num_classes, self.feature_dim):

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.metrics.checks import check_classifier, check_not_vanishing
 from guided_collapse.metrics.formulas.decisions import LinearScores
 from guided_collapse.metrics.formulas.statistics import ClassStatistics, GlobalMean
-from guided_collapse.metrics.machinery.checks import check_classifier, check_not_vanishing
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class Measured:
     """Class statistics, a classifier if there is one, and the choices that change the numbers.
 
     Raises:
