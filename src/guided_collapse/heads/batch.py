@@ -77,15 +77,7 @@ def _checked_values(features: Tensor, labels: Tensor, num_classes: int, limit: f
             "a head takes in every batch once, so it must stay outside activation checkpointing; got a forward pass inside a "
             "backward pass. Use head(checkpoint(backbone, inputs), labels): checkpoint the backbone alone."
         )
-    # One pass and no temporary in the good case.
-    lowest, highest = torch.aminmax(features) if features.numel() > 0 else features.new_zeros(2)
-    largest = float(torch.maximum(-lowest, highest))
-    if not math.isfinite(largest):
-        bad = int((~torch.isfinite(features)).sum())
-        raise ValueError(
-            f"features must be finite; got {bad} NaN or infinite entries of {features.numel()} in a batch of {features.shape[0]}. "
-            "Look for a diverging loss, or a division by zero in the backbone."
-        )
+    largest = largest_finite(features, "features", f" in a batch of {features.shape[0]}")
     if largest > limit:
         raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
     if labels.numel() > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
@@ -94,6 +86,30 @@ def _checked_values(features: Tensor, labels: Tensor, num_classes: int, limit: f
             f"got values from {int(labels.min())} to {int(labels.max())}."
         )
     return features.clone()
+
+
+def largest_finite(values: Tensor, name: str, context: str = "") -> float:
+    """The largest absolute value, 0 if there are no values; in one pass, and without a temporary in the good case.
+
+    Args:
+        values: of any shape.
+        name: what a message calls them.
+        context: what a message says where it has counted them.
+
+    Raises:
+        ValueError: if some are NaN or infinite, with their number.
+    """
+    if values.numel() == 0:
+        return 0.0
+    lowest, highest = torch.aminmax(values)
+    largest = float(torch.maximum(-lowest, highest))
+    if not math.isfinite(largest):
+        wrong = int((~torch.isfinite(values)).sum())
+        raise ValueError(
+            f"{name} must be finite; got {wrong} NaN or infinite entries of {values.numel()}{context}. "
+            "Look for a diverging loss or a division by zero in the model."
+        )
+    return largest
 
 
 @_checked_values.register_fake

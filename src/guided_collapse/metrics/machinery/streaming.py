@@ -120,12 +120,7 @@ class CollapseMetrics(ResultMetric):
     def measure(self, weight: Tensor | None = None, bias: Tensor | None = None) -> CollapseResult:
         """What the class statistics and a classifier tell, over all processes; everything, if the features were kept.
 
-        Args:
-            weight: W, (num_classes, feature_dim).
-            bias: b, (num_classes,).
-
-        Raises:
-            ValueError: for a classifier that does not fit, or samples of fewer than two classes.
+        Takes and refuses what `second_pass` does.
         """
         if not self.keep_features:
             return collapse_result(self._measured(self.statistics(), weight, bias))
