@@ -76,10 +76,11 @@ def test_a_name_is_declared_once():
 
 
 def row(metric: MetricDeclaration) -> str:
-    """A metric's row in the documentation; a test split is said by the name's prefix."""
+    """A metric's row in the documentation."""
     formula = metric.formula.replace("|", "\\|")
     names = f"`{metric.name}`" + (f", `test_{metric.name}`" if "test" in metric.splits else "")
-    return f"| {names} | {metric.at_collapse} | {metric.meaning} | `{formula}` |"
+    each = f" `{metric.each}` has all." if metric.each else ""
+    return f"| {names} | {metric.at_collapse} | {metric.meaning}{each} | `{formula}` |"
 
 
 def test_the_documentation_has_the_same_table():
