@@ -189,7 +189,7 @@ def collapse_result(
         samples: of the samples that the statistics were taken of; None leaves out what needs them.
         test_samples: of other samples.
     """
-    statistics, means, weight = measured.statistics, measured.centred_class_means, measured.measured_weight
+    statistics, means, weight = measured.statistics, measured.centred_class_means, measured.judged_weight
     num_classes, feature_dim = len(statistics.counts), means.shape[1]
     known_weight = None if weight is None else weight[statistics.present]
     gram, weight_gram = means @ means.T, None if weight is None else weight @ weight.T

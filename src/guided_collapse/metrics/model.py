@@ -1,29 +1,20 @@
-"""The measurement of a model on a loader, and the passes over the data that it takes."""
+"""The measurement of a model on a loader."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sized
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from guided_collapse.metrics.formulas.statistics import GlobalMean, check_global_mean
 from guided_collapse.metrics.machinery.capture import Capture
-from guided_collapse.metrics.machinery.streaming import CollapseMetrics
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabelledFeatures, collapse_in_passes
 from guided_collapse.metrics.result import CollapseResult
 
 Loader = Iterable[Any]
 Item = TypeVar("Item")
-
-
-class LabelledFeatures(NamedTuple):
-    """A batch as the metrics take it."""
-
-    features: Tensor
-    """(num_samples, feature_dim)."""
-    labels: Tensor
-    """(num_samples,), class indices."""
 
 
 def collapse_of(
@@ -104,35 +95,6 @@ def collapse_of(
             centre_weight=centre_weight,
         ).to(start.features.device)
         return collapse_in_passes(metrics, chain([start], first), again, test, weight=weight, bias=bias)
-
-
-def collapse_in_passes(
-    metrics: CollapseMetrics,
-    first: Iterable[LabelledFeatures],
-    again: Iterable[LabelledFeatures],
-    test: Iterable[LabelledFeatures],
-    *,
-    weight: Tensor | None,
-    bias: Tensor | None,
-) -> CollapseResult:
-    """The measurement of batches that are gone through twice, or once where the metrics keep the features.
-
-    Args:
-        metrics: without samples yet.
-        first: all batches.
-        again: the same once more, which are not asked for if the features are kept.
-        test: batches of other samples.
-        weight: W, (num_classes, feature_dim).
-        bias: b, (num_classes,).
-    """
-    for features, labels in first:
-        metrics.update(features, labels)
-    second = metrics.second_pass(weight, bias)
-    for features, labels in metrics.kept if metrics.keep_features else again:
-        second.update(features, labels)
-    for features, labels in test:
-        second.update(features, labels, test=True)
-    return second.compute()
 
 
 def _batches(capture: Capture, loader: Loader, device: torch.device | str, what: str, progress: bool) -> Iterator[LabelledFeatures]:

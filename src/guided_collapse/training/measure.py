@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.metrics.machinery.capture import Capture
-from guided_collapse.metrics.machinery.streaming import CollapseMetrics
-from guided_collapse.metrics.model import LabelledFeatures, collapse_in_passes
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabelledFeatures, collapse_in_passes
 from guided_collapse.records.metrics import recorded
 from guided_collapse.training.tasks import Share, Task
 

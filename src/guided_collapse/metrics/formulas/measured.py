@@ -57,7 +57,7 @@ class Measured:
         return None if self.weight is None else self.weight.detach().to(self.centre)
 
     @cached_property
-    def measured_weight(self) -> Tensor | None:
+    def judged_weight(self) -> Tensor | None:
         """W in float64, centred if so chosen: what the weights are judged by."""
         if self.exact_weight is None or not self.centre_weight:
             return self.exact_weight

@@ -1,7 +1,8 @@
 """The measurement from a stream of batches, in one pass, under one or several processes."""
 
+from collections.abc import Iterable
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,15 @@ from guided_collapse.metrics.formulas.statistics import ClassStatistics, GlobalM
 from guided_collapse.metrics.machinery.result_metric import ResultMetric
 from guided_collapse.metrics.machinery.second_pass import SecondPass
 from guided_collapse.metrics.result import CollapseResult
+
+
+class LabelledFeatures(NamedTuple):
+    """A batch as the metrics take it."""
+
+    features: Tensor
+    """(num_samples, feature_dim)."""
+    labels: Tensor
+    """(num_samples,), class indices."""
 
 
 class CollapseMetrics(ResultMetric):
@@ -190,3 +200,32 @@ class CollapseMetrics(ResultMetric):
             )
         check_finite(reference_means, "reference_means")
         return reference_means.detach().to("cpu", torch.float64)
+
+
+def collapse_in_passes(
+    metrics: CollapseMetrics,
+    first: Iterable[LabelledFeatures],
+    again: Iterable[LabelledFeatures],
+    test: Iterable[LabelledFeatures],
+    *,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> CollapseResult:
+    """The measurement of batches that are gone through twice, or once where the metrics keep the features.
+
+    Args:
+        metrics: without samples yet.
+        first: all batches.
+        again: the same once more, which are not asked for if the features are kept.
+        test: batches of other samples.
+        weight: W, (num_classes, feature_dim).
+        bias: b, (num_classes,).
+    """
+    for features, labels in first:
+        metrics.update(features, labels)
+    second = metrics.second_pass(weight, bias)
+    for features, labels in metrics.kept if metrics.keep_features else again:
+        second.update(features, labels)
+    for features, labels in test:
+        second.update(features, labels, test=True)
+    return second.compute()
