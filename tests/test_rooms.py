@@ -27,7 +27,7 @@ ALLOWED = {
     "geometry": set(),
     "paper": {"geometry"},
     "heads": {"geometry"},
-    "metrics": {"geometry", "heads"},
+    "metrics": {"records", "geometry", "heads"},
     "optim": set(),
     "backbones": set(),
     "data": {"records"},

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from guided_collapse.heads.nearest import NearestETFHead
     from guided_collapse.heads.running_means import RunningClassMeans
     from guided_collapse.metrics.collapse import measure_collapse
-    from guided_collapse.metrics.formulas.bound import cross_entropy_lower_bound
+    from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
     from guided_collapse.metrics.machinery.second_pass import SecondPass
     from guided_collapse.metrics.machinery.streaming import CollapseMetrics
     from guided_collapse.metrics.model import collapse_of
@@ -64,7 +64,7 @@ __getattr__, __dir__ = on_demand(
         "SecondPass": "metrics.machinery.second_pass",
         "StratifiedBatchSampler": "data.sampling.stratified",
         "collapse_of": "metrics.model",
-        "cross_entropy_lower_bound": "metrics.formulas.bound",
+        "cross_entropy_lower_bound": "metrics.formulas.frames",
         "measure_collapse": "metrics.collapse",
         "nearest_etf": "geometry.nearest",
         "simplex_etf": "geometry.simplex",

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when first asked for."""
+"""What is imported when first asked for: the public names of a package, and what a declaration names."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -26,3 +26,9 @@ def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], A
         return sorted({*vars(sys.modules[package]), *homes})
 
     return value_of, names
+
+
+def imported(place: str) -> Any:
+    """The class or function that "module:name" names."""
+    module, name = place.split(":")
+    return getattr(import_module(module), name)

@@ -1,5 +1,8 @@
 """A model and a loader give what the pure function gives on the same features, and the model stays as it was."""
 
+import io
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from guided_collapse import Classifier, FixedETFHead, LinearHead, NearestETFHead
 from guided_collapse.metrics.collapse import measure_collapse
-from guided_collapse.metrics.model import collapse_of
+from guided_collapse.metrics.model import _counted, collapse_of
 from tests.metrics.machinery.test_streaming import RANKS, agree
 
 INPUTS = torch.randn(90, 5, generator=torch.Generator().manual_seed(1))
@@ -119,3 +122,15 @@ def test_refusals():
         collapse_of(model, iter(list(LOADER)), classifier="4")
     with pytest.raises(ValueError, match=r"batches \(inputs, labels\); got Tensor"):
         collapse_of(model, [INPUTS], classifier="4")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_sees_the_count_and_others_nothing(monkeypatch):
+    for stream, expected in ((Terminal(), "\rpass: batch 1/2\rpass: batch 2/2\n"), (io.StringIO(), "")):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert list(_counted(["a", "b"], "pass")) == ["a", "b"]
+        assert stream.getvalue() == expected

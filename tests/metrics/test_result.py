@@ -4,6 +4,7 @@ import json
 import pytest
 
 from guided_collapse.metrics.collapse import measure_collapse
+from guided_collapse.records.metrics import entries
 from tests.metrics.cases import case
 
 
@@ -11,7 +12,7 @@ def test_the_dictionary_is_plain_and_whole():
     result = measure_collapse(*case("missing"))
     values = result.to_dict()
     assert json.loads(json.dumps(values, allow_nan=False)) == values
-    assert list(values) == [field.name for field in dataclasses.fields(result)]
+    assert list(values) == [field.name for field in dataclasses.fields(result) if field.name != "added"]
     assert values["cosine_margins"] == sorted(values["cosine_margins"])
 
 
@@ -27,3 +28,19 @@ def test_one_sample_each_is_said_to_be_no_evidence():
     result = measure_collapse(data.features[first], data.labels[first])
     assert result.nc1 == 0
     assert any("6 classes have a single sample" in note for note in result.notes)
+
+
+def test_every_number_has_its_line_and_all_are_aligned():
+    data = case("missing")
+    result = measure_collapse(*data, test_features=data.features[:9], test_labels=data.labels[:9])
+    lines = str(result).splitlines()
+    for entry in entries():
+        assert f"  {entry.metric.label:<40}{getattr(result, entry.key):>12.6g}" in lines
+    assert "  classes with samples: 5 of 7, from 9 to 20 samples each" in lines
+    assert "left out" not in lines
+    assert [line for line in lines if line in {entry.section for entry in entries()}] == [
+        "variability",
+        "simplex frame",
+        "samples",
+        "test samples",
+    ]

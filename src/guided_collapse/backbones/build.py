@@ -1,12 +1,11 @@
 """Networks by name."""
 
-from importlib import import_module
-
 import torch
 
 from guided_collapse.backbones.backbone import ImageBackbone
 from guided_collapse.backbones.declared import BACKBONES
 from guided_collapse.backbones.resnet import Stem
+from guided_collapse.lazy import imported
 
 
 def build_backbone(
@@ -54,6 +53,5 @@ def build_backbone(
             raise ValueError(
                 f"{name} has no option {option}; got {option}={value!r}. Its options are {', '.join(sorted(declared.options))}."
             )
-    module, kind = declared.built_by.split(":")
-    backbone: ImageBackbone = getattr(import_module(module), kind)(*declared.arguments, **given, generator=generator)
+    backbone: ImageBackbone = imported(declared.built_by)(*declared.arguments, **given, generator=generator)
     return backbone

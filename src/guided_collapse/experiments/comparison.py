@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from guided_collapse.records.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
 from guided_collapse.training.settings.configuration import Configuration, HeadName
@@ -69,11 +70,11 @@ def comparison_table(comparison: Comparison) -> str:
             warnings.warn(f"left out of the table: {error}", RuntimeWarning, stacklevel=2)
             continue
         of_head = values.setdefault(facts["head"], {})
-        for part, name, heading, factor in COLUMNS:
-            value = last.get(part, {}).get(name)
+        for quantity, heading in COLUMNS:
+            value = last.get(quantity.split, {}).get(quantity.name)
             if value is not None:
-                of_head.setdefault(heading, []).append(factor * value)
-    headings = [heading for *_, heading, _ in COLUMNS if any(heading in of_head for of_head in values.values())]
+                of_head.setdefault(heading, []).append(quantity.factor * value)
+    headings = [heading for _, heading in COLUMNS if any(heading in of_head for of_head in values.values())]
     rows = [["head", "seeds", *headings]]
     for head, of_head in values.items():
         count = str(max(map(len, of_head.values()), default=0))
@@ -83,11 +84,11 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 COLUMNS = (
-    ("train", "top1", "train acc %", 100.0),
-    ("test", "top1", "test acc %", 100.0),
-    ("train", "loss", "train loss", 1.0),
-    ("train", "nc1", "NC1", 1.0),
-    ("train", "mean_cosine_margin", "margin", 1.0),
+    (TRAIN_TOP1, "train acc %"),
+    (TEST_TOP1, "test acc %"),
+    (TRAIN_LOSS, "train loss"),
+    (NC1, "NC1"),
+    (MARGIN, "margin"),
 )
 
 

@@ -94,15 +94,7 @@ def _checked_values(features: Tensor, labels: Tensor, num_classes: int, limit: f
 
 
 def _look_at(features: Tensor, labels: Tensor, num_classes: int, limit: float) -> None:
-    # One pass and no temporary in the good case.
-    lowest, highest = torch.aminmax(features) if features.numel() > 0 else features.new_zeros(2)
-    largest = float(torch.maximum(-lowest, highest))
-    if not math.isfinite(largest):
-        bad = int((~torch.isfinite(features)).sum())
-        raise ValueError(
-            f"features must be finite; got {bad} NaN or infinite entries of {features.numel()} in a batch of {features.shape[0]}. "
-            "Look for a diverging loss, or a division by zero in the backbone."
-        )
+    largest = largest_finite(features, "features", f" in a batch of {features.shape[0]}")
     if largest > limit:
         raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
     if labels.numel() > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
@@ -110,6 +102,30 @@ def _look_at(features: Tensor, labels: Tensor, num_classes: int, limit: float) -
             f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; "
             f"got values from {int(labels.min())} to {int(labels.max())}."
         )
+
+
+def largest_finite(values: Tensor, name: str, context: str = "") -> float:
+    """The largest absolute value, 0 if there are no values; in one pass, and without a temporary in the good case.
+
+    Args:
+        values: of any shape.
+        name: what a message calls them.
+        context: what a message says where it has counted them.
+
+    Raises:
+        ValueError: if some are NaN or infinite, with their number.
+    """
+    if values.numel() == 0:
+        return 0.0
+    lowest, highest = torch.aminmax(values)
+    largest = float(torch.maximum(-lowest, highest))
+    if not math.isfinite(largest):
+        wrong = int((~torch.isfinite(values)).sum())
+        raise ValueError(
+            f"{name} must be finite; got {wrong} NaN or infinite entries of {values.numel()}{context}. "
+            "Look for a diverging loss or a division by zero in the model."
+        )
+    return largest
 
 
 @_checked_values.register_fake

@@ -5,11 +5,8 @@ from typing import TYPE_CHECKING
 from guided_collapse.lazy import on_demand
 
 if TYPE_CHECKING:
-    from guided_collapse.metrics.collapse import measure_collapse
-    from guided_collapse.metrics.single import nc1, nc2, nc3, nc4
+    from guided_collapse.metrics.collapse import measure_collapse, nc1, nc2, nc3, nc4
 
 __all__ = ["measure_collapse", "nc1", "nc2", "nc3", "nc4"]
 
-__getattr__, __dir__ = on_demand(
-    __name__, {"measure_collapse": "metrics.collapse", **dict.fromkeys(("nc1", "nc2", "nc3", "nc4"), "metrics.single")}
-)
+__getattr__, __dir__ = on_demand(__name__, dict.fromkeys(__all__, "metrics.collapse"))

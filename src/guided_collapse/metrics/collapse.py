@@ -1,12 +1,17 @@
-"""The whole measurement: every metric from finished statistics, and from features that are all at hand."""
+"""The measurement: from features that are all at hand, every metric or one at a time; and from finished statistics."""
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from guided_collapse.geometry.simplex import check_num_classes
+from guided_collapse.lazy import imported
+from guided_collapse.metrics.checks import check_classifier, check_matching, check_not_vanishing, check_samples, classes_shown_by
 from guided_collapse.metrics.formulas.frames import angle_deviation, nearest_frame_distance, norm_variation, simplex_deviation
-from guided_collapse.metrics.formulas.precision import norm_of_any_size
+from guided_collapse.metrics.formulas.measured import Measured
+from guided_collapse.metrics.formulas.products import norm_of_any_size
 from guided_collapse.metrics.formulas.samples import SampleCounts, count_samples
 from guided_collapse.metrics.formulas.statistics import GlobalMean, class_statistics
 from guided_collapse.metrics.formulas.variability import (
@@ -16,10 +21,9 @@ from guided_collapse.metrics.formulas.variability import (
     variability_collapse,
     variability_collapse_index,
 )
-from guided_collapse.metrics.machinery.checks import check_classifier, check_matching, check_samples
-from guided_collapse.metrics.machinery.setting import Setting
-from guided_collapse.metrics.omissions import frame_exists, left_out, notes
+from guided_collapse.metrics.omissions import left_out, notes
 from guided_collapse.metrics.result import CollapseResult
+from guided_collapse.records.metrics import entries
 
 
 @torch.no_grad()
@@ -69,7 +73,7 @@ def measure_collapse(
     """
     check_matching(features, labels)
     if num_classes is None:
-        num_classes = len(weight) if weight is not None else _classes_shown_by(labels)
+        num_classes = len(weight) if weight is not None else classes_shown_by(labels)
     check_classifier(weight, bias, num_classes, features.shape[1])
     check_samples(features, labels, num_classes)
     if (test_features is None) != (test_labels is None):
@@ -81,24 +85,111 @@ def measure_collapse(
             raise ValueError("test_features must have at least one row; got none. Leave out both test arrays if there are none.")
 
     labels = labels.to(features.device)
-    setting = Setting(class_statistics(features, labels, num_classes), weight, bias, global_mean, centre_weight)
+    measured = Measured(class_statistics(features, labels, num_classes), weight, bias, global_mean, centre_weight)
     test_samples = None
     if test_features is not None and test_labels is not None:
-        test_samples = count_samples(setting, test_features, test_labels)
-    return collapse_result(setting, count_samples(setting, features, labels), test_samples)
+        test_samples = count_samples(measured, test_features, test_labels)
+    return collapse_result(measured, count_samples(measured, features, labels), test_samples)
+
+
+def nc1(features: Tensor, labels: Tensor) -> float:
+    """Within-class variability: tr(S_W pinv(S_B)) / C, 0 at collapse.
+
+    Args:
+        features: (num_samples, feature_dim).
+        labels: (num_samples,), class indices.
+
+    Raises:
+        ValueError: for input that does not fit together, is not finite, or has samples of fewer than two classes.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse.metrics import nc1
+        >>> nc1(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0, 1, 1]))
+        0.0
+    """
+    return measure_collapse(features, labels).nc1
+
+
+@torch.no_grad()
+def nc2(weight: Tensor) -> float:
+    """How far the weights are from a simplex ETF: | WW'/|WW'|_F - P/sqrt(C-1) |_F with P = I - 11'/C, 0 at collapse.
+
+    Args:
+        weight: W, (num_classes, feature_dim), as in nn.Linear.
+
+    Raises:
+        ValueError: for a weight that is not a finite floating-point matrix of at least two rows.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import simplex_etf
+        >>> from guided_collapse.metrics import nc2
+        >>> round(nc2(simplex_etf(4)), 6), round(nc2(torch.eye(4)), 6)
+        (0.0, 0.517638)
+    """
+    check_classifier(weight, None, len(weight), weight.shape[-1])
+    check_num_classes(len(weight))
+    check_not_vanishing(weight, "weight")
+    exact = weight.to(torch.float64)
+    return simplex_deviation(exact @ exact.T)
+
+
+def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
+    """How far weights and class means are from being dual: | W Hbar/|W Hbar|_F - P/sqrt(C-1) |_F, 0 at collapse.
+
+    Args:
+        features: (num_samples, feature_dim).
+        labels: (num_samples,), class indices.
+        weight: W, (num_classes, feature_dim), as in nn.Linear.
+
+    Raises:
+        ValueError: for input that does not fit together, is not finite, or has samples of fewer than two classes.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import simplex_etf
+        >>> from guided_collapse.metrics import nc3
+        >>> labels = torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> round(nc3(simplex_etf(3)[labels], labels, simplex_etf(3)), 6)
+        0.0
+    """
+    return _with_weight(measure_collapse(features, labels, weight).nc3)
+
+
+def nc4(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None) -> float:
+    """The share of samples whose predicted class is not that of the nearest class mean, 0 at collapse.
+
+    Args:
+        features: (num_samples, feature_dim).
+        labels: (num_samples,), class indices.
+        weight: W, (num_classes, feature_dim), as in nn.Linear.
+        bias: b, (num_classes,); None for a classifier without one.
+
+    Raises:
+        ValueError: for input that does not fit together, is not finite, or has samples of fewer than two classes.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse.metrics import nc4
+        >>> features, labels = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1, 1])
+        >>> nc4(features, labels, torch.eye(2)), nc4(features, labels, torch.eye(2), torch.tensor([0.0, 2.0]))
+        (0.0, 0.25)
+    """
+    return _with_weight(measure_collapse(features, labels, weight, bias).nc4)
 
 
 def collapse_result(
-    setting: Setting, samples: SampleCounts | None = None, test_samples: SampleCounts | None = None
+    measured: Measured, samples: SampleCounts | None = None, test_samples: SampleCounts | None = None
 ) -> CollapseResult:
     """Every metric that finished statistics, a classifier and counts over samples give.
 
     Args:
-        setting: statistics and classifier.
+        measured: statistics and classifier.
         samples: of the samples that the statistics were taken of; None leaves out what needs them.
         test_samples: of other samples.
     """
-    statistics, means, weight = setting.statistics, setting.centred_class_means, setting.measured_weight
+    statistics, means, weight = measured.statistics, measured.centred_class_means, measured.judged_weight
     num_classes, feature_dim = len(statistics.counts), means.shape[1]
     known_weight = None if weight is None else weight[statistics.present]
     gram, weight_gram = means @ means.T, None if weight is None else weight @ weight.T
@@ -109,20 +200,21 @@ def collapse_result(
         means, gram = torch.zeros_like(means), torch.zeros_like(gram)
     mean_equinorm = norm_variation(means)
     ranks = statistics.numerical_ranks
-    seen, test = _shares(setting, samples), _shares(setting, test_samples)
+    seen, test = _shares(measured, samples), _shares(measured, test_samples)
+    reasons = left_out(measured, samples, test_samples)
     return CollapseResult(
         nc1=variability_collapse(statistics, between),
         nc2=None if weight_gram is None else simplex_deviation(weight_gram),
         nc2_means=simplex_deviation(gram),
         nc3=None if known_weight is None else simplex_deviation(known_weight @ means.T),
         nc4=seen.disagreement,
-        bias_collapse=None if setting.centre_logits is None else float(norm_of_any_size(setting.centre_logits)),
+        bias_collapse=None if measured.centre_logits is None else float(norm_of_any_size(measured.centre_logits)),
         weight_equinorm=None if weight is None else norm_variation(weight),
         mean_equinorm=mean_equinorm,
         equinorm=None if known_weight is None else abs(norm_variation(known_weight) - mean_equinorm),
         weight_equiangularity=None if weight_gram is None else angle_deviation(weight_gram),
         mean_equiangularity=angle_deviation(gram),
-        etf_distance=nearest_frame_distance(gram) if frame_exists(setting) else None,
+        etf_distance=nearest_frame_distance(gram) if measured.frame_exists else None,
         mean_cosine_margin=seen.mean_margin,
         ideal_cosine_margin=num_classes / (num_classes - 1),
         cosine_margins=None if samples is None or weight is None else samples.margins.sort().values,
@@ -143,24 +235,22 @@ def collapse_result(
         counts=tuple(statistics.counts.tolist()),
         missing_classes=tuple(statistics.missing.tolist()),
         between_class_rank=len(between.values),
-        global_mean=setting.global_mean,
-        centre_weight=setting.centre_weight,
-        left_out=left_out(setting, samples, test_samples),
-        notes=notes(setting, len(between.values), samples, test_samples),
+        global_mean=measured.global_mean,
+        centre_weight=measured.centre_weight,
+        left_out=reasons,
+        notes=notes(measured, len(between.values), samples, test_samples),
+        added=_added(measured, {"train": samples, "test": test_samples}, without=reasons),
     )
 
 
-def _classes_shown_by(labels: Tensor) -> int:
-    """The largest label + 1, unless it is so far beyond the number of samples that the labels are no class indices."""
-    if len(labels) == 0:
-        raise ValueError("features must have at least one row; got none. Measure on some data.")
-    largest = int(labels.max())
-    if largest > 1000 + 10 * len(labels):
-        raise ValueError(
-            f"labels must be class indices from 0; got up to {largest} for {len(labels)} samples. "
-            "Number the classes from 0, or pass num_classes."
-        )
-    return largest + 1
+def _added(measured: Measured, samples: Mapping[str, SampleCounts | None], *, without: Collection[str]) -> dict[str, float | None]:
+    """The metrics whose declarations name their formulas, None for those that are left out."""
+    found: dict[str, float | None] = {}
+    for entry in entries():
+        if entry.metric.computed_by is not None:
+            formula = imported(entry.metric.computed_by)
+            found[entry.key] = None if entry.key in without else float(formula(measured, samples[entry.split]))
+    return found
 
 
 class _Shares(NamedTuple):
@@ -172,13 +262,19 @@ class _Shares(NamedTuple):
     mean_margin: float | None = None
 
 
-def _shares(setting: Setting, samples: SampleCounts | None) -> _Shares:
+def _shares(measured: Measured, samples: SampleCounts | None) -> _Shares:
     if samples is None:
         return _Shares()
     number = int(samples.num_samples)
     nearest_centre_accuracy = int(samples.centre_correct) / number
-    if setting.weight is None:
+    if measured.weight is None:
         return _Shares(nearest_centre_accuracy=nearest_centre_accuracy)
     # The mean of no margins at all is NaN, as it should be.
     mean_margin = float(samples.margins.mean())
     return _Shares(int(samples.disagreements) / number, int(samples.correct) / number, nearest_centre_accuracy, mean_margin)
+
+
+def _with_weight(value: float | None) -> float:
+    if value is None:
+        raise ValueError("weight must be (num_classes, feature_dim); got none. Pass the classifier's weight, as in nn.Linear.")
+    return value

@@ -1,19 +1,20 @@
 """The measurement of a model on a loader."""
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sized
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from guided_collapse.metrics.formulas.statistics import GlobalMean, check_global_mean
 from guided_collapse.metrics.machinery.capture import Capture
-from guided_collapse.metrics.machinery.progress import counted
-from guided_collapse.metrics.machinery.streaming import CollapseMetrics
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabelledFeatures, collapse_in_passes
 from guided_collapse.metrics.result import CollapseResult
 
 Loader = Iterable[Any]
+Item = TypeVar("Item")
 
 
 def collapse_of(
@@ -76,40 +77,59 @@ def collapse_of(
     if device is None:
         device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
     with capture.listening():
-        metrics = None
-        for features, labels in _batches(capture, loader, device, "class means", progress):
-            if metrics is None:
-                metrics = CollapseMetrics(
-                    num_classes,
-                    features.shape[1],
-                    keep_features=keep_features,
-                    global_mean=global_mean,
-                    centre_weight=centre_weight,
-                ).to(features.device)
-            metrics.update(features, labels)
-        if metrics is None:
-            raise ValueError("the loader must give at least one batch; got none.")
-        second = metrics.second_pass(weight, bias)
-        again = metrics.kept if keep_features else _batches(capture, loader, device, "samples", progress)
-        for features, labels in again:
-            second.update(features, labels)
-        if not second.update_called:
-            raise ValueError(
-                "the loader must be one that can be gone through twice; it gave nothing the second time. "
-                "Pass a DataLoader or a list, or keep_features=True."
-            )
-        for features, labels in _batches(capture, () if test_loader is None else test_loader, device, "test samples", progress):
-            second.update(features, labels, test=True)
-        return second.compute()
+        first = _not_empty(
+            _batches(capture, loader, device, "class means", progress), "the loader must give at least one batch; got none."
+        )
+        again = _not_empty(
+            _batches(capture, loader, device, "samples", progress),
+            "the loader must be one that can be gone through twice; it gave nothing the second time. "
+            "Pass a DataLoader or a list, or keep_features=True.",
+        )
+        test = _batches(capture, () if test_loader is None else test_loader, device, "test samples", progress)
+        start = next(first)
+        metrics = CollapseMetrics(
+            num_classes,
+            start.features.shape[1],
+            keep_features=keep_features,
+            global_mean=global_mean,
+            centre_weight=centre_weight,
+        ).to(start.features.device)
+        return collapse_in_passes(metrics, chain([start], first), again, test, weight=weight, bias=bias)
 
 
-def _batches(
-    capture: Capture, loader: Loader, device: torch.device | str, what: str, progress: bool
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(capture: Capture, loader: Loader, device: torch.device | str, what: str, progress: bool) -> Iterator[LabelledFeatures]:
     """Features and labels of every batch."""
-    for batch in counted(loader, what) if progress else loader:
+    for batch in _counted(loader, what) if progress else loader:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise ValueError(f"the loader must give batches (inputs, labels); got {type(batch).__name__}. Wrap it so that it does.")
         inputs, labels = batch
-        features = capture(inputs.to(device) if isinstance(inputs, Tensor) else inputs)
-        yield features, torch.as_tensor(labels).to(features.device)
+        features = capture(inputs.to(device) if isinstance(inputs, Tensor) else inputs).features
+        yield LabelledFeatures(features, torch.as_tensor(labels).to(features.device))
+
+
+def _not_empty(items: Iterable[Item], requirement: str) -> Iterator[Item]:
+    """The items; an error if there are none."""
+    empty = True
+    for item in items:
+        empty = False
+        yield item
+    if empty:
+        raise ValueError(requirement)
+
+
+def _counted(items: Iterable[Item], what: str) -> Iterator[Item]:
+    """The items, while a line on standard error says how many went by; silent where that is no terminal.
+
+    Args:
+        items: counted against their length, if they have one.
+        what: the beginning of the line.
+    """
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    total = f"/{len(items)}" if isinstance(items, Sized) else ""
+    for number, item in enumerate(items, start=1):
+        sys.stderr.write(f"\r{what}: batch {number}{total}")
+        sys.stderr.flush()
+        yield item
+    sys.stderr.write("\n")

@@ -1,47 +1,47 @@
 """What a measurement leaves out and why, and what a reader of its numbers should know."""
 
+from guided_collapse.metrics.formulas.measured import Measured
 from guided_collapse.metrics.formulas.samples import SampleCounts
-from guided_collapse.metrics.machinery.setting import Setting
-from guided_collapse.metrics.table import class_list
+from guided_collapse.records.metric_declaration import Need
+from guided_collapse.records.metrics import entries
 
-WEIGHT = ("nc2", "nc3", "bias_collapse", "weight_equinorm", "equinorm", "weight_equiangularity")
-PREDICTIONS = ("nc4", "accuracy", "mean_cosine_margin", "cosine_margins")
-TEST_PREDICTIONS = ("test_nc4", "test_accuracy", "test_mean_cosine_margin")
+REASONS: dict[Need, str] = {
+    "test samples": "no test samples were given",
+    "weight": "needs the classifier's weight",
+    "samples": "needs a second pass over the samples, once the class means are known",
+    "features together": "needs the features of a class together, which a stream does not keep",
+    "simplex ETF": "needs feature_dim >= number of classes - 1, else there is no simplex ETF",
+}
+"""Why a metric is left out; where it lacks several things, the first of them is said."""
+LONGEST_LIST = 10
 
 
-def left_out(setting: Setting, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
-    """The fields of a result that are None, each with the reason."""
+def left_out(measured: Measured, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
+    """The metrics of a result that are None, each with the reason."""
+    lacking: dict[Need, bool] = {
+        "test samples": test_samples is None,
+        "weight": measured.weight is None,
+        "samples": samples is None,
+        "features together": measured.statistics.numerical_ranks is None,
+        "simplex ETF": not measured.frame_exists,
+    }
     reasons: dict[str, str] = {}
-    if setting.weight is None:
-        reasons |= dict.fromkeys((*WEIGHT, *PREDICTIONS), "needs the classifier's weight")
-    if samples is None:
-        second_pass = "needs a second pass over the samples, once the class means are known"
-        reasons = dict.fromkeys((*PREDICTIONS, "nearest_centre_accuracy"), second_pass) | reasons
-    if setting.statistics.numerical_ranks is None:
-        together = "needs the features of a class together, which a stream does not keep"
-        reasons |= dict.fromkeys(("numerical_rank", "numerical_ranks"), together)
-    if not frame_exists(setting):
-        reasons["etf_distance"] = "needs feature_dim >= number of classes - 1, else there is no simplex ETF"
-    if test_samples is None:
-        reasons |= dict.fromkeys((*TEST_PREDICTIONS, "test_nearest_centre_accuracy"), "no test samples were given")
-    elif setting.weight is None:
-        reasons |= dict.fromkeys(TEST_PREDICTIONS, "needs the classifier's weight")
+    for entry in entries():
+        need = next((need for need in REASONS if need in entry.needs and lacking[need]), None)
+        if need is not None:
+            reasons[entry.key] = REASONS[need]
+            if entry.metric.each is not None and entry.split == "train":
+                reasons[entry.metric.each] = REASONS[need]
     return reasons
 
 
-def frame_exists(setting: Setting) -> bool:
-    """Whether there is a simplex ETF of as many classes as have samples in this many dimensions."""
-    num_present, feature_dim = setting.centred_class_means.shape
-    return feature_dim >= num_present - 1
-
-
 def notes(
-    setting: Setting, between_class_rank: int, samples: SampleCounts | None, test_samples: SampleCounts | None
+    measured: Measured, between_class_rank: int, samples: SampleCounts | None, test_samples: SampleCounts | None
 ) -> tuple[str, ...]:
     """Remarks on missing classes, degenerate means, and samples that tell nothing."""
     found = []
-    statistics = setting.statistics
-    num_present, feature_dim = setting.centred_class_means.shape
+    statistics = measured.statistics
+    num_present, feature_dim = measured.centred_class_means.shape
     if len(statistics.missing) > 0:
         found.append(
             f"no samples of class {class_list(tuple(statistics.missing.tolist()))}: no mean is made up for it; class means, and "
@@ -60,9 +60,15 @@ def notes(
             f"the class means differ in only {between_class_rank} of {most} dimensions; NC1 counts the scatter in these alone"
         )
     for counts, name in ((samples, "samples"), (test_samples, "test samples")):
-        undefined = 0 if counts is None or setting.weight is None else int(counts.num_samples) - len(counts.margins)
+        undefined = 0 if counts is None or measured.weight is None else int(counts.num_samples) - len(counts.margins)
         if undefined > 0:
             found.append(
                 f"{undefined} {name} have no cosine margin (at the global mean, or a weight at the mean weight) and are left out"
             )
     return tuple(found)
+
+
+def class_list(classes: tuple[int, ...]) -> str:
+    """Class indices as text, shortened when there are many."""
+    shown = ", ".join(map(str, classes[:LONGEST_LIST]))
+    return shown if len(classes) <= LONGEST_LIST else f"{shown} and {len(classes) - LONGEST_LIST} more"

@@ -1,12 +1,13 @@
-"""The result of a measurement: every number, what it rests on, and what was left out."""
+"""The result of a measurement: every number, what it rests on, and what was left out; and the same as a table to read."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from torch import Tensor
 
 from guided_collapse.metrics.formulas.statistics import GlobalMean
-from guided_collapse.metrics.table import collapse_table
+from guided_collapse.records.metrics import entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +96,34 @@ class CollapseResult:
     """What is None, and why."""
     notes: tuple[str, ...]
     """What a reader of the numbers should know."""
+    added: Mapping[str, float | None]
+    """By name, metrics that were declared elsewhere (see CONTRIBUTING.md)."""
 
     def to_dict(self) -> dict[str, object]:
-        """The fields as plain numbers, strings, lists and dictionaries that JSON can hold; NaN and infinity become None."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        """All as plain numbers, strings, lists and dictionaries that JSON can hold; NaN and infinity become None.
+
+        Metrics that were added stand beside the others.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "added"}
+        return {name: _plain(value) for name, value in (values | dict(self.added)).items()}
 
     def __str__(self) -> str:
-        return collapse_table(self)
+        lines = _heading(self)
+        sections: dict[str, list[str]] = {}
+        for entry in entries():
+            value = self.added[entry.key] if entry.metric.computed_by else getattr(self, entry.key)
+            if entry.section is not None and value is not None:
+                sections.setdefault(entry.section, []).append(f"  {entry.metric.label:<40}{value:>12.6g}")
+        if self.left_out:
+            reasons: dict[str, list[str]] = {}
+            for name, reason in self.left_out.items():
+                reasons.setdefault(reason, []).append(name)
+            sections["left out"] = [f"  {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        if self.notes:
+            sections["notes"] = [f"  {note}" for note in self.notes]
+        for section, contents in sections.items():
+            lines += ["", section, *contents]
+        return "\n".join(lines)
 
 
 def _plain(value: object) -> object:
@@ -112,3 +134,14 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return dict(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _heading(result: CollapseResult) -> list[str]:
+    present = result.num_classes - len(result.missing_classes)
+    seen = [count for count in result.counts if count > 0]
+    weights = "centred by their mean" if result.centre_weight else "as they are"
+    return [
+        f"neural collapse of {result.num_samples} samples in {result.feature_dim} dimensions",
+        f"  classes with samples: {present} of {result.num_classes}, from {min(seen)} to {max(seen)} samples each",
+        f"  global mean: of the {result.global_mean}; weights: {weights}",
+    ]

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from guided_collapse.records.metrics import LOSS, NC1, TOP1
+
 REFRESH_SECONDS = 0.2
 
 
@@ -70,9 +72,9 @@ class Display:
         parts = [f"epoch {record['epoch']}"]
         for name in ("train", "test"):
             if name in record:
-                parts.append(f"{name} loss {record[name]['loss']:.4f} acc {record[name]['top1']:.2%}")
-        if record["train"].get("nc1") is not None:
-            parts.append(f"NC1 {record['train']['nc1']:.3g}")
+                parts.append(f"{name} loss {record[name][LOSS.name]:.4f} acc {record[name][TOP1.name]:.2%}")
+        if record["train"].get(NC1.name) is not None:
+            parts.append(f"NC1 {record['train'][NC1.name]:.3g}")
         self._say("  ".join(parts))
 
     def _say(self, words: str) -> None:

@@ -1,10 +1,9 @@
 """Heads by name, as a protocol wants them."""
 
-from importlib import import_module
-
 import torch
 
 from guided_collapse.heads.head import Head
+from guided_collapse.lazy import imported
 from guided_collapse.records.heads import HEADS
 from guided_collapse.training.settings.configuration import Configuration
 
@@ -22,8 +21,7 @@ def build_head(configuration: Configuration, feature_dim: int, num_classes: int,
     options = {name: getattr(configuration, name) for name in declared.takes} | dict(declared.options)
     if not declared.centred:
         options["centre"] = configuration.protocol == "fair"
-    module, name = declared.built_by.split(":")
-    head: Head = getattr(import_module(module), name)(feature_dim, num_classes, **options, generator=generator)
+    head: Head = imported(declared.built_by)(feature_dim, num_classes, **options, generator=generator)
     return head
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.heads.classifier import Classifier
-from guided_collapse.metrics.formulas.bound import cross_entropy_lower_bound
+from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
 from guided_collapse.records import names
 from guided_collapse.training import environment, randomness
 from guided_collapse.training.curves import Curves

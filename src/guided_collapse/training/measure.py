@@ -12,19 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from guided_collapse.heads.classifier import Classifier
-from guided_collapse.metrics.machinery.streaming import CollapseMetrics
-from guided_collapse.metrics.result import CollapseResult
+from guided_collapse.metrics.machinery.capture import Capture
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabelledFeatures, collapse_in_passes
+from guided_collapse.records.metrics import recorded
 from guided_collapse.training.tasks import Share, Task
 
 # Features up to this size are kept during a measurement; beyond it the images are gone through a second time.
 KEPT_BYTES = 2**30
-
-TRAIN_METRICS = (
-    *("nc1", "nc2", "nc2_means", "nc3", "nc4", "bias_collapse", "equinorm", "weight_equinorm", "mean_equinorm"),
-    *("weight_equiangularity", "mean_equiangularity", "mean_cosine_margin", "etf_distance", "cdnv", "vci", "trace_ratio"),
-    *("numerical_rank", "nearest_centre_accuracy"),
-)
-TEST_METRICS = ("nc4", "mean_cosine_margin", "nearest_centre_accuracy")
 
 
 @dataclass(frozen=True)
@@ -53,48 +47,41 @@ class _Tally:
         return {"loss": loss / samples, "top1": correct / samples}
 
 
-@torch.no_grad()
 def measure(model: Classifier, task: Task, share: Share, fabric: Fabric) -> Measurement:
     """Loss, accuracy and collapse of the model on the training samples, and on the test samples if there are any.
 
     The features are those that the head's weight is multiplied with. The model is put in eval mode, and back.
     """
-    was_training = model.training
-    model.eval()
-    tallies = {False: _Tally(share.device), True: _Tally(share.device)}
+    capture = Capture(model)
+    seen, seen_test = _Tally(share.device), _Tally(share.device)
 
-    def points(test: bool, tally: _Tally | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(*, test: bool, tally: _Tally | None) -> Iterator[LabelledFeatures]:
         for inputs, labels in task.clean_batches(share, test=test):
             with fabric.autocast():
-                features = model.backbone(inputs)
+                features, logits = capture(inputs)
             if tally is not None:
-                tally.add(model.head(features), labels)
-            yield model.head.on_sphere(features.float()), labels
+                tally.add(logits, labels)
+            yield LabelledFeatures(features, labels)
 
     head = model.head
     keeps = task.num_train * head.feature_dim * 4 <= KEPT_BYTES * share.processes
     metrics = CollapseMetrics(head.num_classes, head.feature_dim, keep_features=keeps).to(share.device)
-    for features, labels in points(False, tallies[False]):
-        metrics.update(features, labels)
-    second = metrics.second_pass(head.weight, head.bias)
-    for features, labels in metrics.kept if keeps else points(False, None):
-        second.update(features, labels)
-    for features, labels in points(True, tallies[True]):
-        second.update(features, labels, test=True)
-    result = second.compute()
-    model.train(was_training)
-    train = tallies[False].averages(fabric) | _chosen(result, TRAIN_METRICS)
-    margins = {} if result.cosine_margins is None else {"train": _array(result.cosine_margins)}
-    if task.num_test == 0:
-        return Measurement(train, None, margins)
-    test = tallies[True].averages(fabric) | _chosen(result, TEST_METRICS, prefix="test_")
+    with capture.listening():
+        result = collapse_in_passes(
+            metrics,
+            batches(test=False, tally=seen),
+            batches(test=False, tally=None),
+            batches(test=True, tally=seen_test),
+            weight=capture.weight,
+            bias=capture.bias,
+        )
+    found = result.to_dict()
+    train = seen.averages(fabric) | _of(found, recorded("train"))
+    test = None if task.num_test == 0 else seen_test.averages(fabric) | _of(found, recorded("test"))
+    margins = {} if result.cosine_margins is None else {"train": result.cosine_margins.float().cpu().numpy()}
     return Measurement(train, test, margins)
 
 
-def _chosen(result: CollapseResult, names: tuple[str, ...], *, prefix: str = "") -> dict[str, Any]:
-    plain = result.to_dict()
-    return {name: plain[f"{prefix}{name}"] for name in names}
-
-
-def _array(margins: Tensor) -> npt.NDArray[np.float32]:
-    return margins.float().cpu().numpy()
+def _of(found: dict[str, Any], names: dict[str, str]) -> dict[str, float | None]:
+    """The values that a record has, by their names in it."""
+    return {name: found[key] for name, key in names.items()}

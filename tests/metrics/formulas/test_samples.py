@@ -1,14 +1,16 @@
 import pytest
 import torch
 
+from guided_collapse.metrics.formulas.measured import Measured
 from guided_collapse.metrics.formulas.samples import count_samples
 from guided_collapse.metrics.formulas.statistics import class_statistics
-from guided_collapse.metrics.machinery.setting import Setting
 from tests.metrics.cases import case
 
 
 def counted(features, labels, weight, bias=None):
-    return count_samples(Setting(class_statistics(features, labels, len(weight)), weight, bias, "samples", False), features, labels)
+    return count_samples(
+        Measured(class_statistics(features, labels, len(weight)), weight, bias, "samples", False), features, labels
+    )
 
 
 def test_close_decisions_in_float32_are_those_of_float64():

@@ -15,9 +15,9 @@ def test_the_input_of_the_classifier_or_the_output_of_the_layer():
     hidden = model[:2](inputs)
     by_classifier, by_layer = Capture(model, None, "2"), Capture(model, "0", "2")
     with by_classifier.listening():
-        assert torch.equal(by_classifier(inputs), hidden)
+        assert torch.equal(by_classifier(inputs).features, hidden)
     with by_layer.listening():
-        assert torch.equal(by_layer(inputs), model[0](inputs))
+        assert torch.equal(by_layer(inputs).features, model[0](inputs))
     assert by_layer.weight is not None
     assert torch.equal(by_layer.weight, model[2].weight)
     assert by_layer.bias is None
@@ -59,7 +59,7 @@ class Calling(nn.Module):
 def captured(model, inputs, layer=None, classifier=None):
     capture = Capture(model, layer, classifier)
     with capture.listening():
-        return capture(inputs)
+        return capture(inputs).features
 
 
 def test_what_works_in_place_afterwards_does_not_change_the_features():

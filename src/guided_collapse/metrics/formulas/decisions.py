@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.metrics.formulas.precision import SAFE_IN_FLOAT32, safe_in_float32
+from guided_collapse.metrics.formulas.products import SAFE_IN_FLOAT32, safe_in_float32
 
 
 class Points(NamedTuple):

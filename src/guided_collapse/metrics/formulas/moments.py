@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.metrics.formulas.scatter import add_outer_products, symmetrised
+from guided_collapse.metrics.checks import check_enough_classes
+from guided_collapse.metrics.formulas.products import add_outer_products, symmetrised
 from guided_collapse.metrics.formulas.statistics import ClassStatistics
-from guided_collapse.metrics.machinery.checks import check_enough_classes
 
 
 class Moments(NamedTuple):

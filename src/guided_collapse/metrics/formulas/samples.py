@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from guided_collapse.metrics.formulas.decisions import centred_points
-from guided_collapse.metrics.formulas.precision import product_dtype
+from guided_collapse.metrics.formulas.measured import Measured
+from guided_collapse.metrics.formulas.products import product_dtype
 from guided_collapse.metrics.formulas.statistics import chunk_rows
-from guided_collapse.metrics.machinery.setting import Setting
 
 
 class SampleCounts(NamedTuple):
@@ -26,7 +26,7 @@ class SampleCounts(NamedTuple):
     """Cosine margins, float64, (num_samples - undefined,); empty without a classifier."""
 
 
-def count_samples(setting: Setting, features: Tensor, labels: Tensor) -> SampleCounts:
+def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
     """Predictions, nearest class means and cosine margins of some samples.
 
     The nearest centre is argmin_c |h - mu_c| over the classes that have a mean; the prediction argmax_j <w_j, h> + b_j over all
@@ -37,15 +37,15 @@ def count_samples(setting: Setting, features: Tensor, labels: Tensor) -> SampleC
     in float64 are taken again in float64.
 
     Args:
-        setting: finished statistics and the classifier.
+        measured: finished statistics and the classifier.
         features: (num_samples, feature_dim), finite.
         labels: (num_samples,), class indices.
     """
-    labels = labels.to(setting.device, torch.int64)
+    labels = labels.to(measured.device, torch.int64)
     rows = chunk_rows(features.shape[1])
     chunks = zip(torch.split(features.detach(), rows), torch.split(labels, rows), strict=True)
-    with torch.autocast(setting.device.type, enabled=False):
-        parts = [_count_chunk(setting, *chunk) for chunk in chunks]
+    with torch.autocast(measured.device.type, enabled=False):
+        parts = [_count_chunk(measured, *chunk) for chunk in chunks]
     return SampleCounts(
         num_samples=torch.stack([part.num_samples for part in parts]).sum(),
         centre_correct=torch.stack([part.centre_correct for part in parts]).sum(),
@@ -55,12 +55,12 @@ def count_samples(setting: Setting, features: Tensor, labels: Tensor) -> SampleC
     )
 
 
-def _count_chunk(setting: Setting, features: Tensor, labels: Tensor) -> SampleCounts:
-    points = centred_points(features.to(setting.device), setting.centre, product_dtype(features.dtype))
-    centres = setting.centre_scores
-    nearest = setting.statistics.present[centres.largest(centres.products(points), points)]
+def _count_chunk(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
+    points = centred_points(features.to(measured.device), measured.centre, product_dtype(features.dtype))
+    centres = measured.centre_scores
+    nearest = measured.statistics.present[centres.largest(centres.products(points), points)]
     number, centre_correct = labels.new_tensor(len(labels)), (nearest == labels).sum()
-    classes = setting.class_scores
+    classes = measured.class_scores
     if classes is None:
         return SampleCounts(number, centre_correct, torch.zeros_like(number), torch.zeros_like(number), points.norms.new_empty(0))
     products = classes.products(points)

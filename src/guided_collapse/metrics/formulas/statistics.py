@@ -7,10 +7,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from guided_collapse.metrics.formulas.precision import product_dtype
-from guided_collapse.metrics.formulas.scatter import nearly_singular, symmetrised
+from guided_collapse.metrics.checks import check_enough_classes
+from guided_collapse.metrics.formulas.products import nearly_singular, product_dtype, symmetrised
 from guided_collapse.metrics.formulas.within import add_large_class, add_small_classes
-from guided_collapse.metrics.machinery.checks import check_enough_classes
 
 GlobalMean = Literal["samples", "classes"]
 

@@ -3,12 +3,21 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from guided_collapse.heads.head import Head
+
+
+class Captured(NamedTuple):
+    """What a model gives for a batch."""
+
+    features: Tensor
+    """(num_samples, feature_dim), those that the weight is multiplied with."""
+    output: Any
+    """What the model returns."""
 
 
 class Capture:
@@ -24,7 +33,7 @@ class Capture:
         ValueError: if there is no such module, or nothing says where the features are.
     """
 
-    def __init__(self, model: nn.Module, layer: str | None, classifier: str | nn.Linear | None) -> None:
+    def __init__(self, model: nn.Module, layer: str | None = None, classifier: str | nn.Linear | None = None) -> None:
         self.model = model
         self.features: Tensor | None = None
         self.classifier: Head | nn.Linear | None = None
@@ -52,10 +61,10 @@ class Capture:
         bias = None if self.classifier is None else self.classifier.bias
         return None if bias is None else bias.detach()
 
-    def __call__(self, inputs: Any) -> Tensor:
-        """The features of a batch of inputs, (num_samples, feature_dim): those that the weight is multiplied with."""
+    def __call__(self, inputs: Any) -> Captured:
+        """The features of a batch of inputs, and what the model makes of them."""
         self.features = None
-        self.model(inputs)
+        output = self.model(inputs)
         features, self.features = self.features, None
         if features is None:
             raise ValueError("the named module must take part in model(inputs); it was never called. Name another one.")
@@ -65,9 +74,10 @@ class Capture:
                 "Name a module after pooling, such as the last linear layer: classifier=..."
             )
         if not isinstance(self.classifier, Head):
-            return features
+            return Captured(features, output)
         # A head of this package multiplies its weight with the features on their sphere.
-        return self.classifier.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
+        points = self.classifier.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
+        return Captured(points, output)
 
     @contextmanager
     def listening(self) -> Iterator[None]:

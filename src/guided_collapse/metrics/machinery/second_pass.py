@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
+from guided_collapse.metrics.checks import check_samples
 from guided_collapse.metrics.collapse import collapse_result
+from guided_collapse.metrics.formulas.measured import Measured
 from guided_collapse.metrics.formulas.samples import SampleCounts, count_samples
-from guided_collapse.metrics.machinery.checks import check_samples
 from guided_collapse.metrics.machinery.result_metric import ResultMetric
-from guided_collapse.metrics.machinery.setting import Setting
 from guided_collapse.metrics.result import CollapseResult
 
 COUNTS = ("num_samples", "centre_correct", "correct", "disagreements")
@@ -24,7 +24,7 @@ class SecondPass(ResultMetric):
     `compute` gives the whole `CollapseResult`, over all processes.
 
     Args:
-        setting: the finished statistics and the classifier, the same in every process.
+        measured: the finished statistics and the classifier, the same in every process.
 
     Example:
         >>> import torch
@@ -49,15 +49,15 @@ class SecondPass(ResultMetric):
     test_disagreements: Tensor
     test_margins: list[Tensor]
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, measured: Measured) -> None:
         super().__init__()
         # A copy of the classifier: training may go on before the second pass is over.
-        self.setting = replace(setting, weight=_copied(setting.weight), bias=_copied(setting.bias))
+        self.measured = replace(measured, weight=_copied(measured.weight), bias=_copied(measured.bias))
         for prefix in ("", "test_"):
             for name in COUNTS:
                 self.add_state(f"{prefix}{name}", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
             self.add_state(f"{prefix}margins", [], dist_reduce_fx="cat")
-        self.to(setting.device)
+        self.to(measured.device)
 
     def update(self, features: Tensor, labels: Tensor, *, test: bool = False) -> None:
         """Takes in one batch.
@@ -70,12 +70,12 @@ class SecondPass(ResultMetric):
         Raises:
             ValueError: for a batch that does not fit; the state is then as it was.
         """
-        statistics = self.setting.statistics
+        statistics = self.measured.statistics
         prefix = "test_" if test else ""
         check_samples(features, labels, len(statistics.counts), feature_dim=statistics.class_means.shape[1], prefix=prefix)
         if len(features) == 0:
             return
-        batch = count_samples(self.setting, features, labels)
+        batch = count_samples(self.measured, features, labels)
         for name in COUNTS:
             getattr(self, f"{prefix}{name}").add_(getattr(batch, name))
         getattr(self, f"{prefix}margins").append(batch.margins)
@@ -86,13 +86,13 @@ class SecondPass(ResultMetric):
         Raises:
             ValueError: if the samples are not as many as the statistics were taken of.
         """
-        expected, found = self.setting.statistics.num_samples, int(self.num_samples)
+        expected, found = self.measured.statistics.num_samples, int(self.num_samples)
         if found not in (0, expected):
             raise ValueError(
                 f"the second pass must see the same samples as the first, {expected} of them; got {found}. "
                 "Go through the same data once more, from beginning to end."
             )
-        return collapse_result(self.setting, self._counts(""), self._counts("test_"))
+        return collapse_result(self.measured, self._counts(""), self._counts("test_"))
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Exchanges the states between processes."""

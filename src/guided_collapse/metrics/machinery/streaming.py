@@ -1,21 +1,31 @@
 """The measurement from a stream of batches, in one pass, under one or several processes."""
 
+from collections.abc import Iterable
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
+from guided_collapse.metrics.checks import check_finite, check_samples
 from guided_collapse.metrics.collapse import collapse_result
+from guided_collapse.metrics.formulas.measured import Measured
 from guided_collapse.metrics.formulas.moments import Moments, batch_moments, first_samples, merge, no_moments
 from guided_collapse.metrics.formulas.statistics import ClassStatistics, GlobalMean, check_global_mean, class_statistics
-from guided_collapse.metrics.machinery.checks import check_finite, check_samples
 from guided_collapse.metrics.machinery.result_metric import ResultMetric
 from guided_collapse.metrics.machinery.second_pass import SecondPass
-from guided_collapse.metrics.machinery.setting import Setting
 from guided_collapse.metrics.result import CollapseResult
+
+
+class LabelledFeatures(NamedTuple):
+    """A batch as the metrics take it."""
+
+    features: Tensor
+    """(num_samples, feature_dim)."""
+    labels: Tensor
+    """(num_samples,), class indices."""
 
 
 class CollapseMetrics(ResultMetric):
@@ -110,7 +120,7 @@ class CollapseMetrics(ResultMetric):
         Raises:
             ValueError: if fewer than two classes have samples.
         """
-        return collapse_result(self._setting(self._merged().statistics(), None, None))
+        return collapse_result(self._measured(self._merged().statistics(), None, None))
 
     def statistics(self) -> ClassStatistics:
         """The class statistics so far, over all processes."""
@@ -120,15 +130,10 @@ class CollapseMetrics(ResultMetric):
     def measure(self, weight: Tensor | None = None, bias: Tensor | None = None) -> CollapseResult:
         """What the class statistics and a classifier tell, over all processes; everything, if the features were kept.
 
-        Args:
-            weight: W, (num_classes, feature_dim).
-            bias: b, (num_classes,).
-
-        Raises:
-            ValueError: for a classifier that does not fit, or samples of fewer than two classes.
+        Takes and refuses what `second_pass` does.
         """
         if not self.keep_features:
-            return collapse_result(self._setting(self.statistics(), weight, bias))
+            return collapse_result(self._measured(self.statistics(), weight, bias))
         second = self.second_pass(weight, bias)
         for features, labels in self.kept:
             second.update(features, labels)
@@ -148,7 +153,7 @@ class CollapseMetrics(ResultMetric):
         if sum(len(labels) for _, labels in self.kept) == statistics.num_samples:
             features, labels = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
             statistics = class_statistics(features, labels, self.num_classes)
-        return SecondPass(self._setting(statistics, weight, bias))
+        return SecondPass(self._measured(statistics, weight, bias))
 
     def reset(self) -> None:
         """Forgets all samples."""
@@ -184,8 +189,8 @@ class CollapseMetrics(ResultMetric):
         parts = zip(self.counts, self.references, self.offsets, strict=True)
         return reduce(merge, (Moments(*part, *no_scatter) for part in parts), total)
 
-    def _setting(self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None) -> Setting:
-        return Setting(statistics, weight, bias, self.global_mean, self.centre_weight)
+    def _measured(self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None) -> Measured:
+        return Measured(statistics, weight, bias, self.global_mean, self.centre_weight)
 
     def _checked_references(self, reference_means: Tensor) -> Tensor:
         if reference_means.shape != (self.num_classes, self.feature_dim):
@@ -195,3 +200,32 @@ class CollapseMetrics(ResultMetric):
             )
         check_finite(reference_means, "reference_means")
         return reference_means.detach().to("cpu", torch.float64)
+
+
+def collapse_in_passes(
+    metrics: CollapseMetrics,
+    first: Iterable[LabelledFeatures],
+    again: Iterable[LabelledFeatures],
+    test: Iterable[LabelledFeatures],
+    *,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> CollapseResult:
+    """The measurement of batches that are gone through twice, or once where the metrics keep the features.
+
+    Args:
+        metrics: without samples yet.
+        first: all batches.
+        again: the same once more, which are not asked for if the features are kept.
+        test: batches of other samples.
+        weight: W, (num_classes, feature_dim).
+        bias: b, (num_classes,).
+    """
+    for features, labels in first:
+        metrics.update(features, labels)
+    second = metrics.second_pass(weight, bias)
+    for features, labels in metrics.kept if metrics.keep_features else again:
+        second.update(features, labels)
+    for features, labels in test:
+        second.update(features, labels, test=True)
+    return second.compute()

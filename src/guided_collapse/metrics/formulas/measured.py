@@ -1,4 +1,4 @@
-"""What is measured: finished class statistics and a classifier, with the choices that change the numbers."""
+"""What is measured: the finished class statistics and the classifier, with the choices that change the numbers."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.metrics.checks import check_classifier, check_not_vanishing
 from guided_collapse.metrics.formulas.decisions import LinearScores
 from guided_collapse.metrics.formulas.statistics import ClassStatistics, GlobalMean
-from guided_collapse.metrics.machinery.checks import check_classifier, check_not_vanishing
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
-    """Class statistics, a classifier if there is one, and the choices that change the numbers.
+class Measured:
+    """What is measured: class statistics, a classifier if there is one, and the choices that change the numbers.
 
     Raises:
         ValueError: for a classifier that does not fit the statistics, an unknown global mean, or numbers too small to be squared.
@@ -57,7 +57,7 @@ class Setting:
         return None if self.weight is None else self.weight.detach().to(self.centre)
 
     @cached_property
-    def measured_weight(self) -> Tensor | None:
+    def judged_weight(self) -> Tensor | None:
         """W in float64, centred if so chosen: what the weights are judged by."""
         if self.exact_weight is None or not self.centre_weight:
             return self.exact_weight
@@ -83,6 +83,12 @@ class Setting:
         if self.exact_weight is None or self.centre_logits is None:
             return None
         return LinearScores(centre_classes(self.exact_weight), self.centre_logits)
+
+    @property
+    def frame_exists(self) -> bool:
+        """Whether there is a simplex ETF of as many classes as have samples in this many dimensions."""
+        num_present, feature_dim = self.statistics.class_means.shape
+        return feature_dim >= num_present - 1
 
     @property
     def device(self) -> torch.device:

@@ -1,12 +1,9 @@
 """What the metrics are given, checked at the public door."""
 
-import math
-
-import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import check_num_classes
-from guided_collapse.heads.batch import LABEL_TYPES
+from guided_collapse.heads.batch import LABEL_TYPES, largest_finite
 
 SMALLEST, LARGEST = 1e-140, 1e140
 """Between these, sums of squares neither overflow nor vanish in float64."""
@@ -69,32 +66,31 @@ def check_matching(features: Tensor, labels: Tensor, *, prefix: str = "") -> Non
         )
 
 
+def classes_shown_by(labels: Tensor) -> int:
+    """The largest label + 1, unless it is so far beyond the number of samples that the labels are no class indices."""
+    if len(labels) == 0:
+        raise ValueError("features must have at least one row; got none. Measure on some data.")
+    largest = int(labels.max())
+    if largest > 1000 + 10 * len(labels):
+        raise ValueError(
+            f"labels must be class indices from 0; got up to {largest} for {len(labels)} samples. "
+            "Number the classes from 0, or pass num_classes."
+        )
+    return largest + 1
+
+
 def check_finite(values: Tensor, name: str) -> None:
     """Refuses NaN and infinite entries, and says how many there are, and entries whose squares would be infinite."""
-    if values.numel() == 0:
-        return
-    # Many times quicker than looking at every entry, and NaN comes through.
-    largest = _largest(values)
-    if not math.isfinite(largest):
-        wrong = int((~torch.isfinite(values)).sum())
-        raise ValueError(
-            f"{name} must be finite; got {wrong} NaN or infinite entries of {values.numel()}. "
-            "Look for a diverging loss or a division by zero in the model."
-        )
+    largest = largest_finite(values.detach(), name)
     if largest > LARGEST:
         raise ValueError(f"{name} must not exceed {LARGEST:.0e}, or sums of squares overflow; got {largest:.1e}. Rescale them.")
 
 
 def check_not_vanishing(values: Tensor, name: str) -> None:
     """Refuses values so small that their squares vanish, unless all are zero."""
-    largest = _largest(values)
+    largest = largest_finite(values.detach(), name)
     if 0 < largest < SMALLEST:
         raise ValueError(f"{name} must not all be below {SMALLEST:.0e}, or squares vanish; got up to {largest:.1e}. Rescale them.")
-
-
-def _largest(values: Tensor) -> float:
-    lowest, highest = torch.aminmax(values.detach())
-    return float(torch.maximum(-lowest, highest))
 
 
 def check_classifier(weight: Tensor | None, bias: Tensor | None, num_classes: int, feature_dim: int) -> None:

@@ -1,0 +1,61 @@
+"""A run is measured as `collapse_of` measures, with the loss and the accuracy of the head's own logits beside it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch.nn import functional
+
+from guided_collapse import collapse_of
+from guided_collapse.records.metrics import recorded
+from guided_collapse.training.loop import build_model
+from guided_collapse.training.measure import measure
+from guided_collapse.training.tasks import Share, build_task
+from tests.training.runs import DIGITS, FREE
+
+CPU = torch.device("cpu")
+
+
+def measured(configuration):
+    """The model and its batches, beside their measurement."""
+    task, share = build_task(configuration.resolved()), Share(0, 1, CPU)
+    model = build_model(configuration.resolved(), task, CPU).train()
+    inputs, labels = next(iter(task.training_batches(1, share)))
+    model(inputs, labels)
+    model.backbone.eval()
+    train, test = (list(task.clean_batches(share, test=test)) for test in (False, True))
+    return model, train, test, measure(model, task, share, Fabric(accelerator="cpu", devices=1))
+
+
+@pytest.mark.parametrize("head", ["standard", "implicit"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_it_is_what_collapse_of_gives(head, kept, monkeypatch):
+    if not kept:
+        monkeypatch.setattr("guided_collapse.training.measure.KEPT_BYTES", 0)
+    model, train, test, found = measured(replace(DIGITS, head=head))
+    expected = collapse_of(model, train, test_loader=test, keep_features=kept, progress=False).to_dict()
+    for split, values in (("train", found.train), ("test", found.test)):
+        names = recorded(split)
+        assert list(values) == ["loss", "top1", *names]
+        assert {name: values[name] for name in names} == {name: expected[key] for name, key in names.items()}
+    assert found.margins["train"].tolist() == torch.tensor(expected["cosine_margins"]).float().tolist()
+    assert (found.train["numerical_rank"] is None) == (not kept)
+
+
+def test_loss_and_accuracy_are_those_of_the_logits():
+    model, _, test, found = measured(DIGITS)
+    model.eval()
+    with torch.no_grad():
+        logits, labels = torch.cat([model(inputs) for inputs, _ in test]), torch.cat([labels for _, labels in test])
+    assert found.test["loss"] == pytest.approx(functional.cross_entropy(logits.double(), labels).item(), rel=1e-12)
+    assert found.test["top1"] == (logits.argmax(dim=1) == labels).double().mean().item()
+
+
+def test_the_model_comes_back_as_it_was_and_without_test_samples_nothing_is_said_of_them():
+    model, _, _, found = measured(FREE)
+    assert found.test is None
+    assert model.training
+    assert model.head.training
+    assert not model.backbone.training
+    assert not model.head._forward_pre_hooks
