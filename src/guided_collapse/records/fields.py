@@ -1,17 +1,63 @@
-"""Fields of a JSON record, checked as they are taken."""
+"""Fields of a JSON record, checked as they are taken, and records that are made of them."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_origin, get_type_hints
 
 # Largest number of a record, far from where squares and powers of ten overflow, and most characters of one.
 LARGEST = 1e100
 MOST_CHARACTERS = 10_000_000
 
 
+Value = TypeVar("Value")
+Take = Callable[[Mapping[str, Any], str], Value]
+"""Takes the field of that name out of a JSON object, or says what is wrong with it."""
+
+
 class RecordError(ValueError):
     """A record that cannot be used, with the reason."""
+
+
+class Record:
+    """A JSON object with the fields of a dataclass: those that are annotated with what takes them, in their order.
+
+    `num_train: Annotated[int, whole_field]` is the field "num_train", which must be a whole number. Other fields of JSON are passed
+    over, so that records of later versions can be read.
+    """
+
+    FIELDS: ClassVar[Mapping[str, Take[Any]]]
+    """What takes each field, by its name."""
+
+    def __init_subclass__(cls) -> None:
+        hints = get_type_hints(cls, include_extras=True)
+        cls.FIELDS = {name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
+
+    @classmethod
+    def from_json(cls, content: object) -> Self:
+        """The record that a JSON object holds.
+
+        Raises:
+            RecordError: if it is none, or a field is missing or of another kind.
+        """
+        if not isinstance(content, Mapping):
+            raise RecordError(f"a record must be an object; got {content!r}")
+        return cls(**{name: take(content, name) for name, take in cls.FIELDS.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object that holds the record."""
+        return {name: _plain(getattr(self, name)) for name in self.FIELDS}
+
+
+Kind = TypeVar("Kind", bound=Record)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 @contextmanager
@@ -66,12 +112,48 @@ def number_field(record: Mapping[str, Any], name: str, *, least: float = -LARGES
     return float(value)
 
 
+def texts_field(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A field that must be a list, of whose entries the text is taken; empty where it is missing."""
+    value = record.get(name, [])
+    if not isinstance(value, list):
+        raise RecordError(f"{name} must be a list; got {value!r}")
+    return tuple(str(entry) for entry in value)
+
+
 def object_field(record: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A field that must be an object; empty where it is missing."""
     value = record.get(name, {})
     if not isinstance(value, dict):
         raise RecordError(f"{name} must be an object; got {value!r}")
     return value
+
+
+def each(kind: type[Kind]) -> Take[tuple[Kind, ...]]:
+    """A field that must be a list of such records."""
+
+    def take(record: Mapping[str, Any], name: str) -> tuple[Kind, ...]:
+        value = record.get(name)
+        if not isinstance(value, list):
+            raise RecordError(f"{name} must be a list; got {value!r}")
+        return tuple(kind.from_json(entry) for entry in value)
+
+    return take
+
+
+def or_none(take: Take[Value]) -> Take[Value | None]:
+    """A field that may be null or missing."""
+    return lambda record, name: None if record.get(name) is None else take(record, name)
+
+
+def numbers_field(record: Mapping[str, Any], name: str) -> Mapping[str, float | None] | None:
+    """A field that must be numbers by name, some of which may be null; None where it is missing."""
+    if name not in record:
+        return None
+    values = object_field(record, name)
+    for entry in values:
+        with told_of(name):
+            number_field(values, entry)
+    return values
 
 
 def _refuse(constant: str) -> float:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from guided_collapse.records.epochs import Split
+from guided_collapse.records.schema import Split
 
 Reference = Literal["loss_lower_bound", "ideal_margin"]
 

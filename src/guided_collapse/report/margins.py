@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from guided_collapse.records.epochs import Split
 from guided_collapse.records.run import Run
+from guided_collapse.records.schema import Split
 from guided_collapse.report.summaries import Curve, curve_over
 
 MOST_POINTS = 501

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from guided_collapse.records.cost import CostRecord
+from guided_collapse.records.schema import CostRecord
 from guided_collapse.report.looks import label, letter
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from guided_collapse.records.epochs import Split
+from guided_collapse.records.schema import Split
 
 
 class Printed(NamedTuple):

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guided_collapse.records.epochs import Floats, Integers
 from guided_collapse.records.quantities import Quantity
 from guided_collapse.records.run import Run
+from guided_collapse.records.schema import Floats, Integers
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 import sys
 import time
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from guided_collapse.records.schema import SPLITS, EpochRecord
 
 REFRESH_SECONDS = 0.2
 
@@ -65,14 +66,16 @@ class Display:
         numbers = f"epoch {epoch}  loss {loss:.4f}  acc {top1:.1%}  {rate:,.0f}/s"
         self.progress.update(self.bar, numbers=numbers)
 
-    def measured(self, record: dict[str, Any]) -> None:
+    def measured(self, record: EpochRecord) -> None:
         """Says what a measurement found."""
-        parts = [f"epoch {record['epoch']}"]
-        for name in ("train", "test"):
-            if name in record:
-                parts.append(f"{name} loss {record[name]['loss']:.4f} acc {record[name]['top1']:.2%}")
-        if record["train"].get("nc1") is not None:
-            parts.append(f"NC1 {record['train']['nc1']:.3g}")
+        parts = [f"epoch {record.epoch}"]
+        for split in SPLITS:
+            found = record.measured(split)
+            if found:
+                parts.append(f"{split} loss {found['loss']:.4f} acc {found['top1']:.2%}")
+        variability = (record.train or {}).get("nc1")
+        if variability is not None:
+            parts.append(f"NC1 {variability:.3g}")
         self._say("  ".join(parts))
 
     def _say(self, words: str) -> None:

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from guided_collapse.records.cost import read_cost
-from guided_collapse.records.reading import read_records
+from guided_collapse.records.reading import read_cost, read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.figures import for_print as module
 from guided_collapse.report.figures.for_print import all_figures, cost_figure, experiment_figure, trajectory_figure

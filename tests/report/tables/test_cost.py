@@ -1,4 +1,4 @@
-from guided_collapse.records.cost import read_cost
+from guided_collapse.records.reading import read_cost
 from guided_collapse.report.tables.cost import cost_table, memory_table
 from tests.report.made_up import cost_row, write_cost
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from guided_collapse.records.cost import read_cost
-from guided_collapse.records.reading import read_records
+from guided_collapse.records.reading import read_cost, read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.tables.formats import all_tables, csv_text, latex, markdown, plain_text
 from guided_collapse.report.tables.table import Cell, Table, words

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from guided_collapse.records.epochs import SPLITS
 from guided_collapse.records.quantities import MARGIN, QUANTITIES
+from guided_collapse.records.schema import SPLITS
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.margins import margins_over_seeds
 from guided_collapse.report.summaries import Curve, Spread, over_seeds

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guided_collapse.records.arrays import Trace
-from guided_collapse.records.epochs import Floats
 from guided_collapse.records.run import Run
+from guided_collapse.records.schema import Floats, Trace
 from guided_collapse.report.experiment import Experiment
 
 MOST_FRAMES = 120

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from guided_collapse.records.cost import CostRecord
+from guided_collapse.records.schema import CostRecord
 from guided_collapse.report.looks import Look, label
 from guided_collapse.report.page.markup import table_html, tag, text
 from guided_collapse.report.passes import Pass, notation, passes

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from guided_collapse.records.epochs import Floats
+from guided_collapse.records.schema import Floats
 from guided_collapse.records.text import one_line
 from guided_collapse.report.figures.panels import Panel
 from guided_collapse.report.figures.picture import Picture, packed

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from guided_collapse.records.cost import CostRecord
+from guided_collapse.records.schema import CostRecord
 from guided_collapse.report.facts import listed
 from guided_collapse.report.looks import in_order
 from guided_collapse.report.published_results import paper_memory
@@ -92,4 +92,4 @@ def _cell(value: float | None) -> Cell:
 
 def _circumstances(costs: Sequence[CostRecord]) -> tuple[str, ...]:
     """What was measured on what, a line for each experiment."""
-    return tuple(dict.fromkeys(f"{cost.experiment}: {listed(cost.setting)}; on {listed(cost.hardware)}." for cost in costs))
+    return tuple(dict.fromkeys(f"{cost.experiment}: {listed(cost.conditions)}; on {listed(cost.hardware)}." for cost in costs))

@@ -5,9 +5,9 @@ import io
 import re
 from collections.abc import Sequence
 
-from guided_collapse.records.cost import CostRecord
 from guided_collapse.records.quantities import TEST_TOP1, TRAIN_TOP1
-from guided_collapse.records.text import one_line
+from guided_collapse.records.schema import CostRecord
+from guided_collapse.records.text import aligned, one_line
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.tables.accuracy import accuracy_table
 from guided_collapse.report.tables.cost import cost_table, memory_table
@@ -46,9 +46,7 @@ def markdown(table: Table) -> str:
 def plain_text(table: Table) -> str:
     """The table for a terminal, with its title above and its notes below."""
     lines = [[one_line(column) for column in _flat_columns(table)], *([cell.text for cell in row] for row in table.rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-    return "\n".join([one_line(table.title), "", *rows, "", *map(one_line, table.notes)]) + "\n"
+    return "\n".join([one_line(table.title), "", *aligned(lines), "", *map(one_line, table.notes)]) + "\n"
 
 
 def csv_text(table: Table) -> str:
