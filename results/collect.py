@@ -18,7 +18,7 @@ import numpy as np
 from guided_collapse.records.arrays import read_margins
 from guided_collapse.records.epochs import records_as_text, records_from_text
 from guided_collapse.records.schema import CONFIG, COST, MARGINS, METRICS, METRICS_COMPRESSED, MODEL, TRACE
-from guided_collapse.report.margins import MOST_POINTS
+from guided_collapse.report.summaries import MOST_MARGINS
 
 HERE = Path(__file__).parent
 
@@ -51,7 +51,7 @@ def seeds_of_all_heads(experiment: Path) -> list[Path]:
 
 def thinned(values: np.ndarray) -> np.ndarray:
     """At most so many of sorted values, evenly spaced, between neighbours in proportion."""
-    places = np.linspace(0, len(values) - 1, min(MOST_POINTS, len(values)))
+    places = np.linspace(0, len(values) - 1, min(MOST_MARGINS, len(values)))
     return np.interp(places, np.arange(len(values)), values).astype(np.float32)
 
 

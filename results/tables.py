@@ -8,13 +8,12 @@ from typing import Any
 from guided_collapse.records.reading import read_records
 from guided_collapse.records.schema import CostRecord, HeadCost
 from guided_collapse.report.experiment import Experiment, by_experiment
-from guided_collapse.report.looks import label
 from guided_collapse.report.published_results import paper_memory
-from guided_collapse.report.tables.numbers import epochs_text, short_text
+from guided_collapse.report.styles import label
 from guided_collapse.report.tables.outcome import outcome
 from guided_collapse.report.tables.pairs import pairs_table
 from guided_collapse.report.tables.reaching import LEVELS, when_reached
-from guided_collapse.report.tables.table import NOTHING
+from guided_collapse.report.tables.table import NOTHING, epochs_text, short_text
 
 HEADS = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
 HEADS_IN_SHORT = HEADS[:3]

@@ -27,6 +27,11 @@ class Epochs:
     seconds: Floats
     values: Mapping[tuple[Split, str], Floats]
 
+    @property
+    def last(self) -> int:
+        """The last epoch that is done; 0 before the first."""
+        return len(self.numbers)
+
     def of(self, split: Split, name: str) -> Floats:
         """(num_epochs,), the values of one quantity."""
         return self.values.get((split, name), np.full(len(self.numbers), np.nan))

@@ -12,7 +12,8 @@ from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.tables.accuracy import accuracy_table
 from guided_collapse.report.tables.cost import cost_table, memory_table
 from guided_collapse.report.tables.pairs import pairs_table
-from guided_collapse.report.tables.summary import final_table, reaching_table, runs_table
+from guided_collapse.report.tables.reaching import reaching_table
+from guided_collapse.report.tables.summary import final_table, runs_table
 from guided_collapse.report.tables.table import Cell, Table, escape_latex
 
 
@@ -50,14 +51,14 @@ def plain_text(table: Table) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """The table's records as comma-separated values, every digit of every number.
+    """The table's numbers as comma-separated values, every digit of every number.
 
     A spreadsheet takes text that begins with =, +, - or @ for a formula and may run it, so such text begins with an apostrophe.
     """
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(table.records[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=list(table.csv_rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _no_formula(value) for name, value in record.items()} for record in table.records)
+    writer.writerows({name: _no_formula(value) for name, value in record.items()} for record in table.csv_rows)
     return text.getvalue()
 
 

@@ -8,9 +8,8 @@ import numpy as np
 from guided_collapse.records.quantities import MARGIN, QUANTITIES
 from guided_collapse.records.schema import SPLITS
 from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.margins import margins_over_seeds
-from guided_collapse.report.summaries import Curve, Spread, over_seeds
-from guided_collapse.report.tables.numbers import figure, spread_text
+from guided_collapse.report.summaries import Curve, Spread, margins_over_seeds, over_seeds
+from guided_collapse.report.tables.table import number_text, spread_text
 
 # About 7 MB of the page: four heads with 5000 measured epochs.
 MOST_POINTS = 250_000
@@ -51,7 +50,9 @@ class Panel:
 
     def _at(self, curve: Curve, place: int) -> str:
         spread = Spread(float(curve.median[place]), float(curve.low[place]), float(curve.high[place]), int(curve.count[place]))
-        where = f"{figure(float(curve.x[place]))} {self.horizontal}" if "%" in self.horizontal else f"epoch {curve.x[place]:.0f}"
+        where = (
+            f"{number_text(float(curve.x[place]))} {self.horizontal}" if "%" in self.horizontal else f"epoch {curve.x[place]:.0f}"
+        )
         return f"{spread_text(spread, percent=self.percent)} at {where}"
 
 
