@@ -26,7 +26,7 @@ class Record:
     over, so that records of later versions can be read.
     """
 
-    FIELDS: ClassVar[Mapping[str, Take[Any]]]
+    FIELDS: ClassVar[Mapping[str, Take[Any]]] = {}
     """What takes each field, by its name."""
 
     def __init_subclass__(cls) -> None:

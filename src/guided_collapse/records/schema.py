@@ -312,6 +312,8 @@ class HeadCost(Record):
         note: what a reader must know.
     """
 
+    MEASURED: ClassVar = ("forward_ms", "backward_ms", "head_forward_ms", "head_backward_ms", "peak_mb")
+
     head: Text
     forward_ms: Amount
     backward_ms: Amount

@@ -3,19 +3,20 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from guided_collapse.records.schema import CostRecord
+from guided_collapse.records.schema import CostRecord, HeadCost
 from guided_collapse.report.experiment import listed
 from guided_collapse.report.published_results import paper_memory
 from guided_collapse.report.styles import in_order, label, letter
 from guided_collapse.report.tables.table import NOTHING, Cell, CsvRow, Table, amount, number_text, words
 
-COLUMNS = {
-    "forward_ms": "forward (ms)",
-    "backward_ms": "backward (ms)",
-    "head_forward_ms": "head forward (ms)",
-    "head_backward_ms": "head backward (ms)",
-    "peak_mb": "peak (MB)",
-}
+HEADINGS = dict(
+    zip(
+        HeadCost.MEASURED,
+        ("forward (ms)", "backward (ms)", "head only, forward (ms)", "head only, backward (ms)", "peak (MB)"),
+        strict=True,
+    )
+)
+*_, PEAK = HEADINGS
 
 
 class TimedPass(NamedTuple):
@@ -49,18 +50,18 @@ def cost_table(costs: Sequence[CostRecord]) -> Table | None:
         return None
     return Table(
         name="cost",
-        title="Cost of a training step: milliseconds in all and for head and loss only, and peak memory in MB",
+        title="Cost of a training step: time in all, time for head and loss only, and peak memory",
         stub=2,
-        columns=("experiment", "head", *COLUMNS.values(), "note"),
+        columns=("experiment", "head", *HEADINGS.values(), "note"),
         rows=tuple(
-            (words(cost.experiment), words(row.head), *(_cell(getattr(row, name)) for name in COLUMNS), words(row.note or ""))
+            (words(cost.experiment), words(row.head), *(_cell(getattr(row, name)) for name in HEADINGS), words(row.note or ""))
             for cost, row in rows
         ),
         csv_rows=tuple(
             {
                 "experiment": cost.experiment,
                 "head": row.head,
-                **{name: getattr(row, name) for name in COLUMNS},
+                **{name: getattr(row, name) for name in HEADINGS},
                 "note": row.note,
             }
             for cost, row in rows
@@ -86,23 +87,17 @@ def memory_table(costs: Sequence[CostRecord]) -> Table | None:
         if paper:
             rows.append((words(cost.experiment), words("paper"), *(_memory(paper.get(head), "GB") for head in heads)))
             csv_rows += [_memory_row(cost.experiment, "paper", head, gb and 1000 * gb) for head, gb in paper.items()]
-    return Table(
-        name="memory",
-        title="Peak memory",
-        stub=2,
-        columns=("experiment", "source", *heads),
-        rows=tuple(rows),
-        csv_rows=tuple(csv_rows),
-        notes=(
-            "ours: what a training step adds to the memory of its process at the peak, as measured by guided-collapse cost. "
-            "paper: GPU memory during training, as printed in Guiding Neural Collapse.",
-            *_circumstances(measured),
-        ),
+    sources = (
+        "ours: what a training step adds to the memory of its process at the peak, as measured by guided-collapse cost. "
+        "paper: GPU memory during training, as printed in Guiding Neural Collapse."
     )
+    columns = ("experiment", "source", *heads)
+    notes = (sources, *_circumstances(measured))
+    return Table("memory", "Peak memory", 2, columns, tuple(rows), tuple(csv_rows), notes=notes)
 
 
 def _memory_row(experiment: str, source: str, head: str, peak_mb: float | None) -> CsvRow:
-    return {"experiment": experiment, "source": source, "head": head, "peak_mb": peak_mb}
+    return {"experiment": experiment, "source": source, "head": head, PEAK: peak_mb}
 
 
 def _memory(value: float | None, unit: str) -> Cell:
