@@ -13,7 +13,7 @@ import pytest
 
 from guided_collapse.cli import main
 from guided_collapse.cli.requests import compare_request
-from guided_collapse.records.schema import STEP_PARTS, StepCost
+from guided_collapse.records.schema import StepCost
 from guided_collapse.training.loop import Training
 from tests.data.made_up import write_folders
 from tests.test_docs import ROOT
@@ -209,7 +209,7 @@ def test_flags_of_a_configuration_are_understood():
 
 
 def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
-    times = dict(zip(STEP_PARTS, (1.0, 2.0, 4.0, 8.5), strict=True))
+    times = dict(zip(StepCost.PARTS, (1.0, 2.0, 4.0, 8.5), strict=True))
     answer = json.dumps(StepCost(**times, peak_mb=12.5, steps=2, hardware={"cpu": "Abacus"}).to_json())
     done = subprocess.CompletedProcess([], 0, f"Lightning says something\n{answer}\n", "")
     asked = []

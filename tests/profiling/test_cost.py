@@ -24,14 +24,14 @@ from guided_collapse.profiling.step_cost import (
 )
 from guided_collapse.records.heads import HEADS
 from guided_collapse.records.reading import read_cost
-from guided_collapse.records.schema import STEP_PARTS, StepCost
+from guided_collapse.records.schema import StepCost
 from guided_collapse.training.loop import build_model
 from guided_collapse.training.optimisers import build_optimiser
 from guided_collapse.training.tasks import Share
 
 SMALL = replace(PRESETS["ufm-10"], num_classes=4, feature_dim=12, num_samples=20, batch_size=20).resolved()
 ANSWER = StepCost(
-    **dict(zip(STEP_PARTS, (1.0, 2.0, 4.0, 8.0), strict=True)),
+    **dict(zip(StepCost.PARTS, (1.0, 2.0, 4.0, 8.0), strict=True)),
     peak_mb=16.0,
     steps=3,
     feature_dim=12,
@@ -57,7 +57,7 @@ def answering(monkeypatch, answers):
 @pytest.mark.parametrize("head", [*HEADS, "paper-route"])
 def test_every_head_is_measured(head):
     answer = measure_step(asked(head))
-    assert all(getattr(answer, name) > 0 for name in STEP_PARTS)
+    assert all(getattr(answer, name) > 0 for name in StepCost.PARTS)
     assert (answer.steps, answer.note) == (2, None)
     assert (answer.feature_dim, answer.num_classes) == (12, 4)
 
@@ -90,7 +90,7 @@ def test_the_timed_step_is_a_training_step(head):
             if timed:
                 marks = Marks(torch.device("cpu"))
                 _train_step(model, optimiser, fabric, batch, marks)
-                assert len(marks.milliseconds()) == len(STEP_PARTS)
+                assert len(marks.milliseconds()) == len(StepCost.PARTS)
             else:
                 optimiser.zero_grad()
                 functional.cross_entropy(model(*batch), batch.labels).backward()

@@ -24,7 +24,7 @@ from guided_collapse.data.split import ImageData, Split
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
 from guided_collapse.profiling.paper_head import PaperRouteHead
-from guided_collapse.records.schema import STEP_PARTS, StepCost
+from guided_collapse.records.schema import StepCost
 from guided_collapse.training import randomness
 from guided_collapse.training.environment import hardware
 from guided_collapse.training.loop import build_model
@@ -120,7 +120,7 @@ def measure_step(request: StepCostRequest) -> StepCost:
     measured = steps[measured_from:] or steps[-1:]
     parts = zip(*measured, strict=True)
     return StepCost(
-        **{name: statistics.median(times) for name, times in zip(STEP_PARTS, parts, strict=False)},
+        **{name: statistics.median(times) for name, times in zip(StepCost.PARTS, parts, strict=False)},
         peak_mb=peak_mb(fabric.device) - before,
         steps=len(measured),
         note=notes[0] if notes else None,

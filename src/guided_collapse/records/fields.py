@@ -1,5 +1,6 @@
 """Fields of a JSON record, checked as they are taken, and records that are made of them."""
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -47,6 +48,30 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """The JSON object that holds the record."""
         return {name: _plain(getattr(self, name)) for name in self.FIELDS}
+
+
+def _listed(header: Mapping[str, Any]) -> str:
+    return " and ".join(f"{name} {value!r}" for name, value in header.items())
+
+
+class VersionedRecord(Record):
+    """A record that says of which version it is, and perhaps of which kind."""
+
+    SAYS: ClassVar[str]
+    """What it is the record of."""
+    HEADER: ClassVar[Mapping[str, Any]]
+
+    @classmethod
+    def from_json(cls, content: object) -> Self:
+        """As for every record, if the kind and the version are these."""
+        got = {name: content.get(name) for name in cls.HEADER} if isinstance(content, Mapping) else {}
+        if isinstance(content, Mapping) and got != cls.HEADER:
+            raise RecordError(f"it must be the record of {cls.SAYS}, with {_listed(cls.HEADER)}; got {_listed(got)}")
+        return super().from_json(content)
+
+    def to_json(self) -> dict[str, Any]:
+        """As for every record, after the kind and the version."""
+        return {**self.HEADER, **super().to_json()}
 
 
 Kind = TypeVar("Kind", bound=Record)
@@ -156,6 +181,23 @@ def numbers_field(record: Mapping[str, Any], name: str) -> Mapping[str, float | 
     return values
 
 
+def shape_field(record: Mapping[str, Any], name: str) -> tuple[int, int, int]:
+    """A field that must be the channels, height and width of an image."""
+    value = record.get(name)
+    if not (isinstance(value, list) and len(value) == 3 and all(type(size) is int and size > 0 for size in value)):
+        raise RecordError(f"{name} must be three positive whole numbers; got {value!r}")
+    channels, height, width = value
+    return channels, height, width
+
+
+def channels_field(record: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    """A field that must be a list of numbers."""
+    value = record.get(name)
+    if not (isinstance(value, list) and all(type(number) in (int, float) for number in value)):
+        raise RecordError(f"{name} must be a number for each channel; got {value!r}")
+    return tuple(value)
+
+
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is no number of JSON")
 
@@ -169,3 +211,19 @@ def _writable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_writable(name): _writable(entry) for name, entry in value.items()}
     return value
+
+
+Text = Annotated[str, text_field]
+Whole = Annotated[int, whole_field]
+Positive = Annotated[int, functools.partial(whole_field, least=1)]
+AtLeastTwo = Annotated[int, functools.partial(whole_field, least=2)]
+Number = Annotated[float | None, number_field]
+Amount = Annotated[float | None, functools.partial(number_field, least=0)]
+Object = Annotated[Mapping[str, Any], object_field]
+Numbers = Annotated[Mapping[str, float | None] | None, numbers_field]
+MaybeText = Annotated[str | None, or_none(text_field)]
+MaybeWhole = Annotated[int | None, or_none(whole_field)]
+MaybeObject = Annotated[Mapping[str, Any] | None, or_none(object_field)]
+Texts = Annotated[tuple[str, ...], texts_field]
+Shape = Annotated[tuple[int, int, int], shape_field]
+Channels = Annotated[tuple[float, ...], channels_field]

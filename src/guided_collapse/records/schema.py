@@ -1,18 +1,8 @@
 """What runs leave on disk: the files, and every field of what is written in JSON or as arrays.
 
-This is the one place that names them; whoever writes or reads a record does it through these classes. Files:
-
-| file | holds |
-|---|---|
-| `config.json` | `RunFacts`: what was asked for, what it ran on |
-| `metrics.jsonl` | an `EpochRecord` on each line |
-| `margins.npz` | sorted cosine margins, an array for each of `SPLITS` |
-| `trace.npz` | `Trace`: what the animation shows |
-| `failed.json` | `Failure`: why a run ended before its end |
-| `cost.json` | `CostRecord`: what heads cost in an experiment |
+This is the one place that names them; whoever writes or reads a record does it through these classes.
 """
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -21,16 +11,24 @@ import numpy as np
 import numpy.typing as npt
 
 from guided_collapse.records.fields import (
+    Amount,
+    AtLeastTwo,
+    Channels,
+    MaybeObject,
+    MaybeText,
+    MaybeWhole,
+    Number,
+    Numbers,
+    Object,
+    Positive,
     Record,
     RecordError,
+    Shape,
+    Text,
+    Texts,
+    VersionedRecord,
+    Whole,
     each,
-    number_field,
-    numbers_field,
-    object_field,
-    or_none,
-    text_field,
-    texts_field,
-    whole_field,
 )
 
 FORMAT = 1
@@ -43,6 +41,7 @@ METRICS_BEFORE = "metrics.before.jsonl"
 METRICS_COMPRESSED = "metrics.jsonl.gz"
 """In records that are kept."""
 MARGINS = "margins.npz"
+"""Sorted cosine margins, an array for each of `SPLITS`."""
 TRACE = "trace.npz"
 LAST_CHECKPOINT = "last.ckpt"
 PREVIOUS_CHECKPOINT = "previous.ckpt"
@@ -62,40 +61,6 @@ Integers = npt.NDArray[np.int64]
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
-
-Text = Annotated[str, text_field]
-Whole = Annotated[int, whole_field]
-Positive = Annotated[int, functools.partial(whole_field, least=1)]
-Number = Annotated[float | None, number_field]
-Amount = Annotated[float | None, functools.partial(number_field, least=0)]
-Object = Annotated[Mapping[str, Any], object_field]
-Numbers = Annotated[Mapping[str, float | None] | None, numbers_field]
-MaybeText = Annotated[str | None, or_none(text_field)]
-MaybeWhole = Annotated[int | None, or_none(whole_field)]
-
-
-def _listed(header: Mapping[str, Any]) -> str:
-    return " and ".join(f"{name} {value!r}" for name, value in header.items())
-
-
-class VersionedRecord(Record):
-    """A record that says of which version it is, and perhaps of which kind."""
-
-    SAYS: ClassVar[str]
-    """What it is the record of."""
-    HEADER: ClassVar[Mapping[str, Any]]
-
-    @classmethod
-    def from_json(cls, content: object) -> Self:
-        """As for every record, if the kind and the version are these."""
-        got = {name: content.get(name) for name in cls.HEADER} if isinstance(content, Mapping) else {}
-        if isinstance(content, Mapping) and got != cls.HEADER:
-            raise RecordError(f"it must be the record of {cls.SAYS}, with {_listed(cls.HEADER)}; got {_listed(got)}")
-        return super().from_json(content)
-
-    def to_json(self) -> dict[str, Any]:
-        """As for every record, after the kind and the version."""
-        return {**self.HEADER, **super().to_json()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,12 +95,12 @@ class RunFacts(VersionedRecord):
     seed: Whole
     configuration: Object
     protocol: Text
-    protocol_differences: Annotated[tuple[str, ...], texts_field]
-    num_classes: Annotated[int, functools.partial(whole_field, least=2)]
+    protocol_differences: Texts
+    num_classes: AtLeastTwo
     feature_dim: Positive
     num_train: Whole
     num_test: Whole
-    inputs: Annotated[Mapping[str, Any] | None, or_none(object_field)] = None
+    inputs: MaybeObject = None
     global_batch: Whole
     loss_lower_bound: Number
     versions: Object
@@ -154,21 +119,6 @@ class RunFacts(VersionedRecord):
         return {**self.configuration, "epochs": None} == {**configuration, "epochs": None}
 
 
-def _shape_field(record: Mapping[str, Any], name: str) -> tuple[int, int, int]:
-    value = record.get(name)
-    if not (isinstance(value, list) and len(value) == 3 and all(type(size) is int and size > 0 for size in value)):
-        raise RecordError(f"{name} must be three positive whole numbers; got {value!r}")
-    channels, height, width = value
-    return channels, height, width
-
-
-def _channels_field(record: Mapping[str, Any], name: str) -> tuple[float, ...]:
-    value = record.get(name)
-    if not (isinstance(value, list) and all(type(number) in (int, float) for number in value)):
-        raise RecordError(f"{name} must be a number for each channel; got {value!r}")
-    return tuple(value)
-
-
 @dataclass(frozen=True)
 class Inputs(Record):
     """What a model must know of the images that it is given.
@@ -180,10 +130,10 @@ class Inputs(Record):
         class_names: in the order of the logits.
     """
 
-    shape: Annotated[tuple[int, int, int], _shape_field]
-    mean: Annotated[tuple[float, ...], _channels_field]
-    std: Annotated[tuple[float, ...], _channels_field]
-    class_names: Annotated[tuple[str, ...], texts_field]
+    shape: Shape
+    mean: Channels
+    std: Channels
+    class_names: Texts
 
 
 @dataclass(frozen=True)
@@ -275,21 +225,6 @@ TRACE_POINTS = ("weights", "means", "samples")
 
 
 @dataclass(frozen=True)
-class TraceState:
-    """What a checkpoint keeps of a trace that is not finished.
-
-    Attributes:
-        epochs: of the measurements so far.
-        frames: by name, the points of each measurement, in tensors.
-        sample_labels: as `Trace` has them, in a tensor.
-    """
-
-    epochs: list[int]
-    frames: dict[str, list[Any]]
-    sample_labels: Any
-
-
-@dataclass(frozen=True)
 class Failure(Record):
     """Why a run failed, and when."""
 
@@ -352,6 +287,9 @@ class CostRecord(VersionedRecord):
 class StepCost(Record):
     """What the process that measures one head answers, of which a `HeadCost` is made. None stands for what was not measured."""
 
+    PARTS: ClassVar = ("backbone_forward_ms", "head_forward_ms", "head_backward_ms", "backbone_backward_ms")
+    """In the order in which they are done."""
+
     backbone_forward_ms: Amount = None
     head_forward_ms: Amount = None
     head_backward_ms: Amount = None
@@ -364,7 +302,3 @@ class StepCost(Record):
     hardware: Object = field(default_factory=dict)
     failed: bool = False
     """Whether there is no answer because something went wrong, which the note tells; the process itself does not say so."""
-
-
-STEP_PARTS = ("backbone_forward_ms", "head_forward_ms", "head_backward_ms", "backbone_backward_ms")
-"""The parts of a step, in the order in which they are done."""

@@ -69,7 +69,7 @@ def paper_accuracy(split: Split, experiment: str, epoch: int) -> dict[str, Print
         if line.split()[:3] == [split, experiment, str(epoch)]:
             numbers = [float(number) for number in line.split()[3:]]
             heads = ("standard", "fixed", implicit)
-            return {head: Printed(*numbers[3 * place : 3 * place + 3]) for place, head in enumerate(heads)}
+            return {head: Printed(*numbers[3 * column : 3 * column + 3]) for column, head in enumerate(heads)}
     return {}
 
 

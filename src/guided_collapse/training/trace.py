@@ -1,6 +1,7 @@
 """What the animation shows: a few classes in the space of their own classifier rows, measurement by measurement."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,26 @@ from torch import Tensor
 
 from guided_collapse.geometry.directions import helmert_basis
 from guided_collapse.heads.classifier import Classifier
-from guided_collapse.records.schema import TRACE_POINTS, Trace, TraceState
+from guided_collapse.records.schema import TRACE_POINTS, Trace
 from guided_collapse.training.tasks import Share, Task
 
 NUM_CLASSES = 4
 SAMPLES_PER_CLASS = 40
+
+
+@dataclass(frozen=True)
+class TraceState:
+    """What a checkpoint keeps of a trace that is not finished.
+
+    Attributes:
+        epochs: of the measurements so far.
+        frames: by name, the points of each measurement.
+        sample_labels: as `Trace` has them.
+    """
+
+    epochs: list[int]
+    frames: dict[str, list[Tensor]]
+    sample_labels: Tensor
 
 
 class TraceRecorder:

@@ -125,8 +125,8 @@ def _policy(*scripts: str) -> str:
 
 
 def _colours(styles: Mapping[str, HeadStyle]) -> str:
-    light = "".join(f"--head-{place}:{style.light};" for place, style in enumerate(styles.values()))
-    dark = "".join(f"--head-{place}:{style.dark};" for place, style in enumerate(styles.values()))
+    light = "".join(f"--head-{number}:{style.light};" for number, style in enumerate(styles.values()))
+    dark = "".join(f"--head-{number}:{style.dark};" for number, style in enumerate(styles.values()))
     return f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"
 
 

@@ -19,7 +19,7 @@ REFERENCE_LABELS = {"loss_lower_bound": "lower bound", "ideal_margin": "C/(C-1)"
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure of the page.
+    """One chart of the page.
 
     Attributes:
         title: for people.
@@ -44,14 +44,14 @@ class Panel:
         return {head: self._words(curve) for head, curve in self.curves.items()}
 
     def _words(self, curve: Curve) -> str:
-        first, last = (self._at(curve, place) for place in (0, -1))
+        first, last = (self._at(curve, point) for point in (0, -1))
         seeds = int(curve.count[-1])
         return f"{first}; {last}; {seeds} {'seed' if seeds == 1 else 'seeds'}"
 
-    def _at(self, curve: Curve, place: int) -> str:
-        spread = Spread(float(curve.median[place]), float(curve.low[place]), float(curve.high[place]), int(curve.count[place]))
+    def _at(self, curve: Curve, point: int) -> str:
+        spread = Spread(float(curve.median[point]), float(curve.low[point]), float(curve.high[point]), int(curve.count[point]))
         where = (
-            f"{number_text(float(curve.x[place]))} {self.horizontal}" if "%" in self.horizontal else f"epoch {curve.x[place]:.0f}"
+            f"{number_text(float(curve.x[point]))} {self.horizontal}" if "%" in self.horizontal else f"epoch {curve.x[point]:.0f}"
         )
         return f"{spread_text(spread, percent=self.percent)} at {where}"
 

@@ -1,4 +1,4 @@
-"""The paper's tables of top-1 accuracy at chosen epochs, with its printed figures beside ours."""
+"""The paper's tables of top-1 accuracy at chosen epochs, with what it prints beside ours."""
 
 from collections.abc import Sequence
 

@@ -18,7 +18,7 @@ from guided_collapse.report.tables.table import Cell, Table, escape_latex
 
 
 def all_tables(experiments: Sequence[Experiment], costs: Sequence[CostRecord], epochs: Sequence[int]) -> list[Table]:
-    """The tables for which there are figures."""
+    """The tables for which there are numbers."""
     tables = [
         accuracy_table(experiments, TRAIN_TOP1, epochs),
         accuracy_table(experiments, TEST_TOP1, epochs),

@@ -22,8 +22,8 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table | None:
     rows: list[tuple[Cell, ...]] = []
     csv_rows: list[CsvRow] = []
     for experiment in experiments:
-        for place, head in enumerate(heads):
-            found = {other: _differences(experiment, head, other) for other in heads[:place]}
+        for number, head in enumerate(heads):
+            found = {other: _differences(experiment, head, other) for other in heads[:number]}
             if any(len(differences) > 1 for differences in found.values()):
                 rows.append((words(experiment.name), words(head), *(_cell(found.get(other, [])) for other in heads[:-1])))
                 csv_rows += [
