@@ -148,6 +148,11 @@ def test_what_an_epoch_has_not_is_not_written():
         (Hardware, {"threads": 1, "devices": "cpu", "processes": 1}, "cpu must be text; got None"),
         (Inputs, {"shape": [1, 8]}, r"shape must be three positive whole numbers; got \[1, 8\]"),
         (Inputs, {"shape": [1, 8, 8], "mean": ["a"]}, r"mean must be a number for each channel; got \['a'\]"),
+        (
+            Inputs,
+            {"shape": [1, 8, 8], "mean": [0], "std": [1], "class_names": [3]},
+            "class_names must be a list of text",
+        ),
         (StepCost, [1], r"a record must be an object; got \[1\]"),
         (EpochRecord, {"epoch": 1, "train": {"loss": "low"}}, "train cannot be used: loss must be a number"),
     ],

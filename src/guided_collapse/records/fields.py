@@ -138,11 +138,11 @@ def number_field(record: Mapping[str, Any], name: str, *, least: float = -LARGES
 
 
 def texts_field(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A field that must be a list, of whose entries the text is taken; empty where it is missing."""
+    """A field that must be a list of text; empty where it is missing."""
     value = record.get(name, [])
-    if not isinstance(value, list):
-        raise RecordError(f"{name} must be a list; got {value!r}")
-    return tuple(str(entry) for entry in value)
+    if not (isinstance(value, list) and all(isinstance(entry, str) for entry in value)):
+        raise RecordError(f"{name} must be a list of text; got {value!r}")
+    return tuple(value)
 
 
 def object_field(record: Mapping[str, Any], name: str) -> dict[str, Any]:
