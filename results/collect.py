@@ -8,15 +8,17 @@ to as many as the report draws. Of the traces, which the animation shows, only t
 """
 
 import gzip
-import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from guided_collapse.records.arrays import read_margins
-from guided_collapse.report.margins import MOST_POINTS
+from guided_collapse.records.epochs import records_as_text, records_from_text
+from guided_collapse.records.schema import CONFIG, COST, MARGINS, METRICS, METRICS_COMPRESSED, MODEL, TRACE
+from guided_collapse.report.summaries import MOST_MARGINS
 
 HERE = Path(__file__).parent
 
@@ -27,29 +29,29 @@ def collect(runs: Path, out: Path) -> int:
     for run in finished:
         folder = out / run.relative_to(runs)
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(run / "config.json", folder / "config.json")
-        np.savez_compressed(folder / "margins.npz", **{split: thinned(m) for split, m in read_margins(run / "margins.npz").items()})
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        text = "".join(json.dumps({name: value for name, value in line.items() if name != "seconds"}) + "\n" for line in lines)
-        (folder / "metrics.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-        if run.name == "seed-0" and (run / "trace.npz").exists():
-            shutil.copyfile(run / "trace.npz", folder / "trace.npz")
-    for cost in sorted(runs.glob("*/cost.json")):
+        shutil.copyfile(run / CONFIG, folder / CONFIG)
+        np.savez_compressed(folder / MARGINS, **{split: thinned(m) for split, m in read_margins(run / MARGINS).items()})
+        records = records_from_text((run / METRICS).read_text(encoding="utf-8"))
+        text = records_as_text(replace(record, seconds=None) for record in records)
+        (folder / METRICS_COMPRESSED).write_bytes(gzip.compress(text.encode(), mtime=0))
+        if run.name == "seed-0" and (run / TRACE).exists():
+            shutil.copyfile(run / TRACE, folder / TRACE)
+    for cost in sorted(runs.glob(f"*/{COST}")):
         (out / cost.parent.name).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(cost, out / cost.parent.name / "cost.json")
+        shutil.copyfile(cost, out / cost.parent.name / COST)
     return len(finished)
 
 
 def seeds_of_all_heads(experiment: Path) -> list[Path]:
     """The runs of those seeds that every head has finished."""
     heads = sorted({run.parent for run in experiment.glob("*/seed-*")})
-    seeds = [{model.parent.name for model in head.glob("seed-*/model.safetensors")} for head in heads]
+    seeds = [{model.parent.name for model in head.glob(f"seed-*/{MODEL}")} for head in heads]
     return [head / seed for head in heads for seed in sorted(set.intersection(*seeds))]
 
 
 def thinned(values: np.ndarray) -> np.ndarray:
     """At most so many of sorted values, evenly spaced, between neighbours in proportion."""
-    places = np.linspace(0, len(values) - 1, min(MOST_POINTS, len(values)))
+    places = np.linspace(0, len(values) - 1, min(MOST_MARGINS, len(values)))
     return np.interp(places, np.arange(len(values)), values).astype(np.float32)
 
 

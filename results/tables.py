@@ -5,16 +5,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.records.cost import CostRecord, HeadCost
 from guided_collapse.records.reading import read_records
+from guided_collapse.records.schema import CostRecord, HeadCost
 from guided_collapse.report.experiment import Experiment, by_experiment
-from guided_collapse.report.looks import label
 from guided_collapse.report.published_results import paper_memory
-from guided_collapse.report.tables.numbers import epochs_text, short_text
+from guided_collapse.report.styles import label
 from guided_collapse.report.tables.outcome import outcome
 from guided_collapse.report.tables.pairs import pairs_table
 from guided_collapse.report.tables.reaching import LEVELS, when_reached
-from guided_collapse.report.tables.table import NOTHING
+from guided_collapse.report.tables.table import NOTHING, epochs_text, short_text
 
 HEADS = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
 HEADS_IN_SHORT = HEADS[:3]
@@ -94,7 +93,7 @@ def step(costs: dict[str, CostRecord]) -> list[str]:
         papers = paper_memory(name).get("implicit")
         rows.append(
             [
-                ", ".join([network, *(str(costs[name].setting[key]) for key in ("feature_dim", "num_classes", "batch_size"))]),
+                f"{network}, {costs[name].feature_dim}, {costs[name].num_classes}, {costs[name].batch_size}",
                 *(_step_text(cost) for cost in (standard, implicit, route)),
                 *(_time(_sum(cost.head_forward_ms, cost.head_backward_ms)) for cost in (standard, implicit)),
                 _memory(implicit.peak_mb),
@@ -102,7 +101,7 @@ def step(costs: dict[str, CostRecord]) -> list[str]:
             ]
         )
     wholes = [f"step, {label('standard')}", f"step, {label('implicit')}", "step, the paper's route"]
-    parts = [f"of it {label('standard')}", f"of it {label('implicit')}"]
+    parts = [f"head only, {label('standard')}", f"head only, {label('implicit')}"]
     memory = [f"memory, {label('implicit')}", "the paper's GPU memory"]
     return _table(["network, feature_dim, num_classes, batch size", *wholes, *parts, *memory], rows)
 

@@ -13,6 +13,7 @@ import pytest
 
 from guided_collapse.cli import main
 from guided_collapse.cli.requests import compare_request
+from guided_collapse.records.schema import StepCost
 from guided_collapse.training.loop import Training
 from tests.data.made_up import write_folders
 from tests.test_docs import ROOT
@@ -208,8 +209,8 @@ def test_flags_of_a_configuration_are_understood():
 
 
 def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
-    times = {"backbone_forward_ms": 1.0, "head_forward_ms": 2.0, "head_backward_ms": 4.0, "backbone_backward_ms": 8.5}
-    answer = json.dumps({**times, "peak_mb": 12.5, "steps": 2, "note": None, "hardware": {"cpu": "Abacus"}})
+    times = dict(zip(StepCost.PARTS, (1.0, 2.0, 4.0, 8.5), strict=True))
+    answer = json.dumps(StepCost(**times, peak_mb=12.5, steps=2, hardware={"cpu": "Abacus"}).to_json())
     done = subprocess.CompletedProcess([], 0, f"Lightning says something\n{answer}\n", "")
     asked = []
     monkeypatch.setattr("guided_collapse.profiling.cost.subprocess.run", lambda *_, **given: asked.append(given) or done)

@@ -69,9 +69,9 @@ def test_each_cost_can_be_measured_again_by_the_command_given(records):
     for cost in records.costs:
         preset, *flags = shlex.split(commands[cost.experiment])
         configuration, request = cost_request(preset, flags)
-        assert cost.setting["batch_size"] == (request.batch_size or configuration.resolved().batch_size)
-        assert json.loads(cost.path.read_text())["rows"][0]["steps"] == request.steps
-        limit = re.search(r"not one step done after (\d+) s", cost.path.read_text())
+        assert cost.batch_size == (request.batch_size or configuration.resolved().batch_size)
+        assert cost.rows[0].steps == request.steps
+        limit = re.search(r"not one step done after (\d+) s", str(cost.rows))
         assert limit is None or flags[-2:] == ["--limit-seconds", limit[1]]
 
 

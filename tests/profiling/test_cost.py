@@ -16,29 +16,28 @@ from guided_collapse.profiling.cost import measure_cost
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
 from guided_collapse.profiling.step_cost import (
     PAPER_ROUTE,
-    PARTS,
     Marks,
     StepCostRequest,
     _train_step,
     made_up_task,
     measure_step,
 )
-from guided_collapse.records.cost import read_cost
 from guided_collapse.records.heads import HEADS
+from guided_collapse.records.reading import read_cost
+from guided_collapse.records.schema import StepCost
 from guided_collapse.training.loop import build_model
 from guided_collapse.training.optimisers import build_optimiser
 from guided_collapse.training.tasks import Share
 
 SMALL = replace(PRESETS["ufm-10"], num_classes=4, feature_dim=12, num_samples=20, batch_size=20).resolved()
-ANSWER = {
-    **dict(zip(PARTS, (1.0, 2.0, 4.0, 8.0), strict=True)),
-    "peak_mb": 16.0,
-    "steps": 3,
-    "note": None,
-    "feature_dim": 12,
-    "num_classes": 4,
-    "hardware": {"cpu": "Abacus"},
-}
+ANSWER = StepCost(
+    **dict(zip(StepCost.PARTS, (1.0, 2.0, 4.0, 8.0), strict=True)),
+    peak_mb=16.0,
+    steps=3,
+    feature_dim=12,
+    num_classes=4,
+    hardware={"cpu": "Abacus"},
+)
 
 
 @pytest.fixture(autouse=True)
@@ -58,13 +57,13 @@ def answering(monkeypatch, answers):
 @pytest.mark.parametrize("head", [*HEADS, "paper-route"])
 def test_every_head_is_measured(head):
     answer = measure_step(asked(head))
-    assert all(answer[name] > 0 for name in PARTS)
-    assert (answer["steps"], answer["note"]) == (2, None)
-    assert (answer["feature_dim"], answer["num_classes"]) == (12, 4)
+    assert all(getattr(answer, name) > 0 for name in StepCost.PARTS)
+    assert (answer.steps, answer.note) == (2, None)
+    assert (answer.feature_dim, answer.num_classes) == (12, 4)
 
 
 def test_a_step_too_slow_for_warm_up_is_measured_all_the_same():
-    assert measure_step(asked("implicit", warm_up=5, seconds=0.0))["steps"] == 1
+    assert measure_step(asked("implicit", warm_up=5, seconds=0.0)).steps == 1
 
 
 def test_what_does_not_fit_has_its_forward_time_and_says_why(monkeypatch):
@@ -73,9 +72,9 @@ def test_what_does_not_fit_has_its_forward_time_and_says_why(monkeypatch):
 
     monkeypatch.setattr("guided_collapse.paper.route.jacobian_by_declarative_node", refuse)
     answer = measure_step(asked("paper-route"))
-    assert answer["head_forward_ms"] > 0
-    assert "head_backward_ms" not in answer
-    assert answer["note"] == "needs 7 bytes"
+    assert answer.head_forward_ms > 0
+    assert answer.head_backward_ms is None
+    assert answer.note == "needs 7 bytes"
 
 
 @pytest.mark.parametrize("head", ["standard", "implicit"])
@@ -91,7 +90,7 @@ def test_the_timed_step_is_a_training_step(head):
             if timed:
                 marks = Marks(torch.device("cpu"))
                 _train_step(model, optimiser, fabric, batch, marks)
-                assert len(marks.milliseconds()) == len(PARTS)
+                assert len(marks.milliseconds()) == len(StepCost.PARTS)
             else:
                 optimiser.zero_grad()
                 functional.cross_entropy(model(*batch), batch.labels).backward()
@@ -111,7 +110,7 @@ def test_no_data_are_needed(name):
 
 
 def test_the_record_is_what_the_report_reads(monkeypatch, tmp_path):
-    unfinished = {"head_forward_ms": 2.0, "backbone_forward_ms": 1.0, "peak_mb": 5.0, "note": "needs 7 bytes", "steps": 1}
+    unfinished = StepCost(head_forward_ms=2.0, backbone_forward_ms=1.0, peak_mb=5.0, note="needs 7 bytes", steps=1)
     answering(monkeypatch, {"implicit": ANSWER, "standard": ANSWER, "paper-route": unfinished})
     file = measure_cost(SMALL, CostRequest(heads=("implicit", "standard"), batch_size=8, out=tmp_path))
     assert file == tmp_path / "ufm-10" / "cost.json"
@@ -121,7 +120,7 @@ def test_the_record_is_what_the_report_reads(monkeypatch, tmp_path):
     assert (first.forward_ms, first.backward_ms) == (3.0, 12.0)
     assert (first.head_forward_ms, first.head_backward_ms, first.peak_mb) == (2.0, 4.0, 16.0)
     assert (paper.forward_ms, paper.backward_ms, paper.peak_mb, paper.note) == (3.0, None, None, "needs 7 bytes")
-    assert record.setting == {"batch_size": 8, "feature_dim": 12, "num_classes": 4, "precision": "32-true"}
+    assert record.conditions == {"batch_size": 8, "feature_dim": 12, "num_classes": 4, "precision": "32-true"}
     assert record.hardware == {"cpu": "Abacus"}
 
 
@@ -146,7 +145,7 @@ def test_a_process_that_was_killed_is_in_the_record(monkeypatch, tmp_path):
 
 
 def test_a_head_that_fails_does_not_take_the_others_with_it(monkeypatch, tmp_path):
-    fine = module.subprocess.CompletedProcess([], 0, json.dumps(ANSWER), "")
+    fine = module.subprocess.CompletedProcess([], 0, json.dumps(ANSWER.to_json()), "")
     monkeypatch.setattr(module.subprocess, "run", lambda *_, input, **__: dying(1) if PAPER_ROUTE in input else fine)
     first, paper = read_cost(measure_cost(SMALL, CostRequest(heads=("fixed",), out=tmp_path))).rows
     assert first.forward_ms == 3.0
@@ -159,7 +158,7 @@ def test_what_was_measured_survives_an_interruption(monkeypatch, tmp_path):
     def run(*_, input, **__):
         if "standard" in json.loads(input)["head"]:
             raise KeyboardInterrupt
-        return module.subprocess.CompletedProcess([], 0, json.dumps(ANSWER), "")
+        return module.subprocess.CompletedProcess([], 0, json.dumps(ANSWER.to_json()), "")
 
     monkeypatch.setattr(module.subprocess, "run", run)
     with pytest.raises(KeyboardInterrupt):

@@ -2,17 +2,18 @@ import json
 
 import pytest
 
-from guided_collapse.records.cost import HeadCost, read_cost
 from guided_collapse.records.fields import RecordError
+from guided_collapse.records.reading import read_cost
+from guided_collapse.records.schema import HeadCost
 from tests.report.made_up import write_cost
 
 
 def test_costs_are_read_row_by_row(tmp_path):
     record = read_cost(write_cost(tmp_path, "toy"))
     assert record.experiment == "toy"
-    assert record.rows[0] == HeadCost("standard", 1.25, 2.5, 0.25, 0.5, 12.0, None)
-    assert record.rows[3] == HeadCost("paper-route", 12345.6, None, 12000.0, None, None, "does not fit")
-    assert record.setting == {"batch_size": 256, "precision": "32-true"}
+    assert record.rows[0] == HeadCost("standard", 1.25, 2.5, 0.25, 0.5, 12.0, 10, None)
+    assert record.rows[3] == HeadCost("paper-route", 12345.6, None, 12000.0, None, None, 10, "does not fit")
+    assert record.conditions == {"batch_size": 256, "precision": "32-true"}
     assert record.hardware == {"cpu": "Abacus", "cores": 2}
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from guided_collapse.records.text import short_commit
+from guided_collapse.records.text import aligned, short_commit
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
 
@@ -11,3 +11,8 @@ HASH = "0123456789abcdef0123456789abcdef01234567"
 )
 def test_a_commit_is_shown_in_seven_digits(commit, shown):
     assert short_commit(commit) == shown
+
+
+def test_cells_stand_under_each_other_and_lines_end_with_their_last():
+    assert aligned([("head", "acc"), ("fixed", "9"), ("a", "")]) == ["head   acc", "fixed  9", "a"]
+    assert aligned([]) == []

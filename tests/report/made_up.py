@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from guided_collapse.records import schema
+from guided_collapse.records.schema import CostRecord, EpochRecord, Failure, Hardware, HeadCost, RunFacts, Trace
 
 Record = dict[str, Any]
 Arrays = dict[str, npt.NDArray[Any]]
@@ -16,26 +20,25 @@ SPEED = {"standard": 1.0, "fixed": 0.7, "implicit": 2.0, "implicit-detached": 1.
 
 def config(experiment: str = "toy", head: str = "standard", seed: int = 0, **changes: Any) -> Record:
     """The contents of a `config.json`."""
-    return {
-        "format": 1,
-        "experiment": experiment,
-        "head": head,
-        "seed": seed,
-        "configuration": {"epochs": 20, "batch_size": 64, "optimiser": "agd", "backbone": "small", "temperature": 5.0},
-        "protocol": "fair",
-        "protocol_differences": [],
-        "num_classes": 10,
-        "feature_dim": 64,
-        "num_train": 300,
-        "num_test": 100,
-        "global_batch": 64,
-        "loss_lower_bound": 0.0342,
-        "versions": {"guided_collapse": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},
-        "commit": "0123abc",
-        "hardware": {"cpu": "Abacus", "cores": 2, "threads": 1, "devices": "cpu", "processes": 1},
-        "started": "2026-01-02T03:04:05",
-        **changes,
-    }
+    facts = RunFacts(
+        experiment=experiment,
+        head=head,
+        seed=seed,
+        configuration={"epochs": 20, "batch_size": 64, "optimiser": "agd", "backbone": "small", "temperature": 5.0},
+        protocol="fair",
+        protocol_differences=(),
+        num_classes=10,
+        feature_dim=64,
+        num_train=300,
+        num_test=100,
+        global_batch=64,
+        loss_lower_bound=0.0342,
+        versions={"guided_collapse": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},
+        commit="0123abc",
+        hardware=Hardware(cpu="Abacus", cores=2, threads=1, devices="cpu", processes=1).to_json(),
+        started="2026-01-02T03:04:05",
+    )
+    return facts.to_json() | changes
 
 
 def lines(
@@ -46,12 +49,12 @@ def lines(
     speed = SPEED.get(head, 1.3) * (0.9 + 0.2 * generator.random())
     found = []
     for epoch in range(1, epochs + 1):
-        line: Record = {"epoch": epoch, "running": {"loss": 9.0, "top1": 0.99}, "seconds": float(1 + generator.random())}
+        line = EpochRecord(epoch, running={"loss": 9.0, "top1": 0.99}, seconds=float(1 + generator.random()))
         if epoch % every == 0 or epoch == epochs:
             left = float(np.exp(-speed * 8 * epoch / epochs) * (0.9 + 0.2 * generator.random()))
             top1 = round(1 - 0.9 * left, 3)
             ideal = num_classes / (num_classes - 1)
-            line["train"] = {
+            train = {
                 "loss": 0.0342 + 2.2 * left,
                 "top1": top1,
                 "nc1": 40 * left**2,
@@ -63,9 +66,9 @@ def lines(
                 "mean_cosine_margin": ideal - 1.4 * left,
                 "nearest_centre_accuracy": top1,
             }
-            if test:
-                line["test"] = {"loss": 0.3 + 2 * left, "top1": 0.85 * top1, "nc4": left / 2, "mean_cosine_margin": 0.8}
-        found.append(line)
+            on_test = {"loss": 0.3 + 2 * left, "top1": 0.85 * top1, "nc4": left / 2, "mean_cosine_margin": 0.8}
+            line = replace(line, train=train, test=on_test if test else None)
+        found.append(line.to_json())
     return found
 
 
@@ -94,14 +97,15 @@ def trace(epochs: Sequence[int] = (1, 5, 10, 20), classes: int = 4, samples_per_
         samples = (corners * done + (1 - done) * start)[labels] + noise * 0.5 * (1 - done)
         points.append(samples)
         means.append(np.stack([samples[labels == label].mean(axis=0) for label in range(classes)]))
-    return {
-        "epochs": np.array(epochs),
-        "classes": np.arange(classes),
-        "weights": np.array(weights, dtype=np.float32),
-        "means": np.array(means, dtype=np.float32),
-        "samples": np.array(points, dtype=np.float32),
-        "sample_labels": labels,
-    }
+    made_up = Trace(
+        epochs=np.array(epochs),
+        classes=np.arange(classes),
+        weights=np.array(weights, dtype=np.float32),
+        means=np.array(means, dtype=np.float32),
+        samples=np.array(points, dtype=np.float32),
+        sample_labels=labels,
+    )
+    return dict(vars(made_up))
 
 
 def write_run(
@@ -126,16 +130,16 @@ def write_run(
     picture = options.pop("trace", None)
     if state == "finished":
         options.setdefault("configuration", {**config()["configuration"], "epochs": len(written)})
-    (place / "config.json").write_text(json.dumps(config(experiment, head, seed, **options)))
-    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
+    (place / schema.CONFIG).write_text(json.dumps(config(experiment, head, seed, **options)))
+    (place / schema.METRICS).write_text("".join(json.dumps(line) + "\n" for line in written))
     if state == "finished":
-        (place / "model.safetensors").write_bytes(b"never read")
+        (place / schema.MODEL).write_bytes(b"never read")
         if arrays is not None:
-            np.savez(place / "margins.npz", **arrays)
+            np.savez(place / schema.MARGINS, **arrays)
     if state == "failed":
-        (place / "failed.json").write_text(json.dumps({"error": "the loss is not finite", "time": "2026-01-02T04:00:00"}))
+        (place / schema.FAILURE).write_text(json.dumps(Failure("the loss is not finite", "2026-01-02T04:00:00").to_json()))
     if picture is not None:
-        np.savez(place / "trace.npz", **(trace(seed=seed) if picture is True else picture))
+        np.savez(place / schema.TRACE, **(trace(seed=seed) if picture is True else picture))
     return place
 
 
@@ -147,14 +151,12 @@ def cost_row(
     head_backward_ms: float | None,
     peak_mb: float | None,
     note: str | None = None,
-) -> Record:
+) -> HeadCost:
     """A row of `cost.json`."""
-    times = {"forward_ms": forward_ms, "backward_ms": backward_ms}
-    alone = {"head_forward_ms": head_forward_ms, "head_backward_ms": head_backward_ms}
-    return {"head": head, **times, **alone, "peak_mb": peak_mb, "steps": 10, "note": note}
+    return HeadCost(head, forward_ms, backward_ms, head_forward_ms, head_backward_ms, peak_mb, 10, note)
 
 
-def write_cost(folder: Path, experiment: str = "toy", rows: Sequence[Record] | None = None) -> Path:
+def write_cost(folder: Path, experiment: str = "toy", rows: Sequence[HeadCost] | None = None) -> Path:
     """Writes a `cost.json` and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     if rows is None:
@@ -164,7 +166,17 @@ def write_cost(folder: Path, experiment: str = "toy", rows: Sequence[Record] | N
             cost_row("implicit", 4.0, 6.5, 3.0, 5.0, 30.5, "closed form"),
             cost_row("paper-route", 12345.6, None, 12000.0, None, None, "does not fit"),
         ]
-    path = folder / "cost.json"
-    record = {"format": 1, "kind": "cost", "experiment": experiment, "rows": rows, "batch_size": 256, "precision": "32-true"}
-    path.write_text(json.dumps({**record, "versions": {"torch": "2.13.0"}, "hardware": {"cpu": "Abacus", "cores": 2}}))
+    path = folder / schema.COST
+    record = CostRecord(
+        experiment=experiment,
+        rows=tuple(rows),
+        batch_size=256,
+        precision="32-true",
+        feature_dim=None,
+        num_classes=None,
+        versions={"torch": "2.13.0"},
+        commit=None,
+        hardware={"cpu": "Abacus", "cores": 2},
+    )
+    path.write_text(json.dumps(record.to_json()))
     return path

@@ -7,8 +7,8 @@ import pytest
 
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.looks import looks_of
 from guided_collapse.report.page.page import page
+from guided_collapse.report.styles import styles_of
 from guided_collapse.report.tables.formats import all_tables
 from tests.report.browser import Browser
 from tests.report.made_up import lines, trace, write_cost, write_run
@@ -29,7 +29,7 @@ def written_page(folder, heads=(*HEADS, EVIL_HEAD, "paper-route")):
     experiments = by_experiment(records.runs)
     tables = all_tables(experiments, records.costs, (5, 20))
     path = folder / "report.html"
-    path.write_text(page(records, experiments, tables, looks_of(heads)), encoding="utf-8")
+    path.write_text(page(records, experiments, tables, styles_of(heads)), encoding="utf-8")
     return path
 
 
@@ -184,7 +184,7 @@ def test_every_control_is_reached_by_tab(browser):
 
 def test_the_animation_moves(afresh):
     browser = afresh
-    part = "document.querySelector('#experiment-1 .picture')"
+    part = "document.querySelector('#experiment-1 .animation')"
     pixels = f"return [...{part}.querySelectorAll('canvas')].map((c) => c.toDataURL())"
     first = browser.run(pixels)
     assert browser.run(f"return {part}.querySelector('output').textContent") == "epoch 1"

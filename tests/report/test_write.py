@@ -174,7 +174,7 @@ def test_wrong_requests_are_refused_before_anything_is_written(tmp_path):
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="needs matplotlib and plotly"):
+    with pytest.raises(ValueError, match="needs jinja2, matplotlib, plotly"):
         write_report([tmp_path], tmp_path / "out")
 
 

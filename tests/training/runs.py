@@ -13,6 +13,7 @@ import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
 from guided_collapse.experiments.presets import PRESETS
+from guided_collapse.records.schema import CHECKSUM, LAST_CHECKPOINT, MARGINS
 from guided_collapse.training.folder.checkpoint import load_checkpoint, save_checkpoint
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.settings.configuration import Configuration
@@ -28,8 +29,7 @@ def placed(out: Path, **changes: Any) -> Placement:
 
 def records(run: RunFolder) -> list[dict[str, Any]]:
     """All records, without the times, which no two runs share."""
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if name != "seconds"} for line in lines]
+    return [replace(record, seconds=None).to_json() for record in run.records()]
 
 
 def weights(run: RunFolder) -> dict[str, npt.NDArray[Any]]:
@@ -42,7 +42,7 @@ def assert_same(one: RunFolder, other: RunFolder) -> None:
     theirs = weights(other)
     for name, tensor in weights(one).items():
         np.testing.assert_array_equal(tensor, theirs[name], err_msg=name)
-    with np.load(one.path / "margins.npz") as mine, np.load(other.path / "margins.npz") as others:
+    with np.load(one.path / MARGINS) as mine, np.load(other.path / MARGINS) as others:
         np.testing.assert_array_equal(mine["train"], others["train"])
 
 
@@ -67,7 +67,7 @@ def rewrite_checkpoint(run: RunFolder, change: Callable[[dict[str, Any]], dict[s
     checkpoint = load_checkpoint(run.path)
     assert checkpoint is not None
     state = change(checkpoint.state)
-    (run.path / "last.ckpt").unlink()
+    (run.path / LAST_CHECKPOINT).unlink()
     save_checkpoint(run.path, state)
 
 
@@ -75,7 +75,7 @@ def as_an_earlier_version_wrote(run: RunFolder) -> RunFolder:
     """Without the facts and records of the checkpoint, the checksum of the configuration, and the seal of the model."""
     rewrite_checkpoint(run, lambda state: {name: value for name, value in state.items() if name not in ("facts", "records")})
     facts = json.loads(run.config_file.read_text())
-    del facts["sha256"]
+    del facts[CHECKSUM]
     run.config_file.write_text(json.dumps(facts, indent=2) + "\n")
     if run.model_file.exists():
         save_file(load_file(run.model_file), run.model_file)

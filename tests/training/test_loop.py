@@ -7,6 +7,7 @@ import torch
 
 from guided_collapse import measure_collapse
 from guided_collapse.records.heads import HEADS
+from guided_collapse.records.schema import RunFacts
 from guided_collapse.training import loop
 from guided_collapse.training.export import trained_model
 from guided_collapse.training.loop import build_model, train
@@ -161,7 +162,7 @@ def test_a_lengthened_run_equals_one_that_was_meant_to_be_so_long(configuration,
 def test_a_lengthened_run_is_not_finished_before_its_new_end(tmp_path, monkeypatch):
     short, whole = replace(DIGITS, epochs=1), replace(DIGITS, epochs=3)
     run = train(short, placed(tmp_path))
-    started = run.facts()["started"]
+    started = RunFacts.from_json(run.facts()).started
 
     def interrupted(*_):
         raise InterruptionError
@@ -171,7 +172,7 @@ def test_a_lengthened_run_is_not_finished_before_its_new_end(tmp_path, monkeypat
         with pytest.raises(InterruptionError):
             train(whole, placed(tmp_path, lengthen=True))
     assert not run.is_finished
-    assert run.facts()["started"] == started
+    assert RunFacts.from_json(run.facts()).started == started
     train(whole, placed(tmp_path))
     assert_same(run, train(whole, placed(tmp_path / "whole")))
 

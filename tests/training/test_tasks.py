@@ -69,7 +69,7 @@ def test_a_users_folder_and_a_long_tail(tmp_path):
     configuration = replace(DIGITS, data=str(tmp_path), long_tail="exponential", long_tail_ratio=4.0)
     task = build_task(configuration)
     assert task.train_labels.bincount().tolist() == [20, 10, 5]
-    assert task.inputs()["class_names"] == ["cat", "dog", "eel"]
+    assert task.inputs().class_names == ("cat", "dog", "eel")
     inputs = torch.cat(
         [inputs for inputs, _ in build_task(replace(configuration, long_tail="none")).clean_batches(Share(), test=False)]
     )

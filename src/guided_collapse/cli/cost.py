@@ -8,7 +8,7 @@ def run(words: list[str]) -> int:
     """Measures and prints what the heads cost."""
     configuration, wanted = cost_request(*first_word(words))
     from guided_collapse.profiling.cost import measure_cost
-    from guided_collapse.records.cost import read_cost
+    from guided_collapse.records.reading import read_cost
     from guided_collapse.report.tables.cost import cost_table
     from guided_collapse.report.tables.formats import plain_text
 

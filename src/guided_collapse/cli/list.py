@@ -11,9 +11,12 @@ def run(words: list[str]) -> int:
     argparse.ArgumentParser(prog="guided-collapse list", description=description).parse_args(words)
     from guided_collapse.experiments.presets import PRESETS
     from guided_collapse.records.heads import HEADS
+    from guided_collapse.records.text import aligned
 
-    for name, configuration in PRESETS.items():
-        what = f"{configuration.backbone}, {configuration.epochs} epochs, batch {configuration.batch_size}"
-        print(f"{name:20} {configuration.data:15} {what}")
+    rows = [
+        (name, preset.data, f"{preset.backbone}, {preset.epochs} epochs, batch {preset.batch_size}")
+        for name, preset in PRESETS.items()
+    ]
+    print("\n".join(aligned(rows)))
     print(f"\nheads: {', '.join(HEADS)}")
     return DONE

@@ -15,7 +15,8 @@ from guided_collapse.data.known import KNOWN
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 from guided_collapse.profiling.request import CostRequest
 from guided_collapse.records.heads import HEADS
-from guided_collapse.records.names import CONFIG
+from guided_collapse.records.schema import CONFIG
+from guided_collapse.training.folder.facts import configuration_of
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.settings.configuration import Configuration, HeadName, check_choice
 from guided_collapse.training.settings.placement import Placement
@@ -111,8 +112,7 @@ def resume_request(folder: Path | None, flags: Sequence[str]) -> TrainRequest:
     wanted = _parsed(ResumeRequest, ResumeRequest(_PlacementOfARun()), "resume", "RUN_DIR", flags)
     if folder is None:
         raise ValueError("resume needs the folder of a run; got none. Usage: guided-collapse resume RUN_DIR")
-    facts = RunFolder(folder).facts()
-    configuration = Configuration.from_dict(facts["configuration"])
+    configuration = configuration_of(RunFolder(folder).facts())
     out = folder.resolve().parents[2]
     if RunFolder.of(configuration, out).path != folder.resolve():
         raise ValueError(

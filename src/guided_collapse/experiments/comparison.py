@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from guided_collapse.records.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
+from guided_collapse.records.text import aligned
+from guided_collapse.training.folder.facts import configuration_of
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
 from guided_collapse.training.settings.configuration import Configuration, HeadName
@@ -64,14 +66,14 @@ def comparison_table(comparison: Comparison) -> str:
     values: dict[str, dict[str, list[float]]] = {}
     for run in comparison.finished:
         try:
-            facts = run.facts()
-            last = run.records(until=facts["configuration"]["epochs"])[-1]
+            configuration = configuration_of(run.facts())
+            last = run.records(until=configuration.epochs)[-1]
         except (ValueError, OSError) as error:
             warnings.warn(f"left out of the table: {error}", RuntimeWarning, stacklevel=2)
             continue
-        of_head = values.setdefault(facts["head"], {})
+        of_head = values.setdefault(configuration.head, {})
         for quantity, heading in COLUMNS:
-            value = last.get(quantity.split, {}).get(quantity.name)
+            value = last.measured(quantity.split).get(quantity.name)
             if value is not None:
                 of_head.setdefault(heading, []).append(quantity.factor * value)
     headings = [heading for _, heading in COLUMNS if any(heading in of_head for of_head in values.values())]
@@ -79,8 +81,7 @@ def comparison_table(comparison: Comparison) -> str:
     for head, of_head in values.items():
         count = str(max(map(len, of_head.values()), default=0))
         rows.append([head, count, *(_median_and_range(of_head.get(heading, [])) for heading in headings)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(aligned(rows))
 
 
 COLUMNS = (

@@ -22,7 +22,7 @@ WAITING = frozenset(
 FACTORISATIONS = ("linalg_eigh", "linalg_svd", "linalg_qr", "linalg_cholesky", "linalg_lu", "linalg_inv", "linalg_ldl", "geqrf")
 
 
-class WholeStep(TorchDispatchMode):
+class WholeStep(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Calls `seen` for every operation on tensors, those inside our own operations too."""
 
     def seen(self, name: str, operation: Any, given: Sequence[Any], options: Mapping[str, Any], result: Any) -> None:
@@ -60,11 +60,11 @@ class OperationCounts:
     """Bytes that operations read and write if nothing is fused."""
 
 
-class CountOperations(WholeStep):
+class CountOperations(WholeStep):  # type: ignore[no-untyped-call]
     """Counts the operations inside its context, in `counts`."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts = OperationCounts()
 
     def seen(self, name: str, operation: Any, given: Sequence[Any], options: Mapping[str, Any], result: Any) -> None:

@@ -24,6 +24,7 @@ from guided_collapse.data.split import ImageData, Split
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
 from guided_collapse.profiling.paper_head import PaperRouteHead
+from guided_collapse.records.schema import StepCost
 from guided_collapse.training import randomness
 from guided_collapse.training.environment import hardware
 from guided_collapse.training.loop import build_model
@@ -32,7 +33,6 @@ from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.tasks import ImageTask, LabelledInputs, Share, Task, UnconstrainedTask
 
 PAPER_ROUTE = "paper-route"
-PARTS = ("backbone_forward_ms", "head_forward_ms", "head_backward_ms", "backbone_backward_ms")
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class Marks:
         return [1e3 * (after - before) for before, after in itertools.pairwise(self._marks)]
 
 
-def measure_step(request: StepCostRequest) -> dict[str, Any]:
+def measure_step(request: StepCostRequest) -> StepCost:
     """Medians of the parts of a step in milliseconds, and the peak of memory in MB beside what was there before the model.
 
-    What could not be measured is missing, and a note says why.
+    What could not be measured is None, and a note says why.
     """
     # What it loads once, and the first call of everything, is not the head's.
     _warm_up_libraries()
@@ -119,15 +119,15 @@ def measure_step(request: StepCostRequest) -> dict[str, Any]:
     # A step that takes all the time there is has to do without warm-up.
     measured = steps[measured_from:] or steps[-1:]
     parts = zip(*measured, strict=True)
-    return {
-        **{name: statistics.median(times) for name, times in zip(PARTS, parts, strict=False)},
-        "peak_mb": peak_mb(fabric.device) - before,
-        "steps": len(measured),
-        "note": notes[0] if notes else None,
-        "feature_dim": model.head.feature_dim,
-        "num_classes": model.head.num_classes,
-        "hardware": hardware(fabric.device, 1),
-    }
+    return StepCost(
+        **{name: statistics.median(times) for name, times in zip(StepCost.PARTS, parts, strict=False)},
+        peak_mb=peak_mb(fabric.device) - before,
+        steps=len(measured),
+        note=notes[0] if notes else None,
+        feature_dim=model.head.feature_dim,
+        num_classes=model.head.num_classes,
+        hardware=hardware(fabric.device, 1).to_json(),
+    )
 
 
 def made_up_task(configuration: Configuration, num_images: int | None = None) -> Task:
@@ -196,4 +196,4 @@ def _train_step(model: Classifier, optimiser: torch.optim.Optimizer, fabric: Fab
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure_step(StepCostRequest(**json.load(sys.stdin)))))
+    print(json.dumps(measure_step(StepCostRequest(**json.load(sys.stdin))).to_json()))

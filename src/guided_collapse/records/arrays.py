@@ -1,39 +1,17 @@
-"""The arrays of a run: sorted margins at the end of training, and the picture of the collapse."""
+"""The arrays of a run, read and checked: sorted margins at the end of training, and what the animation shows."""
 
 import io
 import zipfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
 from guided_collapse.records.contents import check_size, read_bytes
-from guided_collapse.records.epochs import SPLITS, Floats, Integers, Split
 from guided_collapse.records.fields import LARGEST, RecordError
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """A few chosen classes in the space of their own frame, measurement by measurement.
-
-    Attributes:
-        epochs: (num_frames,).
-        classes: (num_shown,), indices of the chosen classes.
-        weights: (num_frames, num_shown, 3), the classifier's rows.
-        means: (num_frames, num_shown, 3), the class means.
-        samples: (num_frames, num_samples, 3), features of fixed samples.
-        sample_labels: (num_samples,), which of the chosen classes each sample has.
-    """
-
-    epochs: Integers
-    classes: Integers
-    weights: Floats
-    means: Floats
-    samples: Floats
-    sample_labels: Integers
+from guided_collapse.records.schema import SPLITS, Floats, Integers, Split, Trace
 
 
 def read_margins(path: Path) -> dict[Split, Floats]:
@@ -54,32 +32,25 @@ def read_margins(path: Path) -> dict[Split, Floats]:
 
 
 def read_trace(path: Path) -> Trace | None:
-    """The picture of the collapse; None if there is no file.
+    """What the animation shows; None if there is no file.
 
     Raises:
         RecordError: for a file that cannot be read, or whose arrays do not fit together.
     """
-    arrays = _read_npz(path, Trace.__annotations__)
+    kinds = get_type_hints(Trace)
+    arrays = _read_npz(path, kinds)
     if arrays is None:
         return None
-    lacking = [name for name in Trace.__annotations__ if name not in arrays]
+    lacking = [name for name in kinds if name not in arrays]
     if lacking:
         raise RecordError(f"{path.name} lacks {', '.join(lacking)}")
-    trace = Trace(
-        epochs=_whole(arrays, "epochs", path.name),
-        classes=_whole(arrays, "classes", path.name),
-        weights=_finite(arrays, "weights", path.name),
-        means=_finite(arrays, "means", path.name),
-        samples=_finite(arrays, "samples", path.name),
-        sample_labels=_whole(arrays, "sample_labels", path.name),
-    )
-    frames, shown, samples = len(trace.epochs), len(trace.classes), len(trace.sample_labels)
-    shapes = {"weights": (frames, shown, 3), "means": (frames, shown, 3), "samples": (frames, samples, 3)}
-    for name, shape in shapes.items():
+    trace = Trace(**{name: _take(kind)(arrays, name, path.name) for name, kind in kinds.items()})
+    for name, shape in trace.shapes().items():
         if arrays[name].shape != shape or 0 in shape:
             raise RecordError(f"{name} of {path.name} must be {shape} and not empty; got {arrays[name].shape}")
+    shown = len(trace.classes)
     if trace.sample_labels.min() < 0 or trace.sample_labels.max() >= shown or (np.diff(trace.epochs) <= 0).any():
-        raise RecordError(f"{path.name} must have increasing epochs and sample_labels in 0 ... {shown - 1}")
+        raise RecordError(f"{path.name} must have increasing epochs, and labels of samples in 0 ... {shown - 1}")
     return trace
 
 
@@ -104,6 +75,10 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[
         # Never with pickles: a record must not be able to run code.
         array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array
+
+
+def _take(kind: object) -> Callable[[dict[str, npt.NDArray[Any]], str, str], npt.NDArray[Any]]:
+    return _whole if kind == Integers else _finite
 
 
 def _finite(arrays: dict[str, npt.NDArray[Any]], name: str, file: str) -> Floats:

@@ -1,22 +1,16 @@
 """The measurements of a run, epoch by epoch."""
 
 import io
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from guided_collapse.records.contents import read_text
-from guided_collapse.records.fields import RecordError, number_field, object_field, parse_object, told_of, whole_field
-
-Split = Literal["train", "test"]
-SPLITS: tuple[Split, ...] = ("train", "test")
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from guided_collapse.records.fields import RecordError, parse_object, told_of
+from guided_collapse.records.schema import METRICS, METRICS_COMPRESSED, SPLITS, EpochRecord, Floats, Integers, Split
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +27,11 @@ class Epochs:
     seconds: Floats
     values: Mapping[tuple[Split, str], Floats]
 
+    @property
+    def last(self) -> int:
+        """The last epoch that is done; 0 before the first."""
+        return len(self.numbers)
+
     def of(self, split: Split, name: str) -> Floats:
         """(num_epochs,), the values of one quantity."""
         return self.values.get((split, name), np.full(len(self.numbers), np.nan))
@@ -42,40 +41,64 @@ class Epochs:
         return np.cumsum(self.seconds)
 
 
-def read_epochs(path: Path, names: Mapping[Split, frozenset[str]]) -> Epochs:
-    """The measurements in a file, or in its compressed form; none if there is no file, as in a run that has just begun.
+def records_as_text(records: Iterable[EpochRecord]) -> str:
+    """The contents of `metrics.jsonl`: one line for each epoch."""
+    return "".join(json.dumps(record.to_json(), allow_nan=False) + "\n" for record in records)
 
-    A last line that was cut off while it was written is passed over.
+
+def records_from_text(text: str, name: str = METRICS) -> list[EpochRecord]:
+    """The records that the lines of a file of this name are.
+
+    Raises:
+        RecordError: for a line that is no record, or epochs that are not 1, 2, 3, ...
+    """
+    records = []
+    for number, line in enumerate(io.StringIO(text), 1):
+        with told_of(f"line {number} of {name}"):
+            records.append(EpochRecord.of_epoch(number, parse_object(line)))
+    return records
+
+
+def records_from_json(content: object) -> list[EpochRecord]:
+    """The records in a list of JSON objects, as a checkpoint keeps them.
+
+    Raises:
+        RecordError: if it is no such list, or epochs are not 1, 2, 3, ...
+    """
+    if not isinstance(content, list):
+        raise RecordError(f"records must be a list; got {type(content).__name__}")
+    return [EpochRecord.of_epoch(number, entry) for number, entry in enumerate(content, 1)]
+
+
+def read_epochs(folder: Path, names: Mapping[Split, frozenset[str]]) -> Epochs:
+    """The measurements of the run in a folder; none if there is no file, as in a run that has just begun.
+
+    A last line that was cut off while it was written is passed over. Records that are kept may be compressed.
 
     Args:
-        path: of `metrics.jsonl`; records that are kept may have `metrics.jsonl.gz` instead.
+        folder: of the run.
         names: the quantities to take, by split.
 
     Raises:
         RecordError: for a file that cannot be read, a line that is no measurement, or epochs that are not 1, 2, 3 ...
     """
-    text = read_text(path)
-    if text is None:
-        path = path.with_name(f"{path.name}.gz")
-        text = read_text(path) or ""
-    seconds: list[float] = []
-    columns: dict[tuple[Split, str], list[float]] = {(split, name): [] for split in SPLITS for name in sorted(names[split])}
-    for number, line in enumerate(io.StringIO(text[: text.rfind("\n") + 1]), 1):
-        with told_of(f"line {number} of {path.name}"):
-            record = parse_object(line)
-            if whole_field(record, "epoch") != number:
-                raise RecordError(f"epochs must be 1, 2, 3 ... without a hole, here {number}; got {record['epoch']}")
-            _take(record, seconds, columns)
-    values = {key: np.array(column) for key, column in columns.items() if not np.isnan(column).all()}
-    return Epochs(np.arange(1, len(seconds) + 1), np.array(seconds, dtype=np.float64), values)
+    for name in (METRICS, METRICS_COMPRESSED):
+        text = read_text(folder / name)
+        if text is not None:
+            return in_columns(records_from_text(text[: text.rfind("\n") + 1], name), names)
+    return in_columns([], names)
 
 
-def _take(record: Mapping[str, Any], seconds: list[float], columns: Mapping[tuple[Split, str], list[float]]) -> None:
-    seconds.append(_or_nan(number_field(record, "seconds", least=0)))
-    measured = {split: object_field(record, split) for split in SPLITS}
-    for (split, name), column in columns.items():
-        column.append(_or_nan(number_field(measured[split], name)))
+def in_columns(records: Sequence[EpochRecord], names: Mapping[Split, frozenset[str]]) -> Epochs:
+    """What was measured of these quantities, as arrays over epochs."""
+    columns = {
+        (split, name): _column(record.measured(split).get(name) for record in records)
+        for split in SPLITS
+        for name in sorted(names[split])
+    }
+    values = {key: column for key, column in columns.items() if not np.isnan(column).all()}
+    return Epochs(np.arange(1, len(records) + 1), _column(record.seconds for record in records), values)
 
 
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
+def _column(values: Iterable[float | None]) -> Floats:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

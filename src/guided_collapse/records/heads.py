@@ -16,7 +16,7 @@ class HeadDeclaration:
         name: on the command line and in records.
         label: in tables and on the page.
         letter: in the paper's notation of costs.
-        place: of its colour, dash and marker in `report/looks.py`.
+        style: the number of its colour, dash and marker in `report/styles.py`.
         built_by: "module:class", called with feature_dim, num_classes, the options, and a generator.
         takes: fields of the configuration that are handed on.
         options: other keyword arguments.
@@ -27,7 +27,7 @@ class HeadDeclaration:
     name: str
     label: str
     letter: str
-    place: int
+    style: int
     built_by: str
     takes: tuple[str, ...] = ("temperature",)
     options: Mapping[str, Any] = field(default_factory=dict)

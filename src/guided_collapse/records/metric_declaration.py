@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from guided_collapse.records.epochs import Split
+from guided_collapse.records.schema import Split
 
 Need = Literal["weight", "samples", "test samples", "features together", "simplex ETF"]
 Reference = Literal["loss_lower_bound", "ideal_margin"]

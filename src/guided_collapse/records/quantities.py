@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from guided_collapse.records import metrics
-from guided_collapse.records.epochs import Split
 from guided_collapse.records.metric_declaration import MetricDeclaration, Reference
+from guided_collapse.records.schema import Split
 
 
 @dataclass(frozen=True)

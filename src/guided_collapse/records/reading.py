@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guided_collapse.records.cost import CostRecord, read_cost
-from guided_collapse.records.fields import RecordError
-from guided_collapse.records.names import CONFIG, COST
+from guided_collapse.records.contents import read_object
+from guided_collapse.records.fields import RecordError, told_of
 from guided_collapse.records.run import Run, State, read_run
+from guided_collapse.records.schema import CONFIG, COST, CostRecord
 from guided_collapse.records.text import shortened
 
 # Of two records of the same seed the better one is kept.
@@ -63,6 +63,17 @@ def read_records(paths: Sequence[Path]) -> Records:
         reason = f"{len(skipped)} could not be used, the first is {skipped[0]}" if skipped else "none was found"
         raise ValueError(f"a report needs at least one run (a folder with a {CONFIG}) below {named}; {reason}.")
     return Records(tuple(kept), tuple(costs), tuple(skipped))
+
+
+def read_cost(path: Path) -> CostRecord:
+    """The costs in a file.
+
+    Raises:
+        RecordError: if the file is no such record.
+    """
+    content = read_object(path)
+    with told_of(path.name):
+        return CostRecord.from_json(content)
 
 
 def _find(paths: Iterable[Path], name: str, skipped: list[str]) -> list[Path]:

@@ -13,6 +13,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from guided_collapse.records.files import checksum
+from guided_collapse.records.schema import CHECKSUM
 
 UNKNOWN = "0" * 64
 LENGTH_BYTES, ALIGNMENT = 8, 8
@@ -33,7 +34,7 @@ def sealed(content: bytes, seal: Seal) -> bytes:
     """The contents of a file of safetensors with this seal in it."""
     header, tensors = _parts(content)
     said = json.dumps({"facts": seal.facts, "files": seal.files})
-    text = json.dumps({"__metadata__": {"format": "pt", "run": said, "sha256": UNKNOWN}} | header).encode()
+    text = json.dumps({"__metadata__": {"format": "pt", "run": said, CHECKSUM: UNKNOWN}} | header).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     whole = len(text).to_bytes(LENGTH_BYTES, "little") + text + tensors
     return whole.replace(UNKNOWN.encode(), checksum(whole).encode(), 1)
@@ -52,7 +53,7 @@ def read_seal(path: Path) -> Seal | None:
         metadata = _parts(content)[0].get("__metadata__")
         if metadata is None:
             return None
-        said = metadata["sha256"]
+        said = metadata[CHECKSUM]
         if checksum(content.replace(said.encode(), UNKNOWN.encode(), 1)) != said:
             raise ValueError("it is not as it was written")
         return _seal(metadata)

@@ -1,11 +1,21 @@
-"""The runs of one experiment."""
+"""The runs of one experiment: what was run, on what, and in what runs differ."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from guided_collapse.records.quantities import Quantity
 from guided_collapse.records.run import Run
-from guided_collapse.report.looks import in_order
+from guided_collapse.records.text import short_commit
+from guided_collapse.report.styles import in_order
+
+PROTOCOLS = {
+    "fair": ", every head with the same stratified batches and the same centring",
+    "paper": ", every head as the paper has it",
+}
+# Named by the record itself, and different in every run.
+OWN = frozenset({"experiment", "head", "seed"})
 
 
 @dataclass(frozen=True)
@@ -54,3 +64,75 @@ def by_experiment(runs: Iterable[Run]) -> list[Experiment]:
         groups.setdefault(run.experiment, []).append(run)
     experiments = [Experiment(name, tuple(group)) for name, group in groups.items()]
     return sorted(experiments, key=lambda e: (e.unconstrained, e.runs[0].num_classes if e.unconstrained else 0, e.name))
+
+
+class ConfigurationRow(NamedTuple):
+    """Name and value of a field of the configuration, and whether runs differ in it; the value then names heads."""
+
+    name: str
+    value: str
+    differs: bool
+
+
+class Machine(NamedTuple):
+    """What runs ran on and with, in words, and how many they are."""
+
+    hardware: str
+    versions: str
+    commit: str
+    runs: int
+
+
+def configuration_rows(experiment: Experiment) -> list[ConfigurationRow]:
+    """Every field of the configuration of some run."""
+    names = dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN)
+    rows = []
+    for name in names:
+        heads: dict[str, list[str]] = {}
+        for run in experiment.runs:
+            heads.setdefault(_text(run.configuration.get(name)), []).append(run.head)
+        if len(heads) == 1:
+            rows.append(ConfigurationRow(name, next(iter(heads)), False))
+        else:
+            parts = [f"{value} ({', '.join(dict.fromkeys(found))})" for value, found in heads.items()]
+            rows.append(ConfigurationRow(name, "; ".join(parts), True))
+    return rows
+
+
+def machines(runs: Iterable[Run]) -> list[Machine]:
+    """Everything that some run ran on."""
+    found: dict[tuple[str, str, str], int] = {}
+    for run in runs:
+        key = (listed(run.hardware), listed(run.versions), short_commit(run.commit or "not recorded"))
+        found[key] = found.get(key, 0) + 1
+    return [Machine(*key, count) for key, count in found.items()]
+
+
+def protocols(experiment: Experiment) -> list[str]:
+    """The protocols of an experiment, each with its heads if there is more than one, and what sets heads apart."""
+    heads: dict[str, list[str]] = {}
+    for run in experiment.runs:
+        heads.setdefault(run.protocol, []).append(run.head)
+    several = len(heads) > 1
+    lines = [
+        f"{name}{PROTOCOLS.get(name, '')}" + (f" ({', '.join(dict.fromkeys(found))})" if several else "")
+        for name, found in heads.items()
+    ]
+    differences = dict.fromkeys((run.head, difference) for run in experiment.runs for difference in run.protocol_differences)
+    every = {text for _, text in differences if all((head, text) in differences for head in experiment.heads)}
+    lines += [text for text in dict.fromkeys(text for _, text in differences) if text in every]
+    return lines + [f"{head}: {text}" for head, text in differences if text not in every]
+
+
+def span(values: Sequence[int]) -> str:
+    """`10`, or `10 to 20` where runs differ."""
+    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+
+
+def listed(entries: Mapping[str, Any]) -> str:
+    """Names and values on one line."""
+    return ", ".join(f"{name} {_text(value)}" for name, value in entries.items()) or "not recorded"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,13 +1,15 @@
-"""Median and range over seeds."""
+"""Median and range over seeds: of a quantity over epochs or at one, and of the sorted margins at the end of training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from guided_collapse.records.epochs import Floats, Integers
 from guided_collapse.records.quantities import Quantity
 from guided_collapse.records.run import Run
+from guided_collapse.records.schema import Floats, Integers, Split
+
+MOST_MARGINS = 501  # points of a curve of margins
 
 
 @dataclass(frozen=True)
@@ -87,3 +89,17 @@ def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None) -> AtEp
             values.append(float(measured[last]) * quantity.factor)
             epochs.append(int(run.epochs.numbers[last]))
     return AtEpoch(spread(values), tuple(epochs)) if values else None
+
+
+def margins_over_seeds(runs: Sequence[Run], split: Split) -> Curve | None:
+    """Sorted margins over the share of samples in per cent; None if no run has them.
+
+    With m_1 <= ... <= m_N, the margin at the share q is the one at the place 1 + q (N-1), between neighbours in proportion. Median
+    and range are over seeds at each share.
+    """
+    margins = [run.margins[split] for run in runs if split in run.margins]
+    if not margins:
+        return None
+    shares = np.linspace(0, 1, min(MOST_MARGINS, max(2, *(len(values) for values in margins))))
+    rows = [np.interp(shares * (len(values) - 1), np.arange(len(values)), values) for values in margins]
+    return curve_over(100 * shares, np.stack(rows))

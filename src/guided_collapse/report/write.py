@@ -10,10 +10,10 @@ from guided_collapse.records.files import write_bytes
 from guided_collapse.records.reading import read_records
 from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.looks import looks_of
+from guided_collapse.report.styles import styles_of
 from guided_collapse.report.tables.formats import all_tables, csv_text, latex, markdown
 
-PACKAGES = ("matplotlib", "plotly")
+PACKAGES = ("jinja2", "matplotlib", "plotly")
 PAPER_EPOCHS = (50, 200)
 
 
@@ -58,7 +58,7 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
         raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")
     lacking = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if lacking:
-        raise ValueError(f"a report needs {' and '.join(lacking)}. Run: pip install 'guided-collapse[experiments]'")
+        raise ValueError(f"a report needs {', '.join(lacking)}. Run: pip install 'guided-collapse[experiments]'")
     # Here because both take packages that the library itself does without.
     from guided_collapse.report.figures.for_print import all_figures
     from guided_collapse.report.page.page import page
@@ -67,15 +67,15 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     for folder in (out, out / "tables", out / "figures"):
         _make_folder(folder)
     experiments = by_experiment(records.runs)
-    looks = looks_of([run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows])
+    styles = styles_of([run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows])
     tables = all_tables(experiments, records.costs, _usual_epochs(records.runs) if epochs is None else sorted(set(epochs)))
     contents: dict[Path, bytes] = {}
     for table in tables:
         for kind, text in (("md", markdown(table)), ("csv", csv_text(table)), ("tex", latex(table))):
             contents[Path("tables", f"{table.name}.{kind}")] = text.encode("utf-8")
-    for name, content in all_figures(experiments, records.costs, looks).items():
+    for name, content in all_figures(experiments, records.costs, styles).items():
         contents[Path("figures", name)] = content
-    contents[Path("report.html")] = page(records, experiments, tables, looks).encode("utf-8")
+    contents[Path("report.html")] = page(records, experiments, tables, styles).encode("utf-8")
     for path, content in contents.items():
         write_bytes(out / path, content)
     states = [run.state for run in records.runs]
@@ -91,7 +91,7 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
 
 
 def _usual_epochs(runs: Sequence[Run]) -> list[int]:
-    last = max((int(run.epochs.numbers[-1]) for run in runs if len(run.epochs.numbers)), default=1)
+    last = max((run.epochs.last for run in runs if run.epochs.last), default=1)
     return [epoch for epoch in PAPER_EPOCHS if epoch <= last] or [last]
 
 

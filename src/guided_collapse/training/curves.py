@@ -4,6 +4,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from guided_collapse.records.schema import EpochRecord
+
 
 class Curves:
     """Writes every number of a record, or nothing without a folder.
@@ -32,11 +34,11 @@ class Curves:
         if self.writer is not None:
             self.writer.close()
 
-    def add(self, record: dict[str, Any]) -> None:
+    def add(self, record: EpochRecord) -> None:
         """Adds the numbers of an epoch."""
         if self.writer is None:
             return
-        for part in ("running", "train", "test"):
-            for name, value in record.get(part, {}).items():
+        for part, values in record.parts().items():
+            for name, value in values.items():
                 if value is not None:
-                    self.writer.add_scalar(f"{part}/{name}", value, record["epoch"])
+                    self.writer.add_scalar(f"{part}/{name}", value, record.epoch)

@@ -3,12 +3,12 @@
 import sys
 import time
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from guided_collapse.records.metrics import LOSS, NC1, TOP1
+from guided_collapse.records.schema import SPLITS, EpochRecord
 
 REFRESH_SECONDS = 0.2
 
@@ -67,14 +67,16 @@ class Display:
         numbers = f"epoch {epoch}  loss {loss:.4f}  acc {top1:.1%}  {rate:,.0f}/s"
         self.progress.update(self.bar, numbers=numbers)
 
-    def measured(self, record: dict[str, Any]) -> None:
+    def measured(self, record: EpochRecord) -> None:
         """Says what a measurement found."""
-        parts = [f"epoch {record['epoch']}"]
-        for name in ("train", "test"):
-            if name in record:
-                parts.append(f"{name} loss {record[name][LOSS.name]:.4f} acc {record[name][TOP1.name]:.2%}")
-        if record["train"].get(NC1.name) is not None:
-            parts.append(f"NC1 {record['train'][NC1.name]:.3g}")
+        parts = [f"epoch {record.epoch}"]
+        for split in SPLITS:
+            found = record.measured(split)
+            if found:
+                parts.append(f"{split} loss {found[LOSS.name]:.4f} acc {found[TOP1.name]:.2%}")
+        variability = (record.train or {}).get(NC1.name)
+        if variability is not None:
+            parts.append(f"NC1 {variability:.3g}")
         self._say("  ".join(parts))
 
     def _say(self, words: str) -> None:

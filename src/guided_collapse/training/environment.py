@@ -3,13 +3,15 @@
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
+
+from guided_collapse.records.schema import Hardware
 
 PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
 
@@ -46,36 +48,37 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def hardware(device: torch.device, processes: int) -> dict[str, str | int]:
+def hardware(device: torch.device, processes: int) -> Hardware:
     """The processor, its cores, and the devices used."""
-    return {
-        "cpu": _processor(),
-        "cores": os.cpu_count() or 1,
-        "threads": torch.get_num_threads(),
-        "devices": device_name(device),
-        "processes": processes,
-    }
+    return Hardware(
+        cpu=_processor(),
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        devices=device_name(device),
+        processes=processes,
+    )
 
 
 @contextmanager
-def as_many_threads_as(begun: Mapping[str, Any] | None) -> Iterator[None]:
+def as_many_threads_as(begun: Hardware | None) -> Iterator[None]:
     """Computes with as many threads as that hardware had, if this one has the cores, unless OMP_NUM_THREADS says how many.
 
     Sums are then rounded as they were.
     """
     before = torch.get_num_threads()
     if begun is not None and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(min(int(begun["threads"]), os.cpu_count() or 1))
+        torch.set_num_threads(min(begun.threads, os.cpu_count() or 1))
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-def changes(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def changes(begun: Hardware, now: Hardware) -> str:
     """What of the hardware is another one and may round otherwise; empty if nothing is."""
-    names = ("cpu", "threads", "devices", "processes")
-    return ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in names if now[name] != begun[name])
+    # More cores do not change how sums are rounded.
+    before, after = replace(begun, cores=None).to_json(), replace(now, cores=None).to_json()
+    return ", ".join(f"{name} {after[name]} instead of {before[name]}" for name in after if after[name] != before[name])
 
 
 def _processor() -> str:

@@ -4,7 +4,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.records.files import write_bytes
-from guided_collapse.records.names import OF_A_RUN
+from guided_collapse.records.schema import OF_A_RUN, Inputs, RunFacts
 from guided_collapse.training import randomness
-from guided_collapse.training.folder.facts import Facts, configuration_of
+from guided_collapse.training.folder.facts import Facts, configuration_of, inputs_of
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.heads import build_head
 from guided_collapse.training.settings.configuration import check_choice
@@ -32,7 +32,7 @@ class Normalise(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: list[float], std: list[float]) -> None:
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         self.register_buffer("mean", torch.tensor(mean)[:, None, None])
         self.register_buffer("std", torch.tensor(std)[:, None, None])
@@ -54,7 +54,7 @@ def trained_model(run: RunFolder) -> Classifier:
 def inference_model(run: RunFolder) -> nn.Module:
     """Images from 0 to 1, (num_samples, channels, height, width), to logits, (num_samples, num_classes), in stock layers."""
     facts = _facts_of_model(run)
-    return _with_inputs(_model_of(run, facts), facts["inputs"])
+    return _with_inputs(_model_of(run, facts), inputs_of(facts))
 
 
 def _facts_of_model(run: RunFolder) -> Facts:
@@ -64,7 +64,7 @@ def _facts_of_model(run: RunFolder) -> Facts:
     if end.facts is None:
         reason = "; ".join(end.damage) or f"there is no {run.model_file}: the run has not finished"
         raise ValueError(f"{reason}. {way_out}")
-    if end.facts["inputs"] is None:
+    if RunFacts.from_json(end.facts).inputs is None:
         raise ValueError(f"{run.path} has unconstrained features, which belong to its own samples: there is no model for others.")
     for damage in end.damage:
         warnings.warn(f"{damage}; the model is. {way_out}", RuntimeWarning, stacklevel=3)
@@ -77,8 +77,9 @@ def _facts_of_model(run: RunFolder) -> Facts:
 
 def _model_of(run: RunFolder, facts: Facts) -> Classifier:
     configuration = configuration_of(facts)
-    backbone = image_backbone(configuration, facts["inputs"]["shape"][0])
-    head = build_head(configuration, facts["feature_dim"], facts["num_classes"], randomness.generator(0))
+    backbone = image_backbone(configuration, inputs_of(facts).shape[0])
+    sizes = RunFacts.from_json(facts)
+    head = build_head(configuration, sizes.feature_dim, sizes.num_classes, randomness.generator(0))
     model = Classifier(backbone, head)
     try:
         model.load_state_dict(load_file(run.model_file))
@@ -87,8 +88,8 @@ def _model_of(run: RunFolder, facts: Facts) -> Classifier:
     return model.eval()
 
 
-def _with_inputs(model: Classifier, inputs: Mapping[str, Any]) -> nn.Module:
-    return nn.Sequential(Normalise(inputs["mean"], inputs["std"]), model.export()).eval()
+def _with_inputs(model: Classifier, inputs: Inputs) -> nn.Module:
+    return nn.Sequential(Normalise(inputs.mean, inputs.std), model.export()).eval()
 
 
 def export_run(run: RunFolder, target: Path) -> None:
@@ -106,7 +107,7 @@ def export_run(run: RunFolder, target: Path) -> None:
     if _is_of_a_run(target.resolve()) or target.resolve() == run.model_file.resolve():
         raise ValueError(f"a model must be exported to a file that no run needs; got {target}. Choose another name or folder.")
     facts = _facts_of_model(run)
-    inputs = facts["inputs"]
+    inputs = inputs_of(facts)
     model = _with_inputs(_model_of(run, facts), inputs)
     with torch.no_grad():
         content = _safetensors(model, inputs) if target.suffix == ".safetensors" else _program(model, inputs, target.suffix)
@@ -119,20 +120,20 @@ def _is_of_a_run(target: Path) -> bool:
     return target.name in OF_A_RUN and RunFolder(target.parent).records_file.exists()
 
 
-def _safetensors(model: nn.Module, inputs: Mapping[str, Any]) -> bytes:
+def _safetensors(model: nn.Module, inputs: Inputs) -> bytes:
     tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
-    return save(tensors, metadata={"inputs": json.dumps(inputs)})
+    return save(tensors, metadata={"inputs": json.dumps(inputs.to_json())})
 
 
-def _program(model: nn.Module, inputs: Mapping[str, Any], suffix: str) -> bytes:
+def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
     """What torch.export makes of the model, as it is or in ONNX; in memory, because torch aborts the process on a full disk."""
-    example = torch.zeros(2, *inputs["shape"])
+    example = torch.zeros(2, *inputs.shape)
     batch: dict[int, Any] = {0: torch.export.Dim("num_samples")}
     program = torch.export.export(model, (example,), dynamic_shapes=(batch,), strict=False)
     if suffix == ".onnx":
         return _onnx(program, batch)
     buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files={"inputs.json": json.dumps(inputs)})
+    torch.export.save(program, buffer, extra_files={"inputs.json": json.dumps(inputs.to_json())})
     return buffer.getvalue()
 
 

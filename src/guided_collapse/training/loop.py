@@ -4,7 +4,8 @@ import sys
 import time
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import safetensors.torch
@@ -15,15 +16,15 @@ from torch.nn import functional
 
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
-from guided_collapse.records import names
+from guided_collapse.records import schema
+from guided_collapse.records.schema import EpochRecord, RunFacts
 from guided_collapse.training import environment, randomness
 from guided_collapse.training.curves import Curves
 from guided_collapse.training.display import Display
 from guided_collapse.training.folder.checkpoint import not_a_checkpoint, save_checkpoint
-from guided_collapse.training.folder.facts import Facts, configuration_of
+from guided_collapse.training.folder.facts import Facts, configuration_of, hardware_of
 from guided_collapse.training.folder.lock import occupied
 from guided_collapse.training.folder.progress import Progress, read_progress
-from guided_collapse.training.folder.records import Record
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.heads import build_head, protocol_differences
 from guided_collapse.training.launch import build_fabric, check_launch, peers_named
@@ -32,7 +33,7 @@ from guided_collapse.training.optimisers import build_optimiser, set_learning_ra
 from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.settings.placement import Placement
 from guided_collapse.training.tasks import Share, Task, build_task
-from guided_collapse.training.trace import Trace
+from guided_collapse.training.trace import TraceRecorder
 
 ALWAYS_MEASURED = 10  # first epochs
 
@@ -67,7 +68,7 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
         fabric.launch()
     with occupied(run.path) if fabric.is_global_zero else nullcontext():
         progress = read_progress(run, configuration)
-        with environment.as_many_threads_as(progress.facts["hardware"] if progress else None):
+        with environment.as_many_threads_as(hardware_of(progress.facts) if progress else None):
             training = Training(configuration, placement, run, task, fabric)
             if progress is not None:
                 training.take_up(progress)
@@ -92,7 +93,7 @@ def _has_come_to_its_end(run: RunFolder, configuration: Configuration) -> bool:
 
 def _tell_of_a_lost_checkpoint(run: RunFolder, configuration: Configuration) -> None:
     """A finished run needs its last checkpoint only to be made longer, or mended: who asks for it now is told in time."""
-    if not (run.path / names.LAST_CHECKPOINT).exists():
+    if not (run.path / schema.LAST_CHECKPOINT).exists():
         return
     try:
         read_progress(run, configuration)
@@ -147,8 +148,8 @@ class Training:
         optimiser = build_optimiser(configuration, self.classifier.parameters(), source)
         self.model, self.optimiser = fabric.setup(self.classifier, optimiser)
         self.facts: Facts = {}
-        self.records: list[Record] = []
-        self.trace = Trace() if configuration.trace else None
+        self.records: list[EpochRecord] = []
+        self.trace = TraceRecorder() if configuration.trace else None
         self.finished_epochs = 0
         self.margins: Measurement | None = None
 
@@ -189,7 +190,7 @@ class Training:
             for epoch in range(self.finished_epochs + 1, self.configuration.epochs + 1):
                 record = self.train_epoch(epoch, steps, display)
                 if self._is_measured(epoch):
-                    self._measure(record)
+                    record = self._measure(record)
                     display.measured(record)
                 curves.add(record)
                 self.records.append(record)
@@ -206,7 +207,7 @@ class Training:
         if self.facts:
             self.facts = self.run.go_on(self.configuration, self.facts, self.records)
         else:
-            self.facts = self.run.begin(self.configuration, self._facts())
+            self.facts = self.run.begin(self._facts())
 
     def _place(self) -> str:
         """The devices, and what is another one than where the run began."""
@@ -215,10 +216,10 @@ class Training:
         if not self.facts:
             return devices
         now = environment.hardware(self.share.device, self.share.processes)
-        changes = environment.changes(self.facts["hardware"], now)
+        changes = environment.changes(hardware_of(self.facts), now)
         return f"{devices}, equal up to rounding only: {changes}" if changes else devices
 
-    def train_epoch(self, epoch: int, steps: int, display: Display) -> Record:
+    def train_epoch(self, epoch: int, steps: int, display: Display) -> EpochRecord:
         """Trains on every batch of the epoch once; the record says how that looked on the way."""
         self.model.train()
         start = time.perf_counter()
@@ -235,7 +236,7 @@ class Training:
             if display.step(len(labels) * self.share.processes):
                 display.show(epoch, *running.averages())
         loss_now, top1 = self._averages_of_all(running)
-        return {"epoch": epoch, "running": {"loss": loss_now, "top1": top1}, "seconds": time.perf_counter() - start}
+        return EpochRecord(epoch, running={"loss": loss_now, "top1": top1}, seconds=time.perf_counter() - start)
 
     def _weight_of_this_process(self, num_samples: int) -> float:
         """What makes the mean over processes that of the global batch, though their parts may differ by a sample."""
@@ -257,32 +258,36 @@ class Training:
         first_or_last = epoch <= ALWAYS_MEASURED or epoch == self.configuration.epochs
         return first_or_last or epoch % self.configuration.measure_every == 0
 
-    def _measure(self, record: Record) -> None:
+    def _measure(self, record: EpochRecord) -> EpochRecord:
         measurement = measure(self.classifier, self.task, self.share, self.fabric)
-        record["train"] = measurement.train
-        if measurement.test is not None:
-            record["test"] = measurement.test
         if self.trace is not None:
-            self.trace.add(record["epoch"], self.classifier, self.task, self.share)
+            self.trace.add(record.epoch, self.classifier, self.task, self.share)
         self.margins = measurement
+        return replace(record, train=measurement.train, test=measurement.test)
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> RunFacts:
         head = self.classifier.head
         bound = None if head.temperature is None else cross_entropy_lower_bound(head.num_classes, head.temperature)
-        return {
-            "protocol": self.configuration.protocol,
-            "protocol_differences": protocol_differences(self.configuration),
-            "num_classes": head.num_classes,
-            "feature_dim": head.feature_dim,
-            "num_train": self.task.num_train,
-            "num_test": self.task.num_test,
-            "inputs": self.task.inputs(),
-            "global_batch": min(self.configuration.batch_size, self.task.num_train),
-            "loss_lower_bound": bound,
-            "versions": environment.versions(),
-            "commit": environment.commit(),
-            "hardware": environment.hardware(self.share.device, self.share.processes),
-        }
+        inputs = self.task.inputs()
+        return RunFacts(
+            experiment=self.configuration.experiment,
+            head=self.configuration.head,
+            seed=self.configuration.seed,
+            configuration=self.configuration.to_dict(),
+            protocol=self.configuration.protocol,
+            protocol_differences=tuple(protocol_differences(self.configuration)),
+            num_classes=head.num_classes,
+            feature_dim=head.feature_dim,
+            num_train=self.task.num_train,
+            num_test=self.task.num_test,
+            inputs=None if inputs is None else inputs.to_json(),
+            global_batch=min(self.configuration.batch_size, self.task.num_train),
+            loss_lower_bound=bound,
+            versions=environment.versions(),
+            commit=environment.commit(),
+            hardware=environment.hardware(self.share.device, self.share.processes).to_json(),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
 
     def _save(self) -> None:
         """Records first, then the checkpoint, which has them too: a resume cuts off those that it does not know."""
@@ -292,7 +297,7 @@ class Training:
         state: dict[str, Any] = {
             "epoch": self.finished_epochs,
             "facts": self.facts,
-            "records": self.records,
+            "records": [record.to_json() for record in self.records],
             "model": self.classifier.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "random": torch.get_rng_state(),
@@ -305,10 +310,10 @@ class Training:
         """Margins and the trace, then the model, whose seal says that the run is finished."""
         measurement = self.margins or measure(self.classifier, self.task, self.share, self.fabric)
         if self.fabric.is_global_zero:
-            self.run.write_arrays(names.MARGINS, measurement.margins)
+            self.run.write_arrays(schema.MARGINS, measurement.margins)
             if self.trace is not None:
-                self.run.write_arrays(names.TRACE, self.trace.arrays())
+                self.run.write_arrays(schema.TRACE, self.trace.arrays())
             tensors = {name: value.detach().cpu().contiguous() for name, value in self.classifier.state_dict().items()}
             self.run.write_model(safetensors.torch.save(tensors), self.facts)
-            (self.run.path / names.PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
+            (self.run.path / schema.PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
         self.fabric.barrier()

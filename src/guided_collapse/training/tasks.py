@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from guided_collapse.data.sampling.long_tail import long_tailed
 from guided_collapse.data.sampling.shuffled import ShuffledBatchSampler
 from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
 from guided_collapse.data.split import ImageData, Split
+from guided_collapse.records.schema import Inputs
 from guided_collapse.training import randomness
 from guided_collapse.training.heads import takes_stratified_batches
 from guided_collapse.training.settings.configuration import Configuration
@@ -64,8 +65,8 @@ class Task(ABC):
         """A fresh backbone."""
 
     @abstractmethod
-    def inputs(self) -> dict[str, Any] | None:
-        """What an exported model must know of its inputs, as plain values; None if there is nothing to export for."""
+    def inputs(self) -> Inputs | None:
+        """What an exported model must know of its inputs; None if there is nothing to export for."""
 
     @abstractmethod
     def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
@@ -126,16 +127,12 @@ class ImageTask(Task):
         """The network that the configuration names."""
         return image_backbone(self.configuration, self.data.image_shape[0], generator)
 
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Inputs:
         """Shape, normalisation and the names of the classes."""
         channels, height, width = self.data.image_shape
         size = self.configuration.crop_size
-        return {
-            "shape": [channels, size or height, size or width],
-            "mean": list(self.statistics.mean),
-            "std": list(self.statistics.std),
-            "class_names": list(self.data.class_names),
-        }
+        shape = (channels, size or height, size or width)
+        return Inputs(shape, tuple(self.statistics.mean), tuple(self.statistics.std), tuple(self.data.class_names))
 
     def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
         """Stratified or shuffled, and augmented; the same for every head of a seed."""

@@ -1,6 +1,8 @@
 """What the animation shows: a few classes in the space of their own classifier rows, measurement by measurement."""
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,13 +11,29 @@ from torch import Tensor
 
 from guided_collapse.geometry.directions import helmert_basis
 from guided_collapse.heads.classifier import Classifier
+from guided_collapse.records.schema import TRACE_POINTS, Trace
 from guided_collapse.training.tasks import Share, Task
 
 NUM_CLASSES = 4
 SAMPLES_PER_CLASS = 40
 
 
-class Trace:
+@dataclass(frozen=True)
+class TraceState:
+    """What a checkpoint keeps of a trace that is not finished.
+
+    Attributes:
+        epochs: of the measurements so far.
+        frames: by name, the points of each measurement.
+        sample_labels: as `Trace` has them.
+    """
+
+    epochs: list[int]
+    frames: dict[str, list[Tensor]]
+    sample_labels: Tensor
+
+
+class TraceRecorder:
     """Coordinates in which the classes' rows of a simplex ETF are the corners of a regular simplex at distance 1 from the origin.
 
     With y_k = (x - f_G) . w_k / |f| for the chosen classes k, the coordinates are those of y in the plane or space of vectors that
@@ -24,7 +42,7 @@ class Trace:
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
-        self.frames: dict[str, list[Tensor]] = {"weights": [], "means": [], "samples": []}
+        self.points: dict[str, list[Tensor]] = {name: [] for name in TRACE_POINTS}
         self.sample_labels = torch.zeros(0, dtype=torch.int64)
 
     @torch.no_grad()
@@ -40,8 +58,8 @@ class Trace:
         samples = (features @ rows.T + head.bias[:num_shown]) / norms @ simplex
         means = torch.stack([samples[labels == shown].mean(dim=0) for shown in range(num_shown)])
         unit = torch.nn.functional.normalize(rows, dim=1)
-        for name, points in (("weights", unit @ unit.T @ simplex), ("means", means), ("samples", samples)):
-            self.frames[name].append(torch.nn.functional.pad(points, (0, 3 - points.shape[1])).float().cpu())
+        for name, points in zip(TRACE_POINTS, (unit @ unit.T @ simplex, means, samples), strict=True):
+            self.points[name].append(torch.nn.functional.pad(points, (0, 3 - points.shape[1])).float().cpu())
         self.epochs.append(epoch)
         self.sample_labels = labels.cpu()
 
@@ -63,21 +81,17 @@ class Trace:
         model.train(was_training)
         return torch.cat(found), torch.cat(found_labels)
 
-    def arrays(self) -> dict[str, npt.NDArray[np.float32] | npt.NDArray[np.int64]]:
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The contents of `trace.npz`."""
-        num_shown = len(self.frames["means"][0])
-        stacked = {name: torch.stack(points).numpy() for name, points in self.frames.items()}
-        return {
-            "epochs": np.array(self.epochs),
-            "classes": np.arange(num_shown),
-            **stacked,
-            "sample_labels": self.sample_labels.numpy(),
-        }
+        weights, means, samples = (torch.stack(self.points[name]).numpy() for name in TRACE_POINTS)
+        classes = np.arange(weights.shape[1])
+        return vars(Trace(np.array(self.epochs), classes, weights, means, samples, self.sample_labels.numpy()))
 
-    def state(self) -> dict[str, object]:
+    def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"epochs": self.epochs, "frames": self.frames, "sample_labels": self.sample_labels}
+        return vars(TraceState(self.epochs, self.points, self.sample_labels))
 
-    def restore(self, state: dict[str, object]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Takes up where a checkpoint was."""
-        self.epochs, self.frames, self.sample_labels = state["epochs"], state["frames"], state["sample_labels"]  # type: ignore[assignment]
+        kept = TraceState(**state)
+        self.epochs, self.points, self.sample_labels = kept.epochs, kept.frames, kept.sample_labels

@@ -4,18 +4,18 @@ import numpy as np
 
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.figures.panels import panels_of
-from guided_collapse.report.figures.picture import pictures_of
-from guided_collapse.report.looks import looks_of
+from guided_collapse.report.page.animation import animations_of
 from guided_collapse.report.page.data import page_data, rounded, safe_json
+from guided_collapse.report.page.panels import panels_of
+from guided_collapse.report.styles import styles_of
 from tests.report.made_up import lines, write_run
 
 
 def data_of(tmp_path):
     records = read_records([tmp_path])
     experiments = by_experiment(records.runs)
-    looks = looks_of(run.head for run in records.runs)
-    return json.loads(page_data([panels_of(e) for e in experiments], [pictures_of(e) for e in experiments], looks))
+    styles = styles_of(run.head for run in records.runs)
+    return json.loads(page_data([panels_of(e) for e in experiments], [animations_of(e) for e in experiments], styles))
 
 
 def test_curves_equal_an_independent_computation(tmp_path):
@@ -45,12 +45,12 @@ def test_one_seed_has_no_range_and_counts_that_differ_are_listed(tmp_path):
     assert implicit["seeds"] == [2, 2, 1, 1]
 
 
-def test_pictures_name_their_head(tmp_path):
+def test_animations_name_their_head(tmp_path):
     write_run(tmp_path, head="standard")
     write_run(tmp_path, head="implicit", trace=True)
-    (picture,) = data_of(tmp_path)["experiments"][0]["pictures"]
-    assert picture["head"] == 1
-    assert picture["epochs"] == [1, 5, 10, 20]
+    (animation,) = data_of(tmp_path)["experiments"][0]["animations"]
+    assert animation["head"] == 1
+    assert animation["epochs"] == [1, 5, 10, 20]
 
 
 def test_json_cannot_leave_its_script():

@@ -8,8 +8,8 @@ import pytest
 
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.looks import looks_of
 from guided_collapse.report.page.page import page
+from guided_collapse.report.styles import styles_of
 from guided_collapse.report.tables.formats import all_tables
 from tests.report.made_up import cost_row, lines, trace, write_cost, write_run
 
@@ -21,7 +21,7 @@ def page_of(folder):
     experiments = by_experiment(records.runs)
     tables = all_tables(experiments, records.costs, (50, 200))
     heads = [run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows]
-    return page(records, experiments, tables, looks_of(heads))
+    return page(records, experiments, tables, styles_of(heads))
 
 
 class Reader(HTMLParser):
@@ -69,7 +69,7 @@ def evil(tmp_path_factory):
     )
     failed = write_run(folder, EVIL, "fixed", folder="b", epochs=3, state="failed")
     (failed / "failed.json").write_text(json.dumps({"error": EVIL}))
-    write_cost(folder, EVIL, [{"head": EVIL, "forward_ms": 1, "backward_ms": 1, "peak_mb": 1, "note": EVIL}])
+    write_cost(folder, EVIL, [cost_row(EVIL, 1, 1, None, None, 1, EVIL)])
     return page_of(folder)
 
 

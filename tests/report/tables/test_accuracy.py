@@ -43,7 +43,7 @@ def test_cells_equal_an_independent_computation(seeds, quantity, tmp_path):
     ]
     assert [cell.text for cell in table.rows[0]] == ["toy", "ours", *expected]
     assert any("[epoch n]" in note for note in table.notes)
-    for record, text in zip(table.records, expected, strict=True):
+    for record, text in zip(table.csv_rows, expected, strict=True):
         assert f"{record['median']:.2f}" == text.split()[0]
         assert record["seeds"] == seeds
 
@@ -66,7 +66,7 @@ def test_the_papers_figures_stand_beside_ours(tmp_path):
     assert rows["cifar10-resnet18", "paper"] == ["81.76 (81.4 to 82.0)", "-", "84.78 (84.3 to 85.1)", "-"]
     assert rows["imagenet-resnet50", "paper"] == ["-", "63.40 (63.2 to 63.8)", "-", "65.36 (65.0 to 65.7)"]
     assert any(note.startswith("paper: as printed") for note in table.notes)
-    papers = [record for record in table.records if record["source"] == "paper"]
+    papers = [record for record in table.csv_rows if record["source"] == "paper"]
     assert {"standard", "fixed", "implicit"} <= {record["head"] for record in papers}
 
 

@@ -1,4 +1,4 @@
-from guided_collapse.records.cost import read_cost
+from guided_collapse.records.reading import read_cost
 from guided_collapse.report.tables.cost import cost_table, memory_table
 from tests.report.made_up import cost_row, write_cost
 
@@ -12,7 +12,7 @@ def test_costs_are_shown_as_measured(tmp_path):
         ["toy", "paper-route", "12,346", "-", "12,000", "-", "-", "does not fit"],
     ]
     assert table.notes == ("toy: batch_size 256, precision 32-true; on cpu Abacus, cores 2.",)
-    assert table.records[2]["forward_ms"] == 4.0
+    assert table.csv_rows[2]["forward_ms"] == 4.0
 
 
 def test_memory_stands_beside_the_papers(tmp_path):
@@ -24,7 +24,7 @@ def test_memory_stands_beside_the_papers(tmp_path):
         ["ufm-1000", "ours", "12 MB", "11 MB", "30.5 MB", "-", "-"],
         ["ufm-1000", "paper", "1.9 GB", "1.9 GB", "-", "2.9 GB", "-"],
     ]
-    papers = {record["head"]: record["peak_mb"] for record in table.records if record["source"] == "paper"}
+    papers = {record["head"]: record["peak_mb"] for record in table.csv_rows if record["source"] == "paper"}
     assert papers == {"standard": 1900.0, "fixed": 1900.0, "implicit-detached": 2900.0, "implicit": None}
 
 

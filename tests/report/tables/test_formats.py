@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from guided_collapse.records.cost import read_cost
-from guided_collapse.records.reading import read_records
+from guided_collapse.records.reading import read_cost, read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.tables.formats import all_tables, csv_text, latex, markdown, plain_text
 from guided_collapse.report.tables.table import Cell, Table, words
@@ -19,7 +18,7 @@ TABLE = Table(
     columns=("name", "a", "b", "a", "b"),
     groups=(("epoch 1", 2), ("epoch 2", 2)),
     rows=((words("<script>|*_`"), Cell("1", "$1$"), Cell("2", "$2$", best=True), Cell("3", "$3$"), words("-")),),
-    records=({"name": "<script>|*_`,\n", "value": 0.1 + 0.2}, {"name": "other", "value": None}),
+    csv_rows=({"name": "<script>|*_`,\n", "value": 0.1 + 0.2}, {"name": "other", "value": None}),
     notes=("A note_with & signs.",),
 )
 
@@ -53,7 +52,7 @@ def test_csv_gives_back_every_digit():
 
 @pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@a", "\t=1", "\n=1", "=cmd|' /C calc'!A0"])
 def test_no_text_in_csv_is_a_formula_to_a_spreadsheet_and_numbers_stay_numbers(name):
-    table = replace(TABLE, records=({"name": name, "value": -0.5, "count": -3},))
+    table = replace(TABLE, csv_rows=({"name": name, "value": -0.5, "count": -3},))
     row = next(csv.reader(io.StringIO(csv_text(table).split("\n", 1)[1], newline="")))
     assert row == [f"'{name}", "-0.5", "-3"]
 
@@ -85,7 +84,7 @@ def test_every_row_of_every_table_has_every_column(tmp_path):
     for table in tables:
         assert {len(row) for row in table.rows} == {len(table.columns)}
         assert sum(width for _, width in table.groups) in (0, len(table.columns) - table.stub)
-        assert len({tuple(record) for record in table.records}) == 1
+        assert len({tuple(record) for record in table.csv_rows}) == 1
         body = re.search(r"\\midrule\n(.*)\\bottomrule", latex(table), re.DOTALL)[1]
         assert {len(re.findall(r"(?<!\\)&", line)) for line in body.strip().splitlines()} == {len(table.columns) - 1}
 

@@ -3,8 +3,10 @@ import math
 import numpy as np
 import pytest
 
+from guided_collapse.records.reading import read_records
 from guided_collapse.records.run import read_run
-from guided_collapse.report.tables.reaching import LEVELS, when_reached
+from guided_collapse.report.experiment import by_experiment
+from guided_collapse.report.tables.reaching import LEVELS, reaching_table, when_reached
 from tests.report.made_up import lines, write_run
 
 
@@ -68,3 +70,36 @@ def test_without_times_there_are_none_for_a_level_that_was_not_reached_either(tm
     run = run_with(tmp_path, 0, [0.2, 0.6], [None, None])
     assert when_reached([run], 80).epochs.median == math.inf
     assert when_reached([run], 80).seconds is None
+
+
+def experiments(tmp_path):
+    return by_experiment(read_records([tmp_path]).runs)
+
+
+@pytest.mark.parametrize("unit", ["epochs", "seconds"])
+def test_time_to_accuracy_equals_an_independent_computation(unit, tmp_path):
+    written = [lines("implicit", seed, 40) for seed in range(3)]
+    for seed in range(3):
+        write_run(tmp_path, head="implicit", seed=seed, lines=written[seed])
+    table = reaching_table(experiments(tmp_path), unit)
+    for cell, level, record in zip(table.rows[0][2:], LEVELS, table.csv_rows, strict=True):
+        firsts = [next(line["epoch"] for line in run if line["train"]["top1"] >= level / 100) for run in written]
+        times = [sum(line["seconds"] for line in run[:first]) for run, first in zip(written, firsts, strict=True)]
+        values = firsts if unit == "epochs" else times
+        assert cell.text == f"{np.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
+        assert record["median"] == pytest.approx(np.median(values))
+        assert (record["reached"], record["seeds"]) == (3, 3)
+
+
+def test_levels_that_are_not_reached_are_said(tmp_path):
+    for seed, top1 in enumerate((0.6, 0.85, 0.85)):
+        write_run(tmp_path, seed=seed, lines=[{"epoch": 1, "seconds": 2.5, "train": {"top1": top1}}])
+    table = reaching_table(experiments(tmp_path), "seconds")
+    assert [cell.text for cell in table.rows[0][2:]] == ["2.5 (2.5 to 2.5)", "2.5 (2.5 to never), 2 of 3", *["not reached"] * 4]
+    assert table.csv_rows[1]["high"] is None
+
+
+def test_no_table_of_seconds_where_none_were_recorded(tmp_path):
+    write_run(tmp_path, lines=[{"epoch": 1, "train": {"top1": 1.0}}])
+    assert reaching_table(experiments(tmp_path), "seconds") is None
+    assert len(reaching_table(experiments(tmp_path), "epochs").rows) == 1

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
 from guided_collapse.records.text import shortened
-from guided_collapse.report.looks import Look, label
+from guided_collapse.report.styles import HeadStyle, label
 from guided_collapse.report.summaries import Curve
 
 STYLE: dict[Any, Any] = {
@@ -50,16 +50,16 @@ def plain(text: str, most: int = LONGEST_NAME) -> str:
     return shortened(text, most).replace("$", r"\$")
 
 
-def draw_curve(axes: Axes, curve: Curve, look: Look) -> None:
+def draw_curve(axes: Axes, curve: Curve, style: HeadStyle) -> None:
     """The median as a line with about eight markers, the range as a band."""
-    axes.fill_between(curve.x, curve.low, curve.high, color=look.light, alpha=0.2, linewidth=0)
+    axes.fill_between(curve.x, curve.low, curve.high, color=style.light, alpha=0.2, linewidth=0)
     axes.plot(
         curve.x,
         curve.median,
-        color=look.light,
-        linestyle=look.print_dash,
+        color=style.light,
+        linestyle=style.print_dash,
         linewidth=1.2,
-        marker=look.print_marker,
+        marker=style.print_marker,
         markersize=3,
         markevery=max(1, len(curve.x) // 8),
     )
@@ -85,20 +85,20 @@ def logarithmic(axes: Axes, curves: Sequence[Curve]) -> None:
             axes.yaxis.set_minor_locator(NullLocator())
 
 
-def draw_legend(figure: Figure, looks: Mapping[str, Look], *, reference: bool = False) -> None:
+def draw_legend(figure: Figure, styles: Mapping[str, HeadStyle], *, reference: bool = False) -> None:
     """The heads, and the dotted line, under the panels."""
     handles = [
         Line2D(
             [],
             [],
-            color=look.light,
-            linestyle=look.print_dash,
+            color=style.light,
+            linestyle=style.print_dash,
             linewidth=1.2,
-            marker=look.print_marker,
+            marker=style.print_marker,
             markersize=3,
             label=plain(label(head), SHORT_NAME),
         )
-        for head, look in looks.items()
+        for head, style in styles.items()
     ]
     if reference:
         handles.append(Line2D([], [], color="black", linestyle=":", linewidth=0.8, label="theory"))

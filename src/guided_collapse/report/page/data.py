@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from guided_collapse.records.epochs import Floats
+from guided_collapse.records.schema import Floats
 from guided_collapse.records.text import one_line
-from guided_collapse.report.figures.panels import Panel
-from guided_collapse.report.figures.picture import Picture, packed
-from guided_collapse.report.looks import Look
+from guided_collapse.report.page.animation import Animation, packed
+from guided_collapse.report.page.panels import Panel
+from guided_collapse.report.styles import HeadStyle
 from guided_collapse.report.summaries import Curve
 
 SIGNIFICANT_DIGITS = 6
 
 
-def page_data(panels: Sequence[Sequence[Panel]], pictures: Sequence[Sequence[Picture]], looks: Mapping[str, Look]) -> str:
-    """Panels and pictures by experiment; curves that have the same x share it."""
+def page_data(panels: Sequence[Sequence[Panel]], animations: Sequence[Sequence[Animation]], styles: Mapping[str, HeadStyle]) -> str:
+    """Panels and animations by experiment; curves that have the same x share it."""
     shared: dict[bytes, int] = {}
     horizontals: list[list[float | None]] = []
-    heads = list(looks)
+    heads = list(styles)
 
     def horizontal(x: Floats) -> int:
         key = x.tobytes()
@@ -33,11 +33,11 @@ def page_data(panels: Sequence[Sequence[Panel]], pictures: Sequence[Sequence[Pic
     experiments = [
         {
             "panels": [_panel(panel, heads, horizontal) for panel in group],
-            "pictures": [_picture(picture, heads) for picture in shown],
+            "animations": [_animation(animation, heads) for animation in shown],
         }
-        for group, shown in zip(panels, pictures, strict=True)
+        for group, shown in zip(panels, animations, strict=True)
     ]
-    entries = [{"name": one_line(head), "dash": look.dash, "marker": look.marker} for head, look in looks.items()]
+    entries = [{"name": one_line(head), "dash": style.dash, "marker": style.marker} for head, style in styles.items()]
     return safe_json({"heads": entries, "x": horizontals, "experiments": experiments})
 
 
@@ -71,14 +71,14 @@ def _values(curve: Curve) -> dict[str, Any]:
     return values
 
 
-def _picture(picture: Picture, heads: list[str]) -> dict[str, Any]:
-    trace = picture.trace
+def _animation(animation: Animation, heads: list[str]) -> dict[str, Any]:
+    trace = animation.trace
     return {
-        "head": heads.index(picture.run.head),
+        "head": heads.index(animation.run.head),
         "epochs": trace.epochs.tolist(),
         "classes": trace.classes.tolist(),
         "labels": trace.sample_labels.tolist(),
-        "spread": rounded(picture.spread),
-        "alignment": rounded(picture.alignment),
+        "spread": rounded(animation.spread),
+        "alignment": rounded(animation.alignment),
         **packed(trace),
     }

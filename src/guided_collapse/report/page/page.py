@@ -6,66 +6,109 @@ import importlib
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from typing import NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from guided_collapse.records.quantities import QUANTITIES
 from guided_collapse.records.reading import Records
+from guided_collapse.records.text import one_line
 from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.figures.panels import panels_of, thinned
-from guided_collapse.report.figures.picture import pictures_of
-from guided_collapse.report.looks import Look
-from guided_collapse.report.page.cost import cost_section
+from guided_collapse.report.page.animation import animations_of
 from guided_collapse.report.page.data import page_data
-from guided_collapse.report.page.experiment import experiment_section
-from guided_collapse.report.page.markup import table_html, tag, text
-from guided_collapse.report.page.runs import runs_notice, runs_section
+from guided_collapse.report.page.panels import panels_of, thinned
+from guided_collapse.report.page.sections import cost_chart, experiment_section, runs_section
+from guided_collapse.report.styles import HeadStyle
+from guided_collapse.report.tables.cost import timed_passes
 from guided_collapse.report.tables.outcome import outcomes_table
-from guided_collapse.report.tables.table import Table
+from guided_collapse.report.tables.table import Cell, Table, number_text
 
-SCRIPTS = ("state.js", "curves.js", "reading.js", "picture.js", "controls.js")
+SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
 # Those that each experiment's own part has already.
 ELSEWHERE = frozenset({"pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy"})
 COSTS = frozenset({"cost", "memory"})
 RUNS = frozenset({"runs"})
+# Those of plotly, as lengths of lines and gaps.
+DASHES = {"solid": "", "dash": "7 4", "longdash": "11 4", "dot": "2 3", "dashdot": "8 3 2 3", "longdashdot": "11 3 2 3"}
 
 
-def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], looks: Mapping[str, Look]) -> str:
+class Link(NamedTuple):
+    """A part of the page: the id of its element, and its name."""
+
+    target: str
+    name: str
+
+
+class HeadSwitch(NamedTuple):
+    """A head that can be shown or hidden, and how its line is dashed."""
+
+    name: str
+    dashes: str
+
+
+def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
     """The page as HTML, with plotly.js inside. A policy lets it run its own scripts only, and make no request."""
-    shown, most = thinned([panels_of(experiment) for experiment in experiments])
-    pictures = [pictures_of(experiment) for experiment in experiments]
-    sections = [experiment_section(number, *parts) for number, parts in enumerate(zip(experiments, shown, pictures, strict=True))]
+    shown, most_points = thinned([panels_of(experiment) for experiment in experiments])
+    animations = [animations_of(experiment) for experiment in experiments]
     plotly = _script(importlib.import_module("plotly.offline").get_plotlyjs())
     own = _script("\n".join(_asset(name) for name in SCRIPTS))
-    return _fill(
-        _asset("template.html"),
-        {
-            "policy": _policy(plotly, own),
-            "style": _asset("page.css") + _colours(looks),
-            "navigation": _navigation(experiments, has_costs=bool(records.costs)),
-            "notice": runs_notice(records),
-            "results": _results(experiments),
-            "heads": "".join(_switch(place, head, look) for place, (head, look) in enumerate(looks.items())),
-            "experiments": "".join(sections),
-            "cost": cost_section(records.costs, [table for table in tables if table.name in COSTS], looks),
-            "tables": "".join(table_html(table) for table in tables if table.name not in ELSEWHERE | COSTS | RUNS),
-            "runs": runs_section(records, experiments, [table for table in tables if table.name in RUNS]),
-            "meanings": "".join(tag("div", tag("dt", text(q.title)), tag("dd", text(q.meaning))) for q in QUANTITIES),
-            "thinned": "Every measured epoch is drawn."
-            if most is None
-            else f"Curves are drawn with at most {most} of their points each.",
-            "data": page_data(shown, pictures, looks),
-            "plotly": plotly,
-            "script": own,
-        },
+    return (
+        templates()
+        .get_template("page.html")
+        .render(
+            policy=_policy(plotly, own),
+            style=Markup(_asset("page.css") + _colours(styles)),
+            links=_links(experiments, has_costs=bool(records.costs)),
+            heads=[HeadSwitch(head, _dashes(style)) for head, style in styles.items()],
+            # One experiment says them itself.
+            results=outcomes_table(experiments) if len(experiments) > 1 else None,
+            experiments=[experiment_section(*parts) for parts in zip(experiments, shown, animations, strict=True)],
+            charts=[cost_chart(cost, styles) for cost in records.costs if timed_passes(cost)],
+            has_costs=bool(records.costs),
+            cost_tables=[table for table in tables if table.name in COSTS],
+            tables=[table for table in tables if table.name not in ELSEWHERE | COSTS | RUNS],
+            runs=runs_section(records, experiments, [table for table in tables if table.name in RUNS]),
+            meanings=[(quantity.title, quantity.meaning) for quantity in QUANTITIES],
+            most_points=most_points,
+            data=Markup(page_data(shown, animations, styles)),
+            plotly=Markup(plotly),
+            script=Markup(own),
+        )
     )
+
+
+def templates() -> Environment:
+    """What fills in the templates. Names may hold anything: each is put on one line and escaped wherever it stands."""
+    environment = Environment(
+        loader=PackageLoader("guided_collapse.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_on_one_line,
+    )
+    environment.filters |= {"number": number_text, "in_parts": _in_parts}
+    environment.tests["from_the_paper"] = _is_from_the_paper
+    return environment
+
+
+def _on_one_line(value: object) -> object:
+    return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _in_parts(cell: Cell) -> list[str]:
+    """The median, its range, and what else there is in a cell; all of it in one part if there is no range."""
+    found = re.fullmatch(r"(\S+) (\(.+ to [^)]+\))(.*)", cell.text)
+    return [cell.text] if found is None else [part.removeprefix(",").strip() for part in found.groups() if part]
+
+
+def _is_from_the_paper(row: Sequence[Cell], table: Table) -> bool:
+    return "source" in table.columns and row[table.columns.index("source")].text == "paper"
 
 
 def _asset(name: str) -> str:
     return files("guided_collapse.report.page").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _fill(template: str, parts: Mapping[str, str]) -> str:
-    # In one pass, so that nothing that is filled in is taken for a place to fill.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
 def _script(source: str) -> str:
@@ -81,34 +124,21 @@ def _policy(*scripts: str) -> str:
     return f"default-src 'none'; script-src {allowed}; {rest}"
 
 
-def _colours(looks: Mapping[str, Look]) -> str:
-    light = "".join(f"--head-{place}:{look.light};" for place, look in enumerate(looks.values()))
-    dark = "".join(f"--head-{place}:{look.dark};" for place, look in enumerate(looks.values()))
+def _colours(styles: Mapping[str, HeadStyle]) -> str:
+    light = "".join(f"--head-{number}:{style.light};" for number, style in enumerate(styles.values()))
+    dark = "".join(f"--head-{number}:{style.dark};" for number, style in enumerate(styles.values()))
     return f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"
 
 
-def _results(experiments: Sequence[Experiment]) -> str:
-    # One experiment says them itself.
-    return tag("section", table_html(outcomes_table(experiments)), id="results") if len(experiments) > 1 else ""
-
-
-def _navigation(experiments: Sequence[Experiment], *, has_costs: bool) -> str:
-    links = [
-        *((f"experiment-{number}", e.name) for number, e in enumerate(experiments)),
-        *([("cost", "Cost")] if has_costs else []),
-        ("tables", "Tables"),
-        ("reading", "How to read this"),
-        ("runs", "Runs and machines"),
+def _links(experiments: Sequence[Experiment], *, has_costs: bool) -> list[Link]:
+    return [
+        *(Link(f"experiment-{number}", experiment.name) for number, experiment in enumerate(experiments)),
+        *([Link("cost", "Cost")] if has_costs else []),
+        Link("tables", "Tables"),
+        Link("reading", "How to read this"),
+        Link("runs", "Runs and machines"),
     ]
-    return "".join(tag("a", text(name), href=f"#{place}") for place, name in links)
 
 
-def _switch(place: int, head: str, look: Look) -> str:
-    dashes = {"solid": "", "dash": "7 4", "longdash": "11 4", "dot": "2 3", "dashdot": "8 3 2 3", "longdashdot": "11 3 2 3"}
-    pattern = dashes.get(look.dash, look.dash.replace("px", "").replace(",", " "))
-    line = tag(
-        "line", x1="0", y1="6", x2="34", y2="6", stroke=f"var(--head-{place})", stroke_width="3", stroke_dasharray=pattern or False
-    )
-    sample = tag("svg", line, width="34", height="12", aria_hidden="true")
-    box = tag("input", type="checkbox", class_="head", data_head=str(place), checked=True)
-    return tag("label", box, sample, tag("span", text(head)), class_="switch")
+def _dashes(style: HeadStyle) -> str:
+    return DASHES.get(style.dash, style.dash.replace("px", "").replace(",", " "))

@@ -1,16 +1,13 @@
-"""The paper's tables of top-1 accuracy at chosen epochs, with its printed figures beside ours."""
+"""The paper's tables of top-1 accuracy at chosen epochs, with what it prints beside ours."""
 
 from collections.abc import Sequence
 
 from guided_collapse.records.quantities import Quantity
 from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.looks import in_order
 from guided_collapse.report.published_results import Printed, paper_accuracy
-from guided_collapse.report.summaries import AtEpoch, Spread, at_epoch
-from guided_collapse.report.tables.numbers import at_epoch_cell, epochs_text
-from guided_collapse.report.tables.table import NOTHING, Cell, Table, words
-
-Record = dict[str, str | int | float | None]
+from guided_collapse.report.styles import in_order
+from guided_collapse.report.summaries import AtEpoch, at_epoch
+from guided_collapse.report.tables.table import NOTHING, Cell, CsvRow, Table, at_epoch_cell, epochs_text, spread_fields, words
 
 
 def accuracy_table(experiments: Sequence[Experiment], quantity: Quantity, epochs: Sequence[int]) -> Table | None:
@@ -28,17 +25,17 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: Quantity, epochs
     if not shown:
         return None
     heads = in_order(head for experiment in shown for head in experiment.heads)
-    rows, records = [], []
+    rows, csv_rows = [], []
     for experiment in shown:
         ours = {(epoch, head): found.get((experiment.name, epoch, head)) for epoch in epochs for head in heads}
         rows.append((words(experiment.name), words("ours"), *_our_cells(ours, epochs, heads)))
-        records += [_record(experiment.name, "ours", key, value) for key, value in ours.items() if value]
+        csv_rows += [_row(experiment.name, "ours", key, value) for key, value in ours.items() if value]
         papers = {epoch: paper_accuracy(quantity.split, experiment.name, epoch) for epoch in epochs}
         if any(papers.values()):
             cells = [_paper_cell(papers[epoch].get(head)) for epoch in epochs for head in heads]
             rows.append((words(experiment.name), words("paper"), *cells))
-            records += [
-                _paper_record(experiment.name, epoch, head, papers[epoch][head]) for epoch in epochs for head in papers[epoch]
+            csv_rows += [
+                _paper_row(experiment.name, epoch, head, papers[epoch][head]) for epoch in epochs for head in papers[epoch]
             ]
     return Table(
         name=f"{quantity.split}-top1",
@@ -47,7 +44,7 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: Quantity, epochs
         columns=("experiment", "source", *(list(heads) * len(epochs))),
         groups=tuple((f"epoch {epoch}", len(heads)) for epoch in epochs),
         rows=tuple(rows),
-        records=tuple(records),
+        csv_rows=tuple(csv_rows),
         notes=(*_notes(rows), *seed_notes(shown)),
     )
 
@@ -64,11 +61,6 @@ def seed_notes(experiments: Sequence[Experiment]) -> list[str]:
         counts = f"{same} of each head" if same else ", ".join(f"{head} {count}" for head, count in parts.items())
         notes.setdefault(counts, []).append(experiment.name)
     return [f"Seeds in {', '.join(names)}: {counts}." for counts, names in notes.items()]
-
-
-def spread_fields(spread: Spread) -> Record:
-    """Median, range and number of seeds as fields of a record."""
-    return {"median": spread.median, "low": spread.low, "high": spread.high, "seeds": spread.count}
 
 
 def _our_cells(ours: dict[tuple[int, str], AtEpoch | None], epochs: Sequence[int], heads: Sequence[str]) -> list[Cell]:
@@ -90,13 +82,13 @@ def _paper_cell(printed: Printed | None) -> Cell:
     return Cell(f"{median} ({low} to {high})", rf"${median}\,^{{{high}}}_{{{low}}}$")
 
 
-def _record(experiment: str, source: str, key: tuple[int, str], value: AtEpoch) -> Record:
-    start: Record = {"experiment": experiment, "source": source, "head": key[1], "epoch": key[0]}
+def _row(experiment: str, source: str, key: tuple[int, str], value: AtEpoch) -> CsvRow:
+    start: CsvRow = {"experiment": experiment, "source": source, "head": key[1], "epoch": key[0]}
     return {**start, "measured_at": epochs_text(value.epochs), **spread_fields(value.spread)}
 
 
-def _paper_record(experiment: str, epoch: int, head: str, printed: Printed) -> Record:
-    start: Record = {"experiment": experiment, "source": "paper", "head": head, "epoch": epoch, "measured_at": str(epoch)}
+def _paper_row(experiment: str, epoch: int, head: str, printed: Printed) -> CsvRow:
+    start: CsvRow = {"experiment": experiment, "source": "paper", "head": head, "epoch": epoch, "measured_at": str(epoch)}
     return {**start, **printed._asdict(), "seeds": 5}
 
 

@@ -1,43 +1,67 @@
-"""Tables of what heads cost."""
+"""What heads cost: in the notation of the paper, and in tables."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from guided_collapse.records.cost import CostRecord
-from guided_collapse.report.facts import listed
-from guided_collapse.report.looks import in_order
+from guided_collapse.records.schema import CostRecord, HeadCost
+from guided_collapse.report.experiment import listed
 from guided_collapse.report.published_results import paper_memory
-from guided_collapse.report.tables.accuracy import Record
-from guided_collapse.report.tables.numbers import amount, figure
-from guided_collapse.report.tables.table import NOTHING, Cell, Table, words
+from guided_collapse.report.styles import in_order, label, letter
+from guided_collapse.report.tables.table import NOTHING, Cell, CsvRow, Table, amount, number_text, words
 
-COLUMNS = {
-    "forward_ms": "forward (ms)",
-    "backward_ms": "backward (ms)",
-    "head_forward_ms": "head forward (ms)",
-    "head_backward_ms": "head backward (ms)",
-    "peak_mb": "peak (MB)",
-}
+HEADINGS = dict(
+    zip(
+        HeadCost.MEASURED,
+        ("forward (ms)", "backward (ms)", "head only, forward (ms)", "head only, backward (ms)", "peak (MB)"),
+        strict=True,
+    )
+)
+*_, PEAK = HEADINGS
+
+
+class TimedPass(NamedTuple):
+    """The time of one pass in the paper's notation: S/F is the forward pass of the standard head."""
+
+    notation: str
+    head: str
+    backward: bool
+    milliseconds: float
+
+
+def timed_passes(cost: CostRecord) -> list[TimedPass]:
+    """Every pass that was timed, forward and backward, head by head."""
+    found = []
+    for row in cost.rows:
+        for backward, milliseconds in ((False, row.forward_ms), (True, row.backward_ms)):
+            if milliseconds:
+                found.append(TimedPass(f"{letter(row.head)}/{'B' if backward else 'F'}", row.head, backward, milliseconds))
+    return found
+
+
+def notation(cost: CostRecord) -> list[str]:
+    """What the letters of the heads stand for."""
+    return [f"{letter(row.head)} = {label(row.head)}" for row in cost.rows if letter(row.head) != row.head]
 
 
 def cost_table(costs: Sequence[CostRecord]) -> Table | None:
-    """Forward and backward time and peak memory, head by head; None if there are no records of costs."""
+    """Forward and backward time and peak memory, head by head; None if no costs were recorded."""
     rows = [(cost, row) for cost in costs for row in cost.rows]
     if not rows:
         return None
     return Table(
         name="cost",
-        title="Time of a training step in milliseconds, of it the head and the loss alone, and peak memory in MB",
+        title="Cost of a training step: time in all, time for head and loss only, and peak memory",
         stub=2,
-        columns=("experiment", "head", *COLUMNS.values(), "note"),
+        columns=("experiment", "head", *HEADINGS.values(), "note"),
         rows=tuple(
-            (words(cost.experiment), words(row.head), *(_cell(getattr(row, name)) for name in COLUMNS), words(row.note or ""))
+            (words(cost.experiment), words(row.head), *(_cell(getattr(row, name)) for name in HEADINGS), words(row.note or ""))
             for cost, row in rows
         ),
-        records=tuple(
+        csv_rows=tuple(
             {
                 "experiment": cost.experiment,
                 "head": row.head,
-                **{name: getattr(row, name) for name in COLUMNS},
+                **{name: getattr(row, name) for name in HEADINGS},
                 "note": row.note,
             }
             for cost, row in rows
@@ -54,36 +78,30 @@ def memory_table(costs: Sequence[CostRecord]) -> Table | None:
     papers = {cost.experiment: paper_memory(cost.experiment) for cost in measured}
     heads = in_order([row.head for cost in measured for row in cost.rows] + [head for paper in papers.values() for head in paper])
     rows: list[tuple[Cell, ...]] = []
-    records: list[Record] = []
+    csv_rows: list[CsvRow] = []
     for cost in measured:
         ours = {row.head: row.peak_mb for row in cost.rows}
         rows.append((words(cost.experiment), words("ours"), *(_memory(ours.get(head), "MB") for head in heads)))
-        records += [_record(cost.experiment, "ours", head, peak) for head, peak in ours.items()]
+        csv_rows += [_memory_row(cost.experiment, "ours", head, peak) for head, peak in ours.items()]
         paper = papers.pop(cost.experiment, {})
         if paper:
             rows.append((words(cost.experiment), words("paper"), *(_memory(paper.get(head), "GB") for head in heads)))
-            records += [_record(cost.experiment, "paper", head, gb and 1000 * gb) for head, gb in paper.items()]
-    return Table(
-        name="memory",
-        title="Peak memory",
-        stub=2,
-        columns=("experiment", "source", *heads),
-        rows=tuple(rows),
-        records=tuple(records),
-        notes=(
-            "ours: what a training step adds to the memory of its process at the peak, as measured by guided-collapse cost. "
-            "paper: GPU memory during training, as printed in Guiding Neural Collapse.",
-            *_circumstances(measured),
-        ),
+            csv_rows += [_memory_row(cost.experiment, "paper", head, gb and 1000 * gb) for head, gb in paper.items()]
+    sources = (
+        "ours: what a training step adds to the memory of its process at the peak, as measured by guided-collapse cost. "
+        "paper: GPU memory during training, as printed in Guiding Neural Collapse."
     )
+    columns = ("experiment", "source", *heads)
+    notes = (sources, *_circumstances(measured))
+    return Table("memory", "Peak memory", 2, columns, tuple(rows), tuple(csv_rows), notes=notes)
 
 
-def _record(experiment: str, source: str, head: str, peak_mb: float | None) -> Record:
-    return {"experiment": experiment, "source": source, "head": head, "peak_mb": peak_mb}
+def _memory_row(experiment: str, source: str, head: str, peak_mb: float | None) -> CsvRow:
+    return {"experiment": experiment, "source": source, "head": head, PEAK: peak_mb}
 
 
 def _memory(value: float | None, unit: str) -> Cell:
-    return words(NOTHING if value is None else f"{figure(value)} {unit}")
+    return words(NOTHING if value is None else f"{number_text(value)} {unit}")
 
 
 def _cell(value: float | None) -> Cell:
@@ -92,4 +110,4 @@ def _cell(value: float | None) -> Cell:
 
 def _circumstances(costs: Sequence[CostRecord]) -> tuple[str, ...]:
     """What was measured on what, a line for each experiment."""
-    return tuple(dict.fromkeys(f"{cost.experiment}: {listed(cost.setting)}; on {listed(cost.hardware)}." for cost in costs))
+    return tuple(dict.fromkeys(f"{cost.experiment}: {listed(cost.conditions)}; on {listed(cost.hardware)}." for cost in costs))

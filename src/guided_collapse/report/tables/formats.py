@@ -5,19 +5,20 @@ import io
 import re
 from collections.abc import Sequence
 
-from guided_collapse.records.cost import CostRecord
 from guided_collapse.records.quantities import TEST_TOP1, TRAIN_TOP1
-from guided_collapse.records.text import one_line
+from guided_collapse.records.schema import CostRecord
+from guided_collapse.records.text import aligned, one_line
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.tables.accuracy import accuracy_table
 from guided_collapse.report.tables.cost import cost_table, memory_table
 from guided_collapse.report.tables.pairs import pairs_table
-from guided_collapse.report.tables.summary import final_table, reaching_table, runs_table
+from guided_collapse.report.tables.reaching import reaching_table
+from guided_collapse.report.tables.summary import final_table, runs_table
 from guided_collapse.report.tables.table import Cell, Table, escape_latex
 
 
 def all_tables(experiments: Sequence[Experiment], costs: Sequence[CostRecord], epochs: Sequence[int]) -> list[Table]:
-    """The tables for which there are figures."""
+    """The tables for which there are numbers."""
     tables = [
         accuracy_table(experiments, TRAIN_TOP1, epochs),
         accuracy_table(experiments, TEST_TOP1, epochs),
@@ -46,20 +47,18 @@ def markdown(table: Table) -> str:
 def plain_text(table: Table) -> str:
     """The table for a terminal, with its title above and its notes below."""
     lines = [[one_line(column) for column in _flat_columns(table)], *([cell.text for cell in row] for row in table.rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-    return "\n".join([one_line(table.title), "", *rows, "", *map(one_line, table.notes)]) + "\n"
+    return "\n".join([one_line(table.title), "", *aligned(lines), "", *map(one_line, table.notes)]) + "\n"
 
 
 def csv_text(table: Table) -> str:
-    """The table's records as comma-separated values, every digit of every number.
+    """The table's numbers as comma-separated values, every digit of every number.
 
     A spreadsheet takes text that begins with =, +, - or @ for a formula and may run it, so such text begins with an apostrophe.
     """
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(table.records[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=list(table.csv_rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _no_formula(value) for name, value in record.items()} for record in table.records)
+    writer.writerows({name: _no_formula(value) for name, value in record.items()} for record in table.csv_rows)
     return text.getvalue()
 
 

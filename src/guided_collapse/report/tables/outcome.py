@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from guided_collapse.records.quantities import NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
 from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.looks import in_order
+from guided_collapse.report.styles import in_order
 from guided_collapse.report.summaries import Spread, at_epoch, spread
 from guided_collapse.report.tables.accuracy import seed_notes
-from guided_collapse.report.tables.numbers import epochs_text, short_text
-from guided_collapse.report.tables.table import Table, words
+from guided_collapse.report.tables.table import Table, epochs_text, short_text, words
 
 # Of the loss to its lower bound: this near, only the shape is left to improve.
 NEAR_THE_BOUND = 1.01
@@ -63,7 +62,7 @@ def outcome_table(experiment: Experiment) -> Table:
         stub=1,
         columns=("head", found.title, "train loss", "NC1"),
         rows=tuple(rows),
-        records=(),
+        csv_rows=(),
         notes=tuple(seed_notes([experiment])) if len(counts) > 1 else (),
     )
 

@@ -7,10 +7,9 @@ import numpy as np
 from guided_collapse.records.quantities import TEST_TOP1
 from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.looks import in_order
+from guided_collapse.report.styles import in_order
 from guided_collapse.report.summaries import spread
-from guided_collapse.report.tables.accuracy import Record, spread_fields
-from guided_collapse.report.tables.table import NOTHING, Cell, Table, words
+from guided_collapse.report.tables.table import NOTHING, Cell, CsvRow, Table, spread_fields, words
 
 
 def pairs_table(experiments: Sequence[Experiment]) -> Table | None:
@@ -21,14 +20,14 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table | None:
     """
     heads = in_order(head for experiment in experiments if experiment.has_test for head in experiment.heads)
     rows: list[tuple[Cell, ...]] = []
-    records: list[Record] = []
+    csv_rows: list[CsvRow] = []
     for experiment in experiments:
-        for place, head in enumerate(heads):
-            found = {other: _differences(experiment, head, other) for other in heads[:place]}
+        for number, head in enumerate(heads):
+            found = {other: _differences(experiment, head, other) for other in heads[:number]}
             if any(len(differences) > 1 for differences in found.values()):
                 rows.append((words(experiment.name), words(head), *(_cell(found.get(other, [])) for other in heads[:-1])))
-                records += [
-                    {"experiment": experiment.name, "head": head, "against": other, **_figures(differences)}
+                csv_rows += [
+                    {"experiment": experiment.name, "head": head, "against": other, **_difference_fields(differences)}
                     for other, differences in found.items()
                     if differences
                 ]
@@ -40,7 +39,7 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table | None:
         stub=2,
         columns=("experiment", "head", *(f"ahead of {other}" for other in heads[:-1])),
         rows=tuple(rows),
-        records=tuple(records),
+        csv_rows=tuple(csv_rows),
         notes=(
             "Median and range at the last epoch that both runs of a seed have measured, and on how many seeds the row is ahead. "
             "Heads of a seed share the initial network and, unless the protocol is the paper's, the batches.",
@@ -80,5 +79,5 @@ def _cell(differences: Sequence[float]) -> Cell:
     return Cell(f"{median} ({low} to {high}){part}", rf"${median}\,^{{{high}}}_{{{low}}}${part}")
 
 
-def _figures(differences: Sequence[float]) -> Record:
+def _difference_fields(differences: Sequence[float]) -> CsvRow:
     return {**spread_fields(spread(differences)), "ahead": _ahead(differences)}

@@ -1,11 +1,14 @@
-"""A table before it is written in some format."""
+"""A table before it is written in some format, and numbers and their spread as its cells."""
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, replace
 
 from guided_collapse.records.text import one_line
+from guided_collapse.report.summaries import AtEpoch, Spread
 
 NOTHING = "-"
+NEVER = "never"
+LARGE = 1000
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -24,6 +27,9 @@ _LATEX = {
 }
 
 
+CsvRow = dict[str, str | int | float | None]
+
+
 @dataclass(frozen=True)
 class Cell:
     """Text as people read it, and the same in LaTeX; `best` is set in bold."""
@@ -39,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells under headings, for people, and the same figures as records, one number in a field, for programs.
+    """Cells under headings, for people, and the same numbers as rows of CSV, one in a field, for programs.
 
     Attributes:
         name: of the files.
@@ -49,7 +55,7 @@ class Table:
         groups: headings over several columns: the text and how many columns it spans; they cover the columns right of the stub.
         rows: a cell for each column.
         notes: what a reader must know.
-        records: rows for CSV, all with the same fields.
+        csv_rows: rows for CSV, all with the same fields.
     """
 
     name: str
@@ -57,7 +63,7 @@ class Table:
     stub: int
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    records: tuple[Mapping[str, str | int | float | None], ...]
+    csv_rows: tuple[CsvRow, ...]
     groups: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -70,3 +76,77 @@ def escape_latex(text: str) -> str:
 def words(text: str) -> Cell:
     """A cell of plain text."""
     return Cell(one_line(text), escape_latex(text))
+
+
+def number_text(value: float, *, percent: bool = False) -> str:
+    """A number as text: two decimals for per cent, else four significant digits; `never` for infinity."""
+    if math.isinf(value):
+        return NEVER
+    return f"{value:.2f}" if percent else f"{value:.4g}"
+
+
+def spread_text(spread: Spread, *, percent: bool = False) -> str:
+    """`median (low to high)`, or the one value there is."""
+    median = number_text(spread.median, percent=percent)
+    if spread.count == 1:
+        return median
+    return f"{median} ({number_text(spread.low, percent=percent)} to {number_text(spread.high, percent=percent)})"
+
+
+def short_text(spread: Spread | None, *, percent: bool = False) -> str:
+    """`median (low to high)`, or the value that all seeds agree on."""
+    if spread is None:
+        return NOTHING
+    return number_text(spread.median, percent=percent) if spread.low == spread.high else spread_text(spread, percent=percent)
+
+
+def spread_latex(spread: Spread, *, percent: bool = False) -> str:
+    r"""`$median\,^{high}_{low}$`, as the paper sets it."""
+    median, low, high = (_latex(number_text(value, percent=percent)) for value in (spread.median, spread.low, spread.high))
+    return f"${median}$" if spread.count == 1 else rf"${median}\,^{{{high}}}_{{{low}}}$"
+
+
+def spread_cell(spread: Spread | None, *, percent: bool = False) -> Cell:
+    """A cell with median and range."""
+    if spread is None:
+        return words(NOTHING)
+    return Cell(spread_text(spread, percent=percent), spread_latex(spread, percent=percent))
+
+
+def at_epoch_cell(found: AtEpoch | None, epoch: int | None, *, percent: bool = False) -> Cell:
+    """A cell with median and range, and with the epochs in brackets if they are not the one that was asked for."""
+    if found is None:
+        return words(NOTHING)
+    cell = spread_cell(found.spread, percent=percent)
+    if epoch is None or set(found.epochs) == {epoch}:
+        return cell
+    bracket = f" [epoch {epochs_text(found.epochs)}]"
+    return Cell(cell.text + bracket, cell.latex + bracket)
+
+
+def epochs_text(epochs: tuple[int, ...]) -> str:
+    """`30`, or `30 to 50` where runs differ."""
+    low, high = min(epochs), max(epochs)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _latex(text: str) -> str:
+    if text == NEVER:
+        return r"\text{never}"
+    mantissa, _, exponent = text.partition("e")
+    return rf"{mantissa}{{\cdot}}10^{{{int(exponent)}}}" if exponent else text
+
+
+def amount(value: float) -> str:
+    """Milliseconds or megabytes: of a thousand and more, fractions say nothing."""
+    return f"{value:,.0f}" if value >= LARGE else number_text(value)
+
+
+def spread_values(spread: Spread) -> dict[str, float]:
+    """Median and range by name."""
+    return {"median": spread.median, "low": spread.low, "high": spread.high}
+
+
+def spread_fields(spread: Spread) -> CsvRow:
+    """Median, range and number of seeds as fields of a row."""
+    return {**spread_values(spread), "seeds": spread.count}

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from guided_collapse.records.files import written_whole
-from guided_collapse.records.names import LAST_CHECKPOINT as LAST
-from guided_collapse.records.names import PREVIOUS_CHECKPOINT as PREVIOUS
+from guided_collapse.records.schema import LAST_CHECKPOINT as LAST
+from guided_collapse.records.schema import PREVIOUS_CHECKPOINT as PREVIOUS
 from guided_collapse.training.folder.facts import Facts, checked_facts
 
 DIGEST_BYTES = 32

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from guided_collapse.records.names import LAST_CHECKPOINT
+from guided_collapse.records.epochs import records_from_json
+from guided_collapse.records.schema import LAST_CHECKPOINT, EpochRecord
 from guided_collapse.training.folder.checkpoint import Checkpoint, load_checkpoint, not_a_checkpoint
 from guided_collapse.training.folder.facts import Facts, configuration_of
-from guided_collapse.training.folder.records import Record, checked_records
 from guided_collapse.training.folder.run import RunFolder, differences, of_two_runs
 from guided_collapse.training.settings.configuration import Configuration
 
@@ -26,7 +26,7 @@ class Progress:
     """The last epoch that is done."""
     facts: Facts
     """Of the run, which may have been shorter when the checkpoint was written."""
-    records: list[Record]
+    records: list[EpochRecord]
     """Of all epochs that are done."""
     state: dict[str, Any]
     """Of the model, the optimiser, the random numbers and the trace."""
@@ -59,12 +59,12 @@ def read_progress(run: RunFolder, configuration: Configuration) -> Progress | No
     return Progress(file, state["epoch"], facts, records, state)
 
 
-def _facts_and_records(checkpoint: Checkpoint, run: RunFolder) -> tuple[Facts, list[Record]]:
+def _facts_and_records(checkpoint: Checkpoint, run: RunFolder) -> tuple[Facts, list[EpochRecord]]:
     """From the checkpoint; those of earlier versions do not have them, and rely on the files beside."""
     facts = checkpoint.facts
     if facts is None:
         return run.facts(), run.records(until=checkpoint.state["epoch"])
     try:
-        return facts, checked_records(checkpoint.state.get("records"))
+        return facts, records_from_json(checkpoint.state.get("records"))
     except ValueError as error:
         raise not_a_checkpoint(checkpoint.file, str(error)) from error

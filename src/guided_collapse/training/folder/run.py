@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from guided_collapse.records import names
+from guided_collapse.records import schema
+from guided_collapse.records.epochs import records_as_text, records_from_text
 from guided_collapse.records.files import checksum, remove_leftovers, write_bytes, write_json, write_text
+from guided_collapse.records.schema import EpochRecord, Failure, RunFacts
 from guided_collapse.records.seal import Seal, read_seal, sealed
-from guided_collapse.training.folder.facts import Facts, checked_facts, configuration_of, with_checksum
-from guided_collapse.training.folder.records import Record, records_as_text, records_from_text
+from guided_collapse.training.folder.facts import Facts, checked_facts, configuration_of, with_checksum, with_configuration
 from guided_collapse.training.settings.configuration import Configuration
 
 
@@ -58,22 +59,22 @@ class RunFolder:
     @property
     def config_file(self) -> Path:
         """What was asked for, and what it ran on."""
-        return self.path / names.CONFIG
+        return self.path / schema.CONFIG
 
     @property
     def records_file(self) -> Path:
         """What was seen in each epoch."""
-        return self.path / names.METRICS
+        return self.path / schema.METRICS
 
     @property
     def model_file(self) -> Path:
         """The trained model's tensors, sealed."""
-        return self.path / names.MODEL
+        return self.path / schema.MODEL
 
     @property
     def is_begun(self) -> bool:
         """Whether there is anything of a run."""
-        return any((self.path / name).exists() for name in names.OF_A_RUN)
+        return any((self.path / name).exists() for name in schema.OF_A_RUN)
 
     @property
     def is_finished(self) -> bool:
@@ -115,7 +116,7 @@ class RunFolder:
         return tuple(f"{self.path / name} is not as it was when the run finished" for name in changed)
 
     def _checksums(self) -> dict[str, str]:
-        files = (self.path / name for name in names.SEALED)
+        files = (self.path / name for name in schema.SEALED)
         return {file.name: checksum(file.read_bytes()) for file in files if file.exists()}
 
     def configuration(self) -> Configuration | None:
@@ -150,7 +151,7 @@ class RunFolder:
         try:
             return checked_facts(json.loads(self.config_file.read_text(encoding="utf-8")))
         except FileNotFoundError as error:
-            raise ValueError(f"{self.path} has no {names.CONFIG}, which the folder of a run has") from error
+            raise ValueError(f"{self.path} has no {schema.CONFIG}, which the folder of a run has") from error
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.config_file} is not the configuration of a run ({str(error).removesuffix('.')})") from error
 
@@ -182,33 +183,30 @@ class RunFolder:
     def clear(self) -> None:
         """Removes what a run that was killed or has failed left behind beside its records and checkpoints."""
         remove_leftovers(self.path)
-        (self.path / names.FAILURE).unlink(missing_ok=True)
+        (self.path / schema.FAILURE).unlink(missing_ok=True)
 
-    def begin(self, configuration: Configuration, facts: Mapping[str, Any]) -> Facts:
+    def begin(self, facts: RunFacts) -> Facts:
         """Writes `config.json` for a run that begins here, and returns all that it says.
 
         Warns:
             RuntimeWarning: if it begins again, though it has come further than its first epoch. Its records are kept aside.
         """
         if self.records_file.exists() and len(self.records_file.read_bytes().splitlines()) > 1:
-            aside = self.records_file.replace(self.path / "metrics.before.jsonl")
+            aside = self.records_file.replace(self.path / schema.METRICS_BEFORE)
             words = (
                 f"the checkpoints in {self.path} are damaged or missing; the run begins again. Its records so far are in {aside}."
             )
             warnings.warn(words, RuntimeWarning, stacklevel=2)
-        summary = {"experiment": configuration.experiment, "head": configuration.head, "seed": configuration.seed}
-        started = datetime.now(UTC).isoformat(timespec="seconds")
-        content = {"format": names.FORMAT, **summary, "configuration": configuration.to_dict(), **facts, "started": started}
-        return self._write_facts(content)
+        return self._write_facts(facts.to_json())
 
-    def go_on(self, configuration: Configuration, facts: Facts, records: Sequence[Record]) -> Facts:
+    def go_on(self, configuration: Configuration, facts: Facts, records: Sequence[EpochRecord]) -> Facts:
         """Makes `config.json` and the records those of a run that goes on here, perhaps to a later end, and returns the facts."""
         end = self.end()
         if end.facts is not None and configuration_of(end.facts).epochs < configuration.epochs and self._seal() is None:
             # The model of an earlier version does not say how many epochs it has, and config.json is about to say another number.
             self.write_model(self.model_file.read_bytes(), end.facts)
         self.write_records(records)
-        return self._write_facts(facts | {"configuration": configuration.to_dict()})
+        return self._write_facts(with_configuration(facts, configuration))
 
     def _write_facts(self, facts: Facts) -> Facts:
         write_json(self.config_file, with_checksum(facts))
@@ -222,7 +220,7 @@ class RunFolder:
         except ValueError as error:
             raise ValueError(f"{self.model_file} is damaged ({error})") from error
 
-    def records(self, until: int | None = None) -> list[Record]:
+    def records(self, until: int | None = None) -> list[EpochRecord]:
         """The records of the epochs 1 ... until, or of all that are there.
 
         Raises:
@@ -238,7 +236,7 @@ class RunFolder:
             raise ValueError(f"{self.records_file} is damaged: {error}") from error
         return records[:until]
 
-    def write_records(self, records: Sequence[Record]) -> None:
+    def write_records(self, records: Sequence[EpochRecord]) -> None:
         """Writes all records, one line for each epoch."""
         write_text(self.records_file, records_as_text(records))
 
@@ -256,7 +254,7 @@ class RunFolder:
         """Says why the run failed, if that can be written where perhaps nothing could be."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
         with suppress(OSError):
-            write_json(self.path / names.FAILURE, {"error": f"{type(error).__name__}: {error}", "time": time})
+            write_json(self.path / schema.FAILURE, Failure(error=f"{type(error).__name__}: {error}", time=time).to_json())
 
 
 def differences(old: Configuration, new: Configuration) -> str:

@@ -1,20 +1,20 @@
 // Everything that can be pressed.
-function reachOf(pictures) {
+function reachOf(animations) {
   // Far enough for the arrows and for most samples, the same for all heads.
   const norms = [];
-  for (const picture of pictures) {
-    const points = picture.unpacked;
+  for (const animation of animations) {
+    const points = animation.unpacked;
     for (let place = 0; place < points.length; place += 3) norms.push(Math.hypot(points[place], points[place + 1], points[place + 2]));
   }
   norms.sort((a, b) => a - b);
   return Math.max(1.2, Math.min(norms[Math.floor(0.97 * (norms.length - 1))], 4));
 }
 
-function setUpPictures(part) {
-  const pictures = DATA.experiments[Number(part.dataset.experiment)].pictures;
-  for (const picture of pictures) picture.unpacked = unpack(picture);
-  const reach = reachOf(pictures);
-  const epochs = [...new Set(pictures.flatMap((picture) => picture.epochs))].sort((a, b) => a - b);
+function setUpAnimations(part) {
+  const animations = DATA.experiments[Number(part.dataset.experiment)].animations;
+  for (const animation of animations) animation.unpacked = unpack(animation);
+  const reach = reachOf(animations);
+  const epochs = [...new Set(animations.flatMap((animation) => animation.epochs))].sort((a, b) => a - b);
   const slider = part.querySelector(".epoch"), play = part.querySelector(".play"), output = part.querySelector("output");
   const stages = [...part.querySelectorAll(".stage")];
   slider.max = String(epochs.length - 1);
@@ -23,14 +23,14 @@ function setUpPictures(part) {
     output.textContent = `epoch ${epoch}`;
     slider.setAttribute("aria-valuetext", `epoch ${epoch}`);
     stages.forEach((stage, place) => {
-      const picture = pictures[place], frame = frameAt(picture, epoch), canvas = stage.querySelector("canvas");
-      stage.hidden = state.hidden.has(picture.head);
+      const animation = animations[place], moment = momentAt(animation, epoch), canvas = stage.querySelector("canvas");
+      stage.hidden = state.hidden.has(animation.head);
       if (stage.hidden) return;
-      paint(picture, frame, canvas, reach);
-      const says = `epoch ${picture.epochs[frame]}: samples ${shown(picture.spread[frame], 3)} from their class mean, ` +
-        `cosine ${shown(picture.alignment[frame], 3)} of class means with the classifier`;
+      paint(animation, moment, canvas, reach);
+      const says = `epoch ${animation.epochs[moment]}: samples ${shown(animation.spread[moment], 3)} from their class mean, ` +
+        `cosine ${shown(animation.alignment[moment], 3)} of class means with the classifier`;
       stage.querySelector("figcaption").textContent = says;
-      canvas.setAttribute("aria-label", `${DATA.heads[picture.head].name}, ${says}`);
+      canvas.setAttribute("aria-label", `${DATA.heads[animation.head].name}, ${says}`);
     });
   };
   let timer = null;
@@ -48,7 +48,7 @@ function setUpPictures(part) {
     timer = setInterval(advance, Math.min(400, Math.max(60, 8000 / epochs.length)));
   });
   slider.addEventListener("input", () => { stop(); show(); });
-  for (const stage of stages) turnable(stage.querySelector("canvas"), () => showPictures.forEach((paintAgain) => paintAgain()));
+  for (const stage of stages) turnable(stage.querySelector("canvas"), () => showAnimations.forEach((paintAgain) => paintAgain()));
   return show;
 }
 
@@ -77,7 +77,7 @@ function setTheme(theme) {
 
 function redraw() {
   for (const bar of document.querySelectorAll(".bars li")) bar.hidden = state.hidden.has(Number(bar.dataset.head));
-  showPictures.forEach((show) => show());
+  showAnimations.forEach((show) => show());
   drawAll();
 }
 
@@ -96,6 +96,6 @@ prefersDark.addEventListener("change", () => setTheme(prefersDark.matches ? "dar
 document.getElementById("theme").addEventListener("click", () => {
   setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
 });
-window.addEventListener("resize", () => showPictures.forEach((show) => show()));
-const showPictures = [...document.querySelectorAll(".picture")].map(setUpPictures);
+window.addEventListener("resize", () => showAnimations.forEach((show) => show()));
+const showAnimations = [...document.querySelectorAll(".animation")].map(setUpAnimations);
 setTheme(prefersDark.matches ? "dark" : "light");

@@ -1,5 +1,5 @@
 from guided_collapse.records.heads import HEADS
-from guided_collapse.report.looks import LOOKS, in_order, label, letter, looks_of
+from guided_collapse.report.styles import STYLES, in_order, label, letter, styles_of
 
 
 def test_order_is_that_of_the_known_heads_then_of_names():
@@ -7,19 +7,19 @@ def test_order_is_that_of_the_known_heads_then_of_names():
 
 
 def test_a_known_head_looks_the_same_in_every_report():
-    assert looks_of(["implicit"])["implicit"] == looks_of([*HEADS, "other"])["implicit"]
+    assert styles_of(["implicit"])["implicit"] == styles_of([*HEADS, "other"])["implicit"]
 
 
 def test_heads_differ_in_colour_dash_and_marker():
     for part in ("light", "dark", "dash", "print_dash", "marker", "print_marker"):
-        assert len({getattr(look, part) for look in LOOKS}) == len(LOOKS)
-    looks = looks_of(["standard", "implicit", "mine", "yours"])
-    assert len(set(looks.values())) == 4
+        assert len({getattr(style, part) for style in STYLES}) == len(STYLES)
+    styles = styles_of(["standard", "implicit", "mine", "yours"])
+    assert len(set(styles.values())) == 4
 
 
-def test_there_is_a_look_for_any_number_of_heads():
-    assert set(looks_of([f"head {number}" for number in range(30)])) == {f"head {number}" for number in range(30)}
-    assert len(looks_of([*HEADS, "a", "b"])) == len(HEADS) + 2
+def test_there_is_a_style_for_any_number_of_heads():
+    assert set(styles_of([f"head {number}" for number in range(30)])) == {f"head {number}" for number in range(30)}
+    assert len(styles_of([*HEADS, "a", "b"])) == len(HEADS) + 2
 
 
 def contrast(one, other):
@@ -33,9 +33,9 @@ def contrast(one, other):
 
 
 def test_lines_can_be_seen_on_both_grounds():
-    for look in LOOKS:
-        assert contrast(look.light, "#ffffff") >= 3
-        assert contrast(look.dark, "#14171b") >= 3
+    for style in STYLES:
+        assert contrast(style.light, "#ffffff") >= 3
+        assert contrast(style.dark, "#14171b") >= 3
 
 
 def test_names_in_print():

@@ -3,8 +3,8 @@ import pytest
 
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
-from guided_collapse.report.figures import panels as module
-from guided_collapse.report.figures.panels import panels_of, thinned
+from guided_collapse.report.page import panels as module
+from guided_collapse.report.page.panels import panels_of, thinned
 from tests.report.made_up import lines, write_run
 
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from guided_collapse.records.epochs import SPLITS
 from guided_collapse.records.quantities import MARGIN, QUANTITIES
+from guided_collapse.records.schema import SPLITS
 from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.margins import margins_over_seeds
-from guided_collapse.report.summaries import Curve, Spread, over_seeds
-from guided_collapse.report.tables.numbers import figure, spread_text
+from guided_collapse.report.summaries import Curve, Spread, margins_over_seeds, over_seeds
+from guided_collapse.report.tables.table import number_text, spread_text
 
 # About 7 MB of the page: four heads with 5000 measured epochs.
 MOST_POINTS = 250_000
@@ -20,7 +19,7 @@ REFERENCE_LABELS = {"loss_lower_bound": "lower bound", "ideal_margin": "C/(C-1)"
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure of the page.
+    """One chart of the page.
 
     Attributes:
         title: for people.
@@ -45,13 +44,15 @@ class Panel:
         return {head: self._words(curve) for head, curve in self.curves.items()}
 
     def _words(self, curve: Curve) -> str:
-        first, last = (self._at(curve, place) for place in (0, -1))
+        first, last = (self._at(curve, point) for point in (0, -1))
         seeds = int(curve.count[-1])
         return f"{first}; {last}; {seeds} {'seed' if seeds == 1 else 'seeds'}"
 
-    def _at(self, curve: Curve, place: int) -> str:
-        spread = Spread(float(curve.median[place]), float(curve.low[place]), float(curve.high[place]), int(curve.count[place]))
-        where = f"{figure(float(curve.x[place]))} {self.horizontal}" if "%" in self.horizontal else f"epoch {curve.x[place]:.0f}"
+    def _at(self, curve: Curve, point: int) -> str:
+        spread = Spread(float(curve.median[point]), float(curve.low[point]), float(curve.high[point]), int(curve.count[point]))
+        where = (
+            f"{number_text(float(curve.x[point]))} {self.horizontal}" if "%" in self.horizontal else f"epoch {curve.x[point]:.0f}"
+        )
         return f"{spread_text(spread, percent=self.percent)} at {where}"
 
 

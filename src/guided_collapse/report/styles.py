@@ -13,7 +13,7 @@ Dash = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
-class Look:
+class HeadStyle:
     """A colour on light and on dark ground, a dash of plotly and of matplotlib, a marker of plotly and of matplotlib."""
 
     light: str
@@ -24,14 +24,14 @@ class Look:
     print_marker: str
 
 
-LOOKS = (
-    Look("#0072b2", "#3d9bd6", "solid", "-", "circle", "o"),
-    Look("#d55e00", "#e8762b", "dash", "--", "square", "s"),
-    Look("#00805d", "#00b488", "longdash", (0, (8, 2)), "diamond", "D"),
-    Look("#a3477f", "#cc79a7", "dashdot", "-.", "triangle-up", "^"),
-    Look("#8f6a00", "#f0c02a", "dot", ":", "x", "X"),
-    Look("#2f86b8", "#56b4e9", "longdashdot", (0, (8, 2, 1, 2)), "triangle-down", "v"),
-    Look("#3c3c3c", "#e6e6e6", "5px,2px,1px,2px,1px,2px", (0, (5, 2, 1, 2, 1, 2)), "star", "*"),
+STYLES = (
+    HeadStyle("#0072b2", "#3d9bd6", "solid", "-", "circle", "o"),
+    HeadStyle("#d55e00", "#e8762b", "dash", "--", "square", "s"),
+    HeadStyle("#00805d", "#00b488", "longdash", (0, (8, 2)), "diamond", "D"),
+    HeadStyle("#a3477f", "#cc79a7", "dashdot", "-.", "triangle-up", "^"),
+    HeadStyle("#8f6a00", "#f0c02a", "dot", ":", "x", "X"),
+    HeadStyle("#2f86b8", "#56b4e9", "longdashdot", (0, (8, 2, 1, 2)), "triangle-down", "v"),
+    HeadStyle("#3c3c3c", "#e6e6e6", "5px,2px,1px,2px,1px,2px", (0, (5, 2, 1, 2, 1, 2)), "star", "*"),
 )
 
 # What costs are measured of beside heads.
@@ -44,14 +44,14 @@ def in_order(heads: Iterable[str]) -> list[str]:
     return [head for head in HEADS if head in found] + sorted(found - set(HEADS))
 
 
-def looks_of(heads: Iterable[str]) -> dict[str, Look]:
-    """A look for each head: always the same one for a known head, what is left for the others."""
+def styles_of(heads: Iterable[str]) -> dict[str, HeadStyle]:
+    """A style for each head: always the same one for a known head, what is left for the others."""
     order = in_order(heads)
-    taken = {HEADS[head].place for head in order if head in HEADS}
-    free = [look for place, look in enumerate(LOOKS) if place not in taken] or list(LOOKS)
+    taken = {HEADS[head].style for head in order if head in HEADS}
+    free = [style for number, style in enumerate(STYLES) if number not in taken] or list(STYLES)
     others = [head for head in order if head not in HEADS]
-    looks = {head: LOOKS[HEADS[head].place % len(LOOKS)] for head in order if head in HEADS}
-    return looks | {head: free[place % len(free)] for place, head in enumerate(others)}
+    styles = {head: STYLES[HEADS[head].style % len(STYLES)] for head in order if head in HEADS}
+    return styles | {head: free[number % len(free)] for number, head in enumerate(others)}
 
 
 def label(head: str) -> str:

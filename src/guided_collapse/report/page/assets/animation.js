@@ -1,20 +1,20 @@
-// The collapse as a picture: a few classes in three dimensions, turned by hand, epoch by epoch.
+// The collapse as an animation: a few classes in three dimensions, turned by hand, epoch by epoch.
 // From here no corner of a tetrahedron hides another.
 const view = { yaw: 0.75, pitch: -0.45 };
 
-function unpack(picture) {
-  const bytes = Uint8Array.from(atob(picture.points), (letter) => letter.charCodeAt(0));
+function unpack(animation) {
+  const bytes = Uint8Array.from(atob(animation.points), (letter) => letter.charCodeAt(0));
   const whole = new DataView(bytes.buffer);
   const count = bytes.length / 2;
   const points = new Float32Array(count);
-  for (let place = 0; place < count; place++) points[place] = whole.getInt16(2 * place, true) * picture.scale;
+  for (let place = 0; place < count; place++) points[place] = whole.getInt16(2 * place, true) * animation.scale;
   return points;
 }
 
-function frameAt(picture, epoch) {
-  let frame = 0;
-  while (frame + 1 < picture.epochs.length && picture.epochs[frame + 1] <= epoch) frame++;
-  return frame;
+function momentAt(animation, epoch) {
+  let moment = 0;
+  while (moment + 1 < animation.epochs.length && animation.epochs[moment + 1] <= epoch) moment++;
+  return moment;
 }
 
 function mark(context, shape, x, y, size) {
@@ -32,30 +32,30 @@ function mark(context, shape, x, y, size) {
   }
 }
 
-function projector(picture, frame, canvas, reach) {
-  const each = 2 * picture.classes.length + picture.labels.length;
+function projector(animation, moment, canvas, reach) {
+  const each = 2 * animation.classes.length + animation.labels.length;
   const middle = canvas.width / 2, zoom = (0.46 * canvas.width) / reach;
   const [cy, sy, cp, sp] = [Math.cos(view.yaw), Math.sin(view.yaw), Math.cos(view.pitch), Math.sin(view.pitch)];
   return (place) => {
-    const start = 3 * (frame * each + place);
-    const [x, y, z] = picture.unpacked.subarray(start, start + 3);
+    const start = 3 * (moment * each + place);
+    const [x, y, z] = animation.unpacked.subarray(start, start + 3);
     const across = cy * x + sy * z, away = -sy * x + cy * z;
     return [middle + zoom * across, middle - zoom * (cp * y - sp * away)];
   };
 }
 
-function paint(picture, frame, canvas, reach) {
+function paint(animation, moment, canvas, reach) {
   const size = Math.round(canvas.clientWidth * (window.devicePixelRatio || 1));
   if (size > 0 && canvas.width !== size) canvas.width = canvas.height = size;
-  const context = canvas.getContext("2d"), unit = canvas.width / 320, shownClasses = picture.classes.length;
-  const at = projector(picture, frame, canvas, reach), origin = [canvas.width / 2, canvas.width / 2];
+  const context = canvas.getContext("2d"), unit = canvas.width / 320, shownClasses = animation.classes.length;
+  const at = projector(animation, moment, canvas, reach), origin = [canvas.width / 2, canvas.width / 2];
   context.clearRect(0, 0, canvas.width, canvas.height);
   context.lineWidth = unit;
   context.strokeStyle = colour("line");
   for (let one = 0; one < shownClasses; one++) for (let other = 0; other < one; other++) {
     context.beginPath(); context.moveTo(...at(one)); context.lineTo(...at(other)); context.stroke();
   }
-  picture.labels.forEach((label, sample) => {
+  animation.labels.forEach((label, sample) => {
     context.fillStyle = transparent(colour(`class-${label % 4}`), 0.55);
     mark(context, label % 4, ...at(2 * shownClasses + sample), 2.4 * unit);
     context.fill();
@@ -75,6 +75,6 @@ function paint(picture, frame, canvas, reach) {
     context.strokeStyle = colour("ground"); context.lineWidth = 1.5 * unit; context.stroke();
     context.fillStyle = colour("ink"); context.font = `${12 * unit}px system-ui, sans-serif`; context.textAlign = "center";
     const away = 14 * unit;
-    context.fillText(`class ${picture.classes[place]}`, tip[0] + away * Math.cos(angle), tip[1] + away * Math.sin(angle) + 4 * unit);
+    context.fillText(`class ${animation.classes[place]}`, tip[0] + away * Math.cos(angle), tip[1] + away * Math.sin(angle) + 4 * unit);
   }
 }
