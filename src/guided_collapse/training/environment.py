@@ -72,10 +72,24 @@ def as_many_threads_as(begun: Mapping[str, Any] | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def changes(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What of the hardware is another one and may round otherwise; empty if nothing is."""
-    names = ("cpu", "threads", "devices", "processes")
-    return ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in names if now[name] != begun[name])
+def devices_in_words(device: torch.device, processes: int, begun: Mapping[str, Any] | None) -> str:
+    """The devices, and what of the hardware is another than where the run began, which may round otherwise.
+
+    Args:
+        device: of this process.
+        processes: how many there are.
+        begun: the hardware where the run began; None if it is not known.
+    """
+    name = device_name(device)
+    devices = name if processes == 1 else f"{processes} x {name}"
+    if begun is None:
+        return devices
+    now = hardware(device, processes)
+    changed = [name for name in ("cpu", "threads", "devices", "processes") if now[name] != begun[name]]
+    if not changed:
+        return devices
+    changes = ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in changed)
+    return f"{devices}, equal up to rounding only: {changes}"
 
 
 def _processor() -> str:
