@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: None takes those of the process.
     """
-    parser = argparse.ArgumentParser(prog="guided-collapse", description="Classifier heads at the nearest simplex ETF.")
+    description = "Train, compare and measure classifier heads that are simplex ETFs."
+    parser = argparse.ArgumentParser(prog="guided-collapse", description=description)
     parser.add_argument("--version", action="version", version=metadata.version("guided-collapse"))
     parser.add_argument("--traceback", action="store_true", help="on an error, also show where in the code it happened")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")

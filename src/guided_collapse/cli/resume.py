@@ -7,9 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from guided_collapse.cli.command import DONE
 from guided_collapse.cli.requests import parsed, split_words
-from guided_collapse.cli.train import TrainRequest, print_once
+from guided_collapse.cli.train import TrainRequest, carried_out
 from guided_collapse.errors import RequestError, requested
 from guided_collapse.records.names import CONFIG
 from guided_collapse.training.folder.run import RunFolder
@@ -40,11 +39,7 @@ class ResumeRequest:
 
 def run(words: list[str]) -> int:
     """Goes on with a run, which may be asked to become longer."""
-    wanted = resume_request(*split_words(words))
-    from guided_collapse.training.loop import train
-
-    print_once(train(wanted.configuration, wanted.placement).path)
-    return DONE
+    return carried_out(resume_request(*split_words(words)))
 
 
 def resume_request(name: str | None, flags: Sequence[str]) -> TrainRequest:

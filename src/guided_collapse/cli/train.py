@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from guided_collapse.cli.command import DONE
 from guided_collapse.cli.requests import checked, parsed, split_words, starting_point
@@ -20,11 +19,7 @@ class TrainRequest:
 
 def run(words: list[str]) -> int:
     """Trains one configuration, from where it is."""
-    wanted = train_request(*split_words(words))
-    from guided_collapse.training.loop import train
-
-    print_once(train(wanted.configuration, wanted.placement).path)
-    return DONE
+    return carried_out(train_request(*split_words(words)))
 
 
 def train_request(name: str | None, flags: Sequence[str]) -> TrainRequest:
@@ -38,9 +33,13 @@ def train_request(name: str | None, flags: Sequence[str]) -> TrainRequest:
     return replace(wanted, configuration=checked(wanted.configuration, wanted.placement, flags, [wanted.configuration.head]))
 
 
-def print_once(path: Path) -> None:
-    """Prints in the first of several processes."""
+def carried_out(request: TrainRequest) -> int:
+    """Trains, prints the run's folder in the first of several processes, and returns the exit status."""
     import torch.distributed as dist
 
+    from guided_collapse.training.loop import train
+
+    run = train(request.configuration, request.placement)
     if not (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0):
-        print(path)
+        print(run.path)
+    return DONE

@@ -80,10 +80,9 @@ class Configuration:
     weight_decay: float | None = None
     """Weight decay; by default 0.0005 for sgd and 0.05 for adamw."""
     schedule: Schedule | None = None
-    """Learning rate over time: constant, cosine (down to 0), or step (a tenth after half of the epochs, a hundredth after three
-    quarters). By default constant for agd and cosine for the others."""
+    """Learning rate over time; step divides it by 10 after 1/2 and 3/4 of all steps. By default cosine, with agd constant."""
     temperature: float = 5.0
-    """Norm of the normalised features."""
+    """Norm that the features are scaled to."""
     proximal_weight: float = 1e-3
     """How strongly the implicit heads are held near the frame of the previous step."""
     width: float | None = None
