@@ -220,7 +220,10 @@ class RunFolder:
 
     def _seal(self) -> Seal | None:
         """What the finished model says of itself, if training and export can rely on it."""
-        seal = read_seal(self.model_file)
+        try:
+            seal = read_seal(self.model_file)
+        except ValueError as error:
+            raise DamageError(str(error)) from error
         try:
             return None if seal is None else Seal(checked_facts(seal.facts), seal.files)
         except ValueError as error:
