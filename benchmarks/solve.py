@@ -9,7 +9,6 @@ run. The paper's route is the trust region forward and the dense declarative nod
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from guided_collapse.geometry.directions import frame_basis, haar_basis
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import centre_classes, frame_weight
 from guided_collapse.paper.route import basis_by_paper_route
+from guided_collapse.profiling.memory import peak_mb, start_counting_memory
 from guided_collapse.training.environment import commit, hardware, versions
 
 SIZES = {"UFM-10": (512, 10), "UFM-100": (1024, 100), "UFM-200": (1024, 200), "UFM-1000": (1024, 1000), "ImageNet": (2048, 1000)}
@@ -84,14 +84,14 @@ def measure(method: str, feature_dim: int, num_classes: int) -> dict[str, float]
     both(few_means.requires_grad_(), few_anchor)
     means, anchor = inputs(feature_dim, num_classes)
     repetitions = 1 if method == "the paper's route" else REPETITIONS
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = start_counting_memory(torch.device("cpu"))
     result = {"forward": median_seconds(lambda: solve(means, anchor), repetitions)}
     leaf = means.clone().requires_grad_()
     try:
         result["forward and backward"] = median_seconds(lambda: both(leaf, anchor), repetitions)
     except MemoryError as error:
         result["refused"] = str(error)
-    result["megabytes"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    result["megabytes"] = peak_mb(torch.device("cpu")) - before
     return result
 
 

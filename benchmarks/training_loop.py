@@ -18,9 +18,10 @@ from lightning_fabric import Fabric
 from guided_collapse import AGD
 from guided_collapse.experiments.presets import preset
 from guided_collapse.profiling.step_cost import made_up_task
+from guided_collapse.training.build import build_model
 from guided_collapse.training.display import Display
 from guided_collapse.training.folder.run import RunFolder
-from guided_collapse.training.loop import Training, build_model
+from guided_collapse.training.loop import Training
 from guided_collapse.training.settings.placement import Placement
 from guided_collapse.training.tasks import Share
 

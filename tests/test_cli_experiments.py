@@ -12,7 +12,8 @@ from importlib import metadata
 import pytest
 
 from guided_collapse.cli import main
-from guided_collapse.cli.requests import compare_request
+from guided_collapse.cli.compare import compare_request
+from guided_collapse.errors import DamageError, RequestError, WorkError
 from guided_collapse.records.schema import StepCost
 from guided_collapse.training.loop import Training
 from tests.data.made_up import write_folders
@@ -203,7 +204,7 @@ def test_a_full_disk_loses_nothing(room_for, capsys, tmp_path, monkeypatch):
 
 
 def test_flags_of_a_configuration_are_understood():
-    from guided_collapse.cli.requests import train_request
+    from guided_collapse.cli.train import train_request
 
     assert train_request("digits", flags_of(FREE)).configuration == FREE
 
@@ -230,9 +231,12 @@ def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
         (RuntimeError(), 1, "guided-collapse: RuntimeError"),
         (OSError(errno.ENOSPC, "No space left on device", "file"), 1, "guided-collapse: No space left on device: file"),
         (OSError(errno.EIO, "Input/output error"), 1, "guided-collapse: Input/output error"),
-        (FileNotFoundError(errno.ENOENT, "No such file or directory", "file"), 2, "No such file or directory: file"),
-        (PermissionError(errno.EACCES, "Permission denied", "file"), 2, "Permission denied: file"),
-        (ValueError("wrong"), 2, "guided-collapse: wrong"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "file"), 1, "No such file or directory: file"),
+        (PermissionError(errno.EACCES, "Permission denied", "file"), 1, "Permission denied: file"),
+        (ValueError("not expected"), 1, "guided-collapse: not expected"),
+        (DamageError("another run"), 1, "guided-collapse: another run"),
+        (WorkError("lost"), 1, "guided-collapse: lost"),
+        (RequestError("wrong"), 2, "guided-collapse: wrong"),
         (ModuleNotFoundError("No module named 'rich'"), 2, "pip install 'guided-collapse[experiments]'"),
     ],
 )
@@ -248,6 +252,30 @@ def test_the_exit_status_tells_a_wrong_request_from_a_failure_on_the_way(error, 
     _, _, err = call(capsys, "--traceback", "train", "digits")
     assert "Traceback" in err
     assert err.splitlines()[-1].startswith("guided-collapse: ")
+
+
+def test_an_output_folder_that_cannot_be_written_is_a_wrong_request_and_one_that_is_lost_is_not(capsys, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", "there")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("guided_collapse.training.folder.run.Path.mkdir", refuse)
+        status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    assert (status, err) == (2, "guided-collapse: Permission denied: there\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("guided_collapse.training.folder.run.RunFolder.write_records", refuse)
+        status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    assert status == 1
+    assert err.endswith("guided-collapse: Permission denied: there\n")
+
+
+def test_a_value_that_is_refused_in_the_middle_of_a_run_is_no_wrong_request(capsys, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise ValueError("not a number")
+
+    monkeypatch.setattr(Training, "train_epoch", refuse)
+    status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    assert (status, err.splitlines()[-1]) == (1, "guided-collapse: not a number")
 
 
 def test_a_reader_that_goes_away_is_no_error(monkeypatch, capsys):
@@ -269,7 +297,7 @@ def test_help_ends_in_a_terminal_of_few_columns(columns, monkeypatch, capsys):
 
 
 def test_what_a_preset_leaves_behind_without_effect_goes_back_to_its_default():
-    from guided_collapse.cli.requests import train_request
+    from guided_collapse.cli.train import train_request
 
     assert train_request("cifar10-resnet18", ["--backbone", "vgg13"]).configuration.stem is None
     sizes = ["--num-samples", "60", "--num-classes", "10", "--backbone=unconstrained", "--data", "unconstrained"]
@@ -279,7 +307,7 @@ def test_what_a_preset_leaves_behind_without_effect_goes_back_to_its_default():
 
 
 def test_what_a_head_has_no_use_for_is_a_warning():
-    from guided_collapse.cli.requests import compare_request, train_request
+    from guided_collapse.cli.train import train_request
 
     flags = ["--proximal-weight", "0.5"]
     with pytest.warns(UserWarning, match="head fixed has no option proximal_weight"):

@@ -12,7 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from guided_collapse.cli import main, requests
+from guided_collapse.cli import main
+from guided_collapse.cli.compare import CompareRequest
+from guided_collapse.cli.resume import ResumeRequest
+from guided_collapse.cli.train import TrainRequest
+from guided_collapse.profiling.cost import CostRequest
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +32,7 @@ LEGAL = {
     ("gain", "learning_rate", "temperature", "width", "long_tail_ratio", "limit_seconds"): {"1.5"},
     ("momentum", "seed", "seeds", "crop_padding", "num_workers", "warm_up"): {"0"},
     ("data", "backbone", "head", "heads", "protocol", "optimiser", "schedule", "stem", "long_tail"): set(),
-    ("precision", "accelerator", "strategy", "test_fraction"): set(),
+    ("precision", "accelerator", "test_fraction"): set(),
     ("epochs", "batch_size", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
     ("image_size", "crop_size", "devices", "nodes", "steps"): set(),
 }
@@ -46,10 +50,10 @@ SETTING = {
 }
 PRESET = dict.fromkeys(("num_samples", "num_classes"), "ufm-10")
 COMMANDS = {
-    "train": requests.TrainRequest,
-    "compare": requests.CompareRequest,
-    "resume": requests.ResumeRequest,
-    "cost": requests.CostRequest,
+    "train": TrainRequest,
+    "compare": CompareRequest,
+    "resume": ResumeRequest,
+    "cost": CostRequest,
 }
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
-from guided_collapse.cli.requests import compare_request, cost_request
+from guided_collapse.cli.compare import compare_request
+from guided_collapse.cli.cost import cost_request
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from results import build, tables

@@ -21,7 +21,7 @@ ORDER = [
     "report",
     "cli",
 ]
-EVERYWHERE = {"lazy"}
+EVERYWHERE = {"errors", "lazy"}
 ALLOWED = {
     "records": set(),
     "geometry": set(),

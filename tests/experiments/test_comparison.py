@@ -59,7 +59,7 @@ def test_several_processes_run_as_a_command(tmp_path, monkeypatch):
     monkeypatch.setattr(room.subprocess, "run", fails)
     with pytest.warns(RuntimeWarning, match="status 3"):
         compare(SHORT, ["implicit"], [0], placed(tmp_path, devices=2))
-    from guided_collapse.cli.requests import train_request
+    from guided_collapse.cli.train import train_request
 
     (command,) = commands
     assert command[:4] == [sys.executable, "-m", "guided_collapse.cli", "train"]

@@ -9,13 +9,13 @@ import torch
 from lightning_fabric import Fabric
 from torch.nn import functional
 
-from guided_collapse.cli.requests import CostRequest, cost_request
+from guided_collapse.cli.cost import cost_request
+from guided_collapse.errors import RequestError
 from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.profiling import cost as module
-from guided_collapse.profiling.cost import measure_cost
+from guided_collapse.profiling.cost import PAPER_ROUTE, CostRequest, measure_cost
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
 from guided_collapse.profiling.step_cost import (
-    PAPER_ROUTE,
     Marks,
     StepCostRequest,
     _train_step,
@@ -25,8 +25,7 @@ from guided_collapse.profiling.step_cost import (
 from guided_collapse.records.heads import HEADS
 from guided_collapse.records.reading import read_cost
 from guided_collapse.records.schema import StepCost
-from guided_collapse.training.loop import build_model
-from guided_collapse.training.optimisers import build_optimiser
+from guided_collapse.training.build import build_model, build_optimiser
 from guided_collapse.training.tasks import Share
 
 SMALL = replace(PRESETS["ufm-10"], num_classes=4, feature_dim=12, num_samples=20, batch_size=20).resolved()
@@ -43,7 +42,7 @@ ANSWER = StepCost(
 @pytest.fixture(autouse=True)
 def _no_git(monkeypatch):
     """Tests here stand in for the processes that measure, and only for those."""
-    monkeypatch.setattr(module, "commit", lambda: "0" * 40)
+    monkeypatch.setattr("guided_collapse.training.environment.commit", lambda: "0" * 40)
 
 
 def asked(head, **changes):
@@ -85,7 +84,7 @@ def test_the_timed_step_is_a_training_step(head):
     fabric, models = Fabric(accelerator="cpu", devices=1), []
     for timed in (True, False):
         model = build_model(configuration, task, torch.device("cpu"))
-        optimiser = build_optimiser(configuration, model.parameters(), torch.Generator().manual_seed(0))
+        optimiser = build_optimiser(configuration, model.parameters())
         for _ in range(3):
             if timed:
                 marks = Marks(torch.device("cpu"))
@@ -169,7 +168,7 @@ def test_what_was_measured_survives_an_interruption(monkeypatch, tmp_path):
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_measured", lambda *_: pytest.fail("measured"))
     (tmp_path / "ufm-10").write_text("in the way")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(RequestError, match=r"File exists: .*ufm-10"):
         measure_cost(SMALL, CostRequest(out=tmp_path))
 
 

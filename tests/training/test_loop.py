@@ -9,8 +9,9 @@ from guided_collapse import measure_collapse
 from guided_collapse.records.heads import HEADS
 from guided_collapse.records.schema import RunFacts
 from guided_collapse.training import loop
+from guided_collapse.training.build import build_model
 from guided_collapse.training.export import trained_model
-from guided_collapse.training.loop import build_model, train
+from guided_collapse.training.loop import train
 from guided_collapse.training.tasks import Share, build_task
 from tests.training.runs import DIGITS, FREE, assert_same, placed, records, weights
 
@@ -121,7 +122,10 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(optimiser, tmp_pa
     with pytest.raises(InterruptionError):
         train(configuration, placed(tmp_path / "cut", checkpoint_seconds=0.0))
     failed = tmp_path / "cut" / "digits" / "implicit" / "seed-0" / "failed.json"
-    assert "InterruptionError" in failed.read_text()
+    failure = json.loads(failed.read_text())
+    assert failure["error"].startswith("InterruptionError")
+    assert failure["traceback"].startswith("Traceback (most recent call last):\n")
+    assert "in train_epoch" in failure["traceback"]
     monkeypatch.undo()
     resumed = train(configuration, placed(tmp_path / "cut"))
     assert_same(whole, resumed)

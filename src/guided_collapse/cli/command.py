@@ -12,18 +12,25 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 
-from guided_collapse.cli.status import INTERRUPTED, NOBODY_READS, in_words, status_of
+from guided_collapse.errors import RequestError, in_words
+
+DONE = 0
+FAILED = 1
+WRONG_REQUEST = 2
+# What shells give to other tools too.
+INTERRUPTED = 130
+NOBODY_READS = 141
 
 COMMANDS = {
-    "list": "the experiments and the heads",
-    "train": "one run: train PRESET --head H --seed K, or train --data FOLDER",
-    "compare": "heads over seeds: compare PRESET --heads H1 H2 --seeds K1 K2",
-    "resume": "goes on with a run from its last checkpoint: resume RUN_DIR",
-    "report": "a page, tables and figures of runs: report RUNS --out DIR",
-    "cost": "time and memory of a training step for each head: cost PRESET",
-    "data": "gets a data set: data NAME",
-    "export": "the inference model of a run: export RUN_DIR --to FILE",
-    "measure": "how collapsed features are, from a file: measure FILE",
+    "list": "list the experiments and heads",
+    "train": "train one run: train PRESET --head H --seed K, or train --data FOLDER",
+    "compare": "compare heads over seeds: compare PRESET --heads H1 H2 --seeds K1 K2",
+    "resume": "continue a run from its last checkpoint: resume RUN_DIR",
+    "report": "write a page, tables and figures about runs: report RUNS --out DIR",
+    "cost": "measure time and memory of a training step for each head: cost PRESET",
+    "data": "download and check a data set: data NAME",
+    "export": "write a run's model for inference: export RUN_DIR --to FILE",
+    "measure": "measure the neural collapse of features in a file: measure FILE",
 }
 """What each command does; the module of its name has `run`, which takes the words after it and returns the exit status."""
 
@@ -32,14 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status.
 
     0 done, 1 something failed on the way (a full disk, no memory, a lost process), 2 a wrong request, 130 interrupted, 141 nobody
-    reads what is printed any more, as in `guided-collapse list | head -1`; 130 and 141 are what shells give to other tools too.
+    reads what is printed any more, as in `guided-collapse list | head -1`.
 
     Args:
         arguments: None takes those of the process.
     """
-    parser = argparse.ArgumentParser(prog="guided-collapse", description="Classifier heads at the nearest simplex ETF.")
+    description = "Train, compare and measure classifier heads that are simplex ETFs."
+    parser = argparse.ArgumentParser(prog="guided-collapse", description=description)
     parser.add_argument("--version", action="version", version=metadata.version("guided-collapse"))
-    parser.add_argument("--traceback", action="store_true", help="with an error, show where in the code it arose")
+    parser.add_argument("--traceback", action="store_true", help="on an error, also show where in the code it happened")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         # Flags are the command's own: to this parser nothing looks like one.
@@ -65,7 +73,8 @@ def _status(run: Callable[[list[str]], int], words: list[str], *, show_traceback
         if show_traceback:
             traceback.print_exc()
         print(f"guided-collapse: {in_words(error)}", file=sys.stderr)
-        return status_of(error)
+        # A package that is missing is one that the request needs.
+        return WRONG_REQUEST if isinstance(error, RequestError | ModuleNotFoundError) else FAILED
     except KeyboardInterrupt:
         print(
             "guided-collapse: interrupted; what was written is whole, and a run goes on from its last checkpoint.", file=sys.stderr

@@ -1,23 +1,48 @@
 """`guided-collapse compare [PRESET] FLAGS`."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from guided_collapse.cli.requests import compare_request, first_word
-from guided_collapse.cli.status import DONE, FAILED
+from guided_collapse.cli.command import DONE, FAILED
+from guided_collapse.cli.requests import checked, parsed, split_words, starting_point
+from guided_collapse.errors import RequestError, requested
+from guided_collapse.training.settings.configuration import Configuration, HeadName
+from guided_collapse.training.settings.placement import Placement
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """Train every head with every seed, print a table, and write a report. Runs that are finished are not repeated."""
+
+    configuration: Configuration
+    placement: Placement
+    heads: tuple[HeadName, ...] = ("standard", "fixed", "implicit")
+    """Heads to compare."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds to train each head with."""
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "seeds"):
+            if not getattr(self, name):
+                raise RequestError(f"{name} must be one or more; got none. Name them after --{name}, or leave it out.")
+        for seed in self.seeds:
+            replace(self.configuration, seed=seed)  # which checks it
 
 
 def run(words: list[str]) -> int:
     """Runs the grid and prints its table."""
-    wanted = compare_request(*first_word(words))
+    wanted = compare_request(*split_words(words))
     from guided_collapse.data.known import check_source
     from guided_collapse.experiments.comparison import compare, comparison_table
     from guided_collapse.report.write import write_report
     from guided_collapse.training.launch import check_launch
 
     # Once, instead of a failure of every run.
-    check_launch(wanted.placement, wanted.configuration.precision)
-    if not wanted.configuration.is_unconstrained:
-        check_source(wanted.configuration.data)
+    with requested():
+        check_launch(wanted.placement, wanted.configuration.precision)
+        if not wanted.configuration.is_unconstrained:
+            check_source(wanted.configuration.data)
     comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement)
     if comparison.finished:
         print(comparison_table(comparison))
@@ -26,3 +51,17 @@ def run(words: list[str]) -> int:
     for failed, reason in comparison.failed:
         print(f"failed: {failed.path}: {reason}", file=sys.stderr)
     return FAILED if comparison.failed else DONE
+
+
+def compare_request(name: str | None, flags: Sequence[str]) -> CompareRequest:
+    """What `compare [PRESET] FLAGS` asks for.
+
+    Raises:
+        RequestError: for an unknown preset or head, a single head or seed, or flags that do not fit together.
+    """
+    for flag, instead in (("--head", "--heads"), ("--seed", "--seeds")):
+        if any(given == flag or given.startswith(f"{flag}=") for given in flags):
+            raise RequestError(f"compare takes {instead}, with one or more values; got {flag}.")
+    default = CompareRequest(starting_point(name, flags), Placement())
+    wanted = parsed(default, f"compare {name or '[PRESET]'}", flags)
+    return replace(wanted, configuration=checked(wanted.configuration, wanted.placement, flags, wanted.heads))

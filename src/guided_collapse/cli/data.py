@@ -3,19 +3,27 @@
 import argparse
 from pathlib import Path
 
-from guided_collapse.cli.status import DONE
+from guided_collapse.cli.command import DONE
+from guided_collapse.errors import requested
 
 
 def run(words: list[str]) -> int:
-    """Fetches a data set."""
+    """Downloads a data set."""
     from guided_collapse.data.known import KNOWN
 
-    description = "Fetches a data set or says how to get it, checks it, and says where it is."
+    description = "Download a data set if it is not there yet, check its files, and print where it is."
     parser = argparse.ArgumentParser(prog="guided-collapse data", description=description)
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(KNOWN)}")
-    parser.add_argument("--data-root", type=Path, help="the folder of all data sets")
+    parser.add_argument("name", metavar="NAME", help=f"name of the data set: {', '.join(KNOWN)}")
+    parser.add_argument(
+        "--data-root",
+        metavar="DIR",
+        type=Path,
+        help="folder of all data sets; by default $GUIDED_COLLAPSE_DATA, or a folder in the user's cache",
+    )
     request = parser.parse_args(words)
     from guided_collapse.data.download.fetch import fetch
 
-    print(fetch(request.name, root=request.data_root))
+    with requested():
+        found = fetch(request.name, root=request.data_root)
+    print(found)
     return DONE

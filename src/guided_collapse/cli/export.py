@@ -3,15 +3,15 @@
 import argparse
 from pathlib import Path
 
-from guided_collapse.cli.status import DONE
+from guided_collapse.cli.command import DONE
 
 
 def run(words: list[str]) -> int:
     """Writes the inference model of a run."""
-    description = "Writes the inference model of a finished run: images from 0 to 1 in, logits out, in stock operations."
+    description = "Write the model of a finished run for use without this package: images with values in 0 to 1 in, logits out."
     parser = argparse.ArgumentParser(prog="guided-collapse export", description=description)
-    parser.add_argument("run_folder", metavar="RUN_DIR", type=Path)
-    parser.add_argument("--to", metavar="FILE", type=Path, required=True, help="ends in .onnx, .pt2 or .safetensors")
+    parser.add_argument("run_folder", metavar="RUN_DIR", type=Path, help="folder of the run")
+    parser.add_argument("--to", metavar="FILE", type=Path, required=True, help="output file: .onnx, .pt2 or .safetensors")
     request = parser.parse_args(words)
     from guided_collapse.training.export import export_run
     from guided_collapse.training.folder.run import RunFolder

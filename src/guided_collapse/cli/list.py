@@ -2,12 +2,12 @@
 
 import argparse
 
-from guided_collapse.cli.status import DONE
+from guided_collapse.cli.command import DONE
 
 
 def run(words: list[str]) -> int:
     """Prints the names of experiments and heads."""
-    description = "Prints the names of all experiments and heads."
+    description = "List all experiments and heads."
     argparse.ArgumentParser(prog="guided-collapse list", description=description).parse_args(words)
     from guided_collapse.experiments.presets import PRESETS
     from guided_collapse.records.heads import HEADS

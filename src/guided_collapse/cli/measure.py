@@ -4,26 +4,28 @@ import argparse
 import json
 from pathlib import Path
 
-from guided_collapse.cli.status import DONE
+from guided_collapse.cli.command import DONE
+from guided_collapse.errors import RequestError, requested
 
 
 def run(words: list[str]) -> int:
     """Prints the metrics of a file."""
     request = _parser().parse_args(words)
     if request.margins and not request.json:
-        raise ValueError("--margins is for JSON; got it without --json, where it would be without effect. Add --json.")
+        raise RequestError("--margins needs --json; got it alone. Add --json.")
     from guided_collapse.metrics.collapse import measure_collapse
     from guided_collapse.metrics.files import read_arrays
 
-    arrays = read_arrays(request.file)
-    result = measure_collapse(
-        *arrays[:4],
-        num_classes=request.num_classes,
-        test_features=arrays.test_features,
-        test_labels=arrays.test_labels,
-        global_mean=request.global_mean,
-        centre_weight=request.centre_weight,
-    )
+    with requested():
+        arrays = read_arrays(request.file)
+        result = measure_collapse(
+            *arrays[:4],
+            num_classes=request.num_classes,
+            test_features=arrays.test_features,
+            test_labels=arrays.test_labels,
+            global_mean=request.global_mean,
+            centre_weight=request.centre_weight,
+        )
     if not request.json:
         print(result)
         return DONE
@@ -36,21 +38,19 @@ def run(words: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     description = (
-        "Prints the neural-collapse metrics of the arrays features (N, d) and labels (N,) in FILE, and of "
-        "weight (C, d), bias (C,), test_features and test_labels if it has them."
+        "Print the neural collapse metrics of the features in FILE. It must hold the arrays features (N, d) and labels (N,), "
+        "and may hold weight (C, d), bias (C,), test_features and test_labels."
     )
     parser = argparse.ArgumentParser(prog="guided-collapse measure", description=description)
-    parser.add_argument("file", metavar="FILE", type=Path, help="an .npz or .safetensors file")
+    parser.add_argument("file", metavar="FILE", type=Path, help="file that ends in .npz or .safetensors")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--margins", action="store_true", help="with --json: all sorted cosine margins too")
-    parser.add_argument(
-        "--num-classes", type=int, help="the number of classes, if it is more than the labels show; a weight shows it too"
-    )
+    parser.add_argument("--margins", action="store_true", help="with --json: also print all cosine margins, sorted")
+    parser.add_argument("--num-classes", type=int, help="number of classes, if some have no samples and there is no weight to tell")
     parser.add_argument(
         "--global-mean",
         choices=("samples", "classes"),
         default="samples",
-        help="the global mean is that of the samples (default) or of the class means",
+        help="take the global mean over all samples (default) or over the class means",
     )
-    parser.add_argument("--centre-weight", action="store_true", help="centre the weights before NC2, NC3, equinorm and angles")
+    parser.add_argument("--centre-weight", action="store_true", help="centre the weights for NC2, NC3, equinorm and angles")
     return parser

@@ -1,199 +1,84 @@
-"""What the commands `train`, `compare`, `resume` and `cost` are asked for, from flags that are the fields of a request."""
+"""What the commands `train`, `compare`, `resume` and `cost` share: flags that are the fields of a request, and checks of it.
+
+What stands here needs no torch, so that help and wrong flags are answered at once.
+"""
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tyro
 
-from guided_collapse.cli.effects import with_effect
+from guided_collapse.backbones.declared import BACKBONES
 from guided_collapse.data.known import KNOWN
+from guided_collapse.errors import RequestError, requested
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
-from guided_collapse.profiling.request import CostRequest
 from guided_collapse.records.heads import HEADS
-from guided_collapse.records.schema import CONFIG
-from guided_collapse.training.folder.facts import configuration_of
-from guided_collapse.training.folder.run import RunFolder
-from guided_collapse.training.settings.configuration import Configuration, HeadName, check_choice
+from guided_collapse.training.settings.checks import check_choice
+from guided_collapse.training.settings.configuration import Configuration, HeadName
 from guided_collapse.training.settings.placement import Placement
-from guided_collapse.training.settings.ranges import POSITIVE_COUNT, check_ranges
 
 FEWEST_COLUMNS = 40
 
 Request = TypeVar("Request")
-RunRequest = TypeVar("RunRequest", "TrainRequest", "CompareRequest")
 
 
-@dataclass(frozen=True)
-class TrainRequest:
-    """One run."""
+class Words(NamedTuple):
+    """What follows the name of a command."""
 
-    configuration: Configuration
-    placement: Placement
-
-
-@dataclass(frozen=True)
-class CompareRequest:
-    """Every head with every seed."""
-
-    configuration: Configuration
-    placement: Placement
-    heads: tuple[HeadName, ...] = ("standard", "fixed", "implicit")
-    """Heads to compare."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds, each used for every head."""
-
-    def __post_init__(self) -> None:
-        for name in ("heads", "seeds"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must be one or more; got none. Name them after --{name}, or leave it out.")
-        for seed in self.seeds:
-            replace(self.configuration, seed=seed)  # which checks it
+    first: str | None
+    """The word before all flags, if there is one: an experiment or a folder."""
+    flags: Sequence[str]
 
 
-@dataclass(frozen=True)
-class _PlacementOfARun(Placement):
-    """Where a run that has its folder goes on."""
-
-    out: Annotated[Path, tyro.conf.Fixed, tyro.conf.Suppress] = Path("runs")
-    lengthen: Annotated[bool, tyro.conf.Fixed, tyro.conf.Suppress] = True
-
-
-@dataclass(frozen=True)
-class ResumeRequest:
-    """A run goes on from its last checkpoint."""
-
-    placement: _PlacementOfARun
-    epochs: int | None = None
-    """Make the run so long, though it may have ended earlier; None leaves it as long as it is."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, {"epochs": POSITIVE_COUNT})
+def split_words(words: Sequence[str]) -> Words:
+    """The first word and the flags."""
+    if not words or words[0].startswith("-"):
+        return Words(None, words)
+    return Words(words[0], words[1:])
 
 
-def first_word(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """The word before all flags, if there is one, and the rest."""
-    return (None, words) if not words or words[0].startswith("-") else (words[0], words[1:])
+def parsed(default: Request, command: str, flags: Sequence[str]) -> Request:
+    """The request with the fields that the flags give.
 
-
-def train_request(name: str | None, flags: Sequence[str]) -> TrainRequest:
-    """What `train [PRESET] FLAGS` asks for.
+    Args:
+        default: the request without flags.
+        command: its name, with the word before the flags.
+        flags: as given.
 
     Raises:
-        ValueError: for an unknown preset or head, or neither preset nor data.
+        SystemExit: after help, or words on flags that cannot be understood.
     """
-    wanted = _parsed(TrainRequest, TrainRequest(_starting_point(name, flags), Placement()), "train", name, flags)
-    return _checked(wanted, flags, [wanted.configuration.head])
+    prog = f"guided-collapse {command}"
+    with requested(), _room_for_words():
+        return tyro.cli(type(default), prog=prog, default=default, args=list(flags), config=(tyro.conf.OmitArgPrefixes,))
 
 
-def compare_request(name: str | None, flags: Sequence[str]) -> CompareRequest:
-    """What `compare [PRESET] FLAGS` asks for.
+def starting_point(name: str | None, flags: Sequence[str]) -> Configuration:
+    """The preset, or for a user's own images the recipe for them.
 
     Raises:
-        ValueError: for an unknown preset or head, or a single head or seed.
+        RequestError: for an unknown preset or head, or neither preset nor data.
     """
-    for flag, instead in (("--head", "--heads"), ("--seed", "--seeds")):
-        if any(given == flag or given.startswith(f"{flag}=") for given in flags):
-            raise ValueError(f"compare takes {instead}, with one or more values; got {flag}.")
-    wanted = _parsed(CompareRequest, CompareRequest(_starting_point(name, flags), Placement()), "compare", name, flags)
-    return _checked(wanted, flags, wanted.heads)
-
-
-def resume_request(folder: Path | None, flags: Sequence[str]) -> TrainRequest:
-    """What `resume RUN_DIR FLAGS` asks for: the configuration that is there, or it with more epochs, wherever it is to run.
-
-    Raises:
-        ValueError: for a folder that is not that of a run, or has been moved out of its place, or a run that cannot be longer.
-    """
-    wanted = _parsed(ResumeRequest, ResumeRequest(_PlacementOfARun()), "resume", "RUN_DIR", flags)
-    if folder is None:
-        raise ValueError("resume needs the folder of a run; got none. Usage: guided-collapse resume RUN_DIR")
-    configuration = configuration_of(RunFolder(folder).facts())
-    out = folder.resolve().parents[2]
-    if RunFolder.of(configuration, out).path != folder.resolve():
-        raise ValueError(
-            f"a run is in a folder <experiment>/<head>/seed-<k>, which {folder / CONFIG} says is "
-            f"{RunFolder.of(configuration, Path()).path}; got {folder}. Move it back to such a place, or put its own file back."
-        )
-    if wanted.epochs is not None:
-        configuration = configuration.lengthened(wanted.epochs)
-    return TrainRequest(configuration, replace(wanted.placement, out=out))
-
-
-def cost_request(name: str | None, flags: Sequence[str]) -> tuple[Configuration, CostRequest]:
-    """What `cost PRESET FLAGS` asks for: the experiment and how to measure it.
-
-    Raises:
-        ValueError: for no or an unknown preset, or an unknown head.
-    """
-    _check_heads(flags)
-    if name is None and not _asks_for_help(flags):
-        raise ValueError(f"cost needs an experiment; got none. Name one of {', '.join(PRESETS)}.")
-    configuration = OWN_IMAGES if name is None else preset(name)
-    wanted = _parsed(CostRequest, CostRequest(), "cost", name or "PRESET", flags)
-    if wanted.batch_size is not None and configuration.num_samples is not None and wanted.batch_size > configuration.num_samples:
-        raise ValueError(f"batch_size must be at most num_samples = {configuration.num_samples}; got {wanted.batch_size}.")
-    _check_out(wanted.out)
-    return configuration, wanted
-
-
-def _checked(wanted: RunRequest, flags: Sequence[str], heads: Sequence[HeadName]) -> RunRequest:
-    """The request, if what it asks for fits together, without what is left of its preset and has no effect."""
-    configuration = with_effect(wanted.configuration, _names(flags), heads)
-    _check_batch(configuration, heads)
-    _check_crop(configuration)
-    _check_out(wanted.placement.out)
-    return replace(wanted, configuration=configuration)
-
-
-def _names(flags: Sequence[str]) -> set[str]:
-    """The fields that flags name."""
-    names = {flag.partition("=")[0].lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--")}
-    return names | {name.removeprefix("no_") for name in names}
-
-
-def _check_batch(configuration: Configuration, heads: Sequence[HeadName]) -> None:
-    centring = [head for head in heads if configuration.protocol == "fair" or HEADS[head].centred]
-    if configuration.batch_size == 1 and centring:
-        raise ValueError(
-            f"batch_size must be at least 2 for {', '.join(centring)}: a batch of one sample, once centred, is zero and teaches "
-            "nothing; got 1. Raise --batch-size."
-        )
-
-
-def _check_crop(configuration: Configuration) -> None:
-    """Refuses crops that are larger than the images, where their size is known; for folders it is not yet."""
-    size = configuration.image_size or (KNOWN[configuration.data].image_size if configuration.data in KNOWN else None)
-    if size is not None and configuration.crop_size is not None and configuration.crop_size > size:
-        raise ValueError(f"crop_size must be at most the size of the images, {size}; got {configuration.crop_size}. Crop less.")
-
-
-def _check_out(out: Path) -> None:
-    """Refuses a place where no folder can be."""
-    try:
-        there = next(place for place in (out, *out.absolute().parents) if place.exists())
-    except OSError as error:
-        raise ValueError(f"out must be a folder, or a place for one; got {out}: {error.strerror}.") from error
-    if not there.is_dir():
-        raise ValueError(f"out must be a folder, or a place for one; got {out}, and {there} is a file. Choose another --out.")
-
-
-def _starting_point(name: str | None, flags: Sequence[str]) -> Configuration:
-    """The preset, or for a user's own images the recipe for them."""
-    _check_heads(flags)
+    check_heads(flags)
     if name is not None:
         return preset(name)
-    if any(flag == "--data" or flag.startswith("--data=") for flag in flags) or _asks_for_help(flags):
+    if any(flag == "--data" or flag.startswith("--data=") for flag in flags) or asks_for_help(flags):
         return OWN_IMAGES
-    raise ValueError(f"name an experiment ({', '.join(PRESETS)}), or give --data FOLDER with your own images.")
+    raise RequestError(f"name an experiment ({', '.join(PRESETS)}), or give --data FOLDER with your own images; got neither.")
 
 
-def _check_heads(flags: Sequence[str]) -> None:
-    """Refuses unknown heads before the flags are parsed, with the nearest names."""
+def check_heads(flags: Sequence[str]) -> None:
+    """Refuses unknown heads before the flags are parsed.
+
+    Raises:
+        RequestError: with the nearest names.
+    """
     values: list[str] = []
     collecting = False
     for flag in flags:
@@ -207,14 +92,136 @@ def _check_heads(flags: Sequence[str]) -> None:
         check_choice("the head", value, tuple(HEADS))
 
 
-def _asks_for_help(flags: Sequence[str]) -> bool:
+def asks_for_help(flags: Sequence[str]) -> bool:
+    """Whether help is all that is wanted."""
     return "--help" in flags or "-h" in flags
 
 
-def _parsed(kind: type[Request], default: Request, command: str, name: str | None, flags: Sequence[str]) -> Request:
-    prog = f"guided-collapse {command} {name or ''}".rstrip()
-    with _room_for_words():
-        return tyro.cli(kind, prog=prog, default=default, args=list(flags), config=(tyro.conf.OmitArgPrefixes,))
+def checked(configuration: Configuration, placement: Placement, flags: Sequence[str], heads: Sequence[HeadName]) -> Configuration:
+    """The configuration without what is left of its preset and has no effect, if everything fits together.
+
+    Args:
+        configuration: as asked for.
+        placement: as asked for.
+        flags: as given.
+        heads: those that are to be trained.
+
+    Raises:
+        RequestError: for what does not fit together.
+    """
+    configuration = _with_effect(configuration, _names(flags), heads)
+    _check_batch(configuration, heads)
+    _check_crop(configuration)
+    check_out(placement.out)
+    return configuration
+
+
+def check_out(out: Path) -> None:
+    """Refuses what cannot be an output folder.
+
+    Raises:
+        RequestError: with what is in the way.
+    """
+    try:
+        existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    except OSError as error:
+        raise RequestError(f"out must be a folder, or a path where one can be made; got {out}: {error.strerror}.") from error
+    if not existing.is_dir():
+        raise RequestError(
+            f"out must be a folder, or a path where one can be made; got {out}, and {existing} is a file. Choose another --out."
+        )
+
+
+def _names(flags: Sequence[str]) -> set[str]:
+    """The fields that flags name."""
+    names = {flag.partition("=")[0].lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--")}
+    return names | {name.removeprefix("no_") for name in names}
+
+
+def _check_batch(configuration: Configuration, heads: Sequence[HeadName]) -> None:
+    centring = [head for head in heads if configuration.protocol == "fair" or HEADS[head].centred]
+    if configuration.batch_size == 1 and centring:
+        raise RequestError(
+            f"batch_size must be at least 2 for {', '.join(centring)}: a batch of one sample, once centred, is zero and teaches "
+            "nothing; got 1. Raise --batch-size."
+        )
+
+
+def _check_crop(configuration: Configuration) -> None:
+    """Refuses crops that are larger than the images, where their size is known; for folders it is not yet."""
+    size = configuration.image_size or (KNOWN[configuration.data].image_size if configuration.data in KNOWN else None)
+    if size is not None and configuration.crop_size is not None and configuration.crop_size > size:
+        raise RequestError(f"crop_size must be at most the size of the images, {size}; got {configuration.crop_size}. Crop less.")
+
+
+class Idle(NamedTuple):
+    """A field is without effect where the field `choice` has one of these values."""
+
+    choice: str
+    values: Collection[str]
+
+
+def _networks_without(option: str) -> tuple[str, ...]:
+    return tuple(name for name, network in BACKBONES.items() if option not in network.options)
+
+
+_FREE = Idle("backbone", ("unconstrained",))
+
+# Not here: what the configuration itself refuses (learning rates for agd, sizes of unconstrained features for images), and
+# everything of the placement, which is about the machine and may be given always.
+_IDLE: Mapping[str, Idle] = {
+    "gain": Idle("optimiser", ("sgd", "adamw")),
+    "momentum": Idle("optimiser", ("agd", "adamw")),
+    **{
+        field: Idle("head", tuple(name for name, head in HEADS.items() if field not in head.takes))
+        for field in ("temperature", "proximal_weight")
+    },
+    **{
+        field: Idle("backbone", (*_networks_without(field), "unconstrained")) for field in ("width", "stem", "affine", "batch_norm")
+    },
+    "feature_dim": Idle("backbone", _networks_without("feature_dim")),
+    "image_size": _FREE,
+    "test_fraction": Idle("data", (*KNOWN, "unconstrained")),
+    "long_tail": _FREE,
+    "long_tail_ratio": Idle("long_tail", ("none",)),
+    "flip": _FREE,
+    "crop_padding": _FREE,
+    "rotation": _FREE,
+    "crop_size": _FREE,
+    "random_resized": _FREE,
+}
+
+
+def _with_effect(configuration: Configuration, given: Collection[str], heads: Sequence[str]) -> Configuration:
+    """The configuration with defaults where a preset's own values no longer have an effect.
+
+    Args:
+        configuration: as asked for.
+        given: names of the fields that were asked for; the others are the preset's.
+        heads: those that are to be trained.
+
+    Raises:
+        RequestError: for fields that were asked for, and are without effect. What some heads have no use for is a warning alone:
+            the same flags may go to runs of several heads.
+    """
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(configuration)}
+    left_over: dict[str, Any] = {}
+    for name, idle in _IDLE.items():
+        value = getattr(configuration, name)
+        chosen = heads if idle.choice == "head" else [getattr(configuration, idle.choice)]
+        if value == defaults[name] or not set(chosen) <= set(idle.values):
+            continue
+        if name not in given:
+            left_over[name] = defaults[name]
+            continue
+        message = (
+            f"{idle.choice} {' and '.join(chosen)} has no option {name}; got {name}={value!r}, which would be without effect. "
+            f"Leave it out, or choose another {idle.choice}."
+        )
+        if idle.choice != "head":
+            raise RequestError(message)
+        warnings.warn(message, stacklevel=2)
+    return replace(configuration, **left_over)
 
 
 @contextmanager

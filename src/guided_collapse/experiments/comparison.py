@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from guided_collapse.errors import WorkError
 from guided_collapse.records.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
 from guided_collapse.records.text import aligned
 from guided_collapse.training.folder.facts import configuration_of
@@ -105,13 +106,14 @@ def _train_in_a_command(configuration: Configuration, placement: Placement) -> N
     command = [sys.executable, "-m", "guided_collapse.cli", "train", *_flags(configuration), *_flags(placement)]
     done = subprocess.run(command, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"its command ended with status {done.returncode}")
+        raise WorkError(f"its command ended with status {done.returncode}")
 
 
 def _flags(values: Configuration | Placement) -> list[str]:
     flags: list[str] = []
     for field in fields(values):
-        name, value = field.name.replace("_", "-"), getattr(values, field.name)
+        name = field.name.replace("_", "-")
+        value = getattr(values, field.name)
         if isinstance(value, bool):
             flags.append(f"--{name}" if value else f"--no-{name}")
         else:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from guided_collapse.training.settings.configuration import Configuration, check_choice
+from guided_collapse.training.settings.checks import check_choice
+from guided_collapse.training.settings.configuration import Configuration
 
 
 def _unconstrained(num_classes: int, feature_dim: int, num_samples: int) -> Configuration:
@@ -85,7 +86,7 @@ def preset(name: str) -> Configuration:
     """The configuration of that name.
 
     Raises:
-        ValueError: for an unknown name, with the nearest ones.
+        RequestError: for an unknown name, with the nearest ones.
     """
     check_choice("the experiment", name, tuple(PRESETS))
     return PRESETS[name]

@@ -45,8 +45,8 @@ class NearestFrame:
     """W, (num_classes, feature_dim)."""
     centred_class_means: Tensor
     """The means it is nearest to, (num_classes, feature_dim)."""
-    rank: Tensor
-    """How many directions of `basis` the problem determines, an integer scalar. The rest comes from the proximal point."""
+    rank: Tensor | None
+    """How many directions of `basis` the problem determines, an integer scalar; as in `NearestETF`."""
 
     @property
     def distance(self) -> Tensor:

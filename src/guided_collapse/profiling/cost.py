@@ -1,19 +1,83 @@
-"""What the heads cost in an experiment: time of a step and peak memory, beside the paper's own route where it fits."""
+"""What the heads cost in an experiment: time of a step and peak memory, beside the paper's own route where it fits.
+
+Each head is measured by `step_cost` in a process of its own. Here nothing needs torch before a request is understood.
+"""
 
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from guided_collapse.profiling.request import CostRequest
-from guided_collapse.profiling.step_cost import PAPER_ROUTE, StepCostRequest
+from guided_collapse.errors import RequestError, WorkError, requested
 from guided_collapse.records.files import write_json
 from guided_collapse.records.schema import COST, CostRecord, HeadCost, StepCost
-from guided_collapse.training.environment import commit, versions
-from guided_collapse.training.launch import check_device
-from guided_collapse.training.settings.configuration import Configuration
+from guided_collapse.training.settings.checks import COUNT, POSITIVE_COUNT, Range, at_least, check_ranges
+from guided_collapse.training.settings.configuration import Configuration, HeadName, Precision
+from guided_collapse.training.settings.placement import Accelerator
+
+PAPER_ROUTE = "paper-route"
+"""The name of the implicit head as the paper computes it, beside those of the heads."""
+
+
+@dataclass(frozen=True)
+class CostRequest:
+    """Measure time and memory of a training step for each head, on random inputs of the experiment's shape."""
+
+    heads: tuple[HeadName, ...] = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
+    """Heads to measure."""
+    paper_route: bool = True
+    """Also measure the implicit head as the paper computes it, by trust region and dense gradient, where memory allows."""
+    steps: int = 10
+    """Number of measured steps; the result is their median."""
+    warm_up: int = 3
+    """Number of steps before the measured ones."""
+    batch_size: int | None = None
+    """Samples per step; by default the experiment's batch size."""
+    precision: Precision = "32-true"
+    """Precision of the forward and backward pass."""
+    accelerator: Accelerator = "auto"
+    """Kind of device to run on."""
+    limit_seconds: float = 240.0
+    """Time limit for each head, including its start; a head that takes longer is given up, and the record says so."""
+    out: Path = Path("runs")
+    """Output folder."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, _COST_RANGES)
+        if not self.heads and not self.paper_route:
+            raise RequestError("cost needs at least one head; got none. Give --heads, or leave --no-paper-route out.")
+
+
+_COST_RANGES: Mapping[str, Range] = {
+    "steps": at_least(1),
+    "warm_up": COUNT,
+    "batch_size": POSITIVE_COUNT,
+    "limit_seconds": Range("positive and at most a day", 1e-3, 86400.0),
+}
+
+
+@dataclass(frozen=True)
+class StepCostRequest:
+    """What to measure.
+
+    Attributes:
+        configuration: the experiment, as plain values.
+        head: a head's name, or that of the paper's own route.
+        steps: measured steps.
+        warm_up: steps before them.
+        seconds: no step is begun after this time once one is done.
+        accelerator: kind of device.
+    """
+
+    configuration: dict[str, Any]
+    head: str
+    steps: int
+    warm_up: int
+    seconds: float
+    accelerator: str
 
 
 def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
@@ -27,17 +91,22 @@ def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
         The file.
 
     Raises:
-        ValueError: for a batch size that the experiment cannot have, or a device that is not there or lacks the precision.
-        OSError: for a folder that cannot be written, before anything is measured.
-        RuntimeError: if no head could be measured.
+        RequestError: for a batch size that the experiment cannot have, a device that is not there or lacks the precision, or a
+            folder that cannot be written, before anything is measured.
+        WorkError: if no head could be measured.
     """
-    check_device(request.accelerator, request.precision)
-    if request.batch_size is not None:
-        configuration = replace(configuration, batch_size=request.batch_size)
-    configuration = replace(configuration, precision=request.precision).resolved()
-    file = request.out / configuration.experiment / COST
-    file.parent.mkdir(parents=True, exist_ok=True)
-    heads: Sequence[str] = [*dict.fromkeys(request.heads), *([PAPER_ROUTE] if request.paper_route else [])]
+    from guided_collapse.training.launch import check_device  # here, because it takes torch
+
+    with requested():
+        check_device(request.accelerator, request.precision)
+        if request.batch_size is not None:
+            configuration = replace(configuration, batch_size=request.batch_size)
+        configuration = replace(configuration, precision=request.precision).resolved()
+        file = request.out / configuration.experiment / COST
+        file.parent.mkdir(parents=True, exist_ok=True)
+    heads = list(dict.fromkeys(request.heads))
+    if request.paper_route:
+        heads.append(PAPER_ROUTE)
     answers: dict[str, StepCost] = {}
     for head in heads:
         print(f"{configuration.experiment} {head}: measuring, at most {request.limit_seconds:g} s", file=sys.stderr, flush=True)
@@ -46,11 +115,13 @@ def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
         write_json(file, _record(configuration, answers).to_json())
     failures = [answer.note for answer in answers.values() if answer.failed]
     if len(failures) == len(answers):
-        raise RuntimeError(f"no head could be measured: {failures[0]}")
+        raise WorkError(f"no head could be measured: {failures[0]}")
     return file
 
 
 def _record(configuration: Configuration, answers: Mapping[str, StepCost]) -> CostRecord:
+    from guided_collapse.training.environment import commit, versions  # here, because it takes torch
+
     known = next((answer for answer in answers.values() if answer.hardware), StepCost())
     return CostRecord(
         experiment=configuration.experiment,

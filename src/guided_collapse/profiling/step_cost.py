@@ -10,50 +10,31 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 from torch.nn import functional
 
 from guided_collapse.data.augmentation.pixel_statistics import PixelStatistics
 from guided_collapse.data.known import known_data
 from guided_collapse.data.split import ImageData, Split
+from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.heads.classifier import Classifier
+from guided_collapse.heads.nearest import NearestETFHead
+from guided_collapse.paper.problem import ProximalProblem
+from guided_collapse.paper.route import basis_by_paper_route
+from guided_collapse.paper.trust_region import solve_by_trust_region
+from guided_collapse.profiling.cost import PAPER_ROUTE, StepCostRequest
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
-from guided_collapse.profiling.paper_head import PaperRouteHead
 from guided_collapse.records.schema import StepCost
-from guided_collapse.training import randomness
+from guided_collapse.training.build import build_model, build_optimiser
 from guided_collapse.training.environment import hardware
-from guided_collapse.training.loop import build_model
-from guided_collapse.training.optimisers import build_optimiser
 from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.tasks import ImageTask, LabelledInputs, Share, Task, UnconstrainedTask
-
-PAPER_ROUTE = "paper-route"
-
-
-@dataclass(frozen=True)
-class StepCostRequest:
-    """What to measure.
-
-    Attributes:
-        configuration: the experiment, as plain values.
-        head: a head's name, or that of the paper's own route.
-        steps: measured steps.
-        warm_up: steps before them.
-        seconds: no step is begun after this time once one is done.
-        accelerator: kind of device.
-    """
-
-    configuration: dict[str, Any]
-    head: str
-    steps: int
-    warm_up: int
-    seconds: float
-    accelerator: str
 
 
 class Marks:
@@ -82,6 +63,38 @@ class Marks:
         return [1e3 * (after - before) for before, after in itertools.pairwise(self._marks)]
 
 
+class TimedSteps:
+    """Training steps, and the times of their parts in milliseconds.
+
+    Args:
+        train_step: one step, which marks where its parts end.
+        device: where it is computed.
+    """
+
+    def __init__(self, train_step: Callable[[Marks], None], device: torch.device) -> None:
+        self._train_step = train_step
+        self._device = device
+        self.times: list[list[float]] = []
+        """Of each step that was begun; a step that memory did not suffice for has fewer parts."""
+        self.note: str | None = None
+        """Why no step can follow; None as long as one can."""
+
+    def run(self, count: int, *, until: float) -> list[list[float]]:
+        """Runs so many steps and returns their times; once there is one, none is begun after `until`."""
+        already = len(self.times)
+        for _ in range(count):
+            is_late = len(self.times) > 0 and time.perf_counter() > until
+            if is_late or self.note is not None:
+                break
+            marks = Marks(self._device)
+            try:
+                self._train_step(marks)
+            except MemoryError as error:
+                self.note = str(error)
+            self.times.append(marks.milliseconds())
+        return self.times[already:]
+
+
 def measure_step(request: StepCostRequest) -> StepCost:
     """Medians of the parts of a step in milliseconds, and the peak of memory in MB beside what was there before the model.
 
@@ -93,37 +106,23 @@ def measure_step(request: StepCostRequest) -> StepCost:
     fabric = Fabric(accelerator=request.accelerator, devices=1, precision=configuration.precision)
     fabric.launch()
     task = made_up_task(configuration)
-    before = start_counting_memory(fabric.device)
+    mb_before = start_counting_memory(fabric.device)
     model = _model(configuration, task, request.head, fabric.device)
-    source = randomness.generator(configuration.seed, randomness.OPTIMISER)
-    _, optimiser = fabric.setup(model, build_optimiser(configuration, model.parameters(), source))
+    _, optimiser = fabric.setup(model, build_optimiser(configuration, model.parameters()))
     batches = _batches(task, Share(device=fabric.device))
-    steps: list[list[float]] = []
-    notes: list[str] = []
-
-    def run(count: int, until: float) -> None:
-        for _ in range(count):
-            if notes or (steps and time.perf_counter() > until):
-                return
-            marks = Marks(fabric.device)
-            try:
-                _train_step(model, optimiser, fabric, next(batches), marks)
-            except MemoryError as error:
-                notes.append(str(error))
-            steps.append(marks.milliseconds())
+    steps = TimedSteps(lambda marks: _train_step(model, optimiser, fabric, next(batches), marks), fabric.device)
 
     start = time.perf_counter()
-    run(request.warm_up, start + request.seconds / 2)
-    measured_from = len(steps)
-    run(request.steps, start + request.seconds)
-    # A step that takes all the time there is has to do without warm-up.
-    measured = steps[measured_from:] or steps[-1:]
-    parts = zip(*measured, strict=True)
+    warm_up = steps.run(request.warm_up, until=start + request.seconds / 2)
+    measured = steps.run(request.steps, until=start + request.seconds)
+    if not measured:  # a step that takes all the time there is has to do without warm-up
+        measured = warm_up[-1:]
+    by_part = zip(*measured, strict=True)
     return StepCost(
-        **{name: statistics.median(times) for name, times in zip(StepCost.PARTS, parts, strict=False)},
-        peak_mb=peak_mb(fabric.device) - before,
+        **{name: statistics.median(times) for name, times in zip(StepCost.PARTS, by_part, strict=False)},
+        peak_mb=peak_mb(fabric.device) - mb_before,
         steps=len(measured),
-        note=notes[0] if notes else None,
+        note=steps.note,
         feature_dim=model.head.feature_dim,
         num_classes=model.head.num_classes,
         hardware=hardware(fabric.device, 1).to_json(),
@@ -140,7 +139,8 @@ def made_up_task(configuration: Configuration, num_images: int | None = None) ->
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     known = known_data(configuration.data)
-    size, num_images = configuration.image_size or known.image_size, num_images or configuration.batch_size
+    size = configuration.image_size or known.image_size
+    num_images = num_images or configuration.batch_size
     images = torch.randint(
         256, (num_images, known.channels, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
@@ -169,6 +169,18 @@ def _model(configuration: Configuration, task: Task, head_name: str, device: tor
         proximal_weight=configuration.proximal_weight,
     )
     return Classifier(model.backbone, head)
+
+
+class PaperRouteHead(NearestETFHead):
+    """The implicit head as the paper computes it: by the trust region, differentiated by the dense declarative node."""
+
+    def _solve(self, centred_class_means: Tensor) -> Tensor:
+        unit_means = unit_frobenius_norm(centred_class_means)
+        anchor = self.basis.detach().clone()
+        if int(self.class_means.steps) == 1:
+            first = ProximalProblem(unit_means.detach().double().cpu().T, None, self.proximal_weight)
+            anchor = solve_by_trust_region(first, anchor.double().cpu()).to(anchor)
+        return basis_by_paper_route(unit_means, anchor, self.proximal_weight)
 
 
 def _batches(task: Task, share: Share) -> Iterator[LabelledInputs]:

@@ -6,8 +6,8 @@ figures and the table in docs/measuring.md all follow from it. It imports no tor
 
 from collections.abc import Iterator
 
-from guided_collapse.records.schema import SPLITS, Split
 from guided_collapse.records.metric_declaration import Entry, MetricDeclaration
+from guided_collapse.records.schema import SPLITS, Split
 
 METRICS: dict[str, MetricDeclaration] = {}
 """By name, in the order in which they are listed."""

@@ -226,10 +226,11 @@ TRACE_POINTS = ("weights", "means", "samples")
 
 @dataclass(frozen=True)
 class Failure(Record):
-    """Why a run failed, and when."""
+    """Why a run failed, when, and where in the code."""
 
     error: Text
     time: MaybeText = None
+    traceback: MaybeText = None
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
-"""What a user sees while a run goes on."""
+"""What a user sees while a run goes on: a progress bar or lines, and curves in TensorBoard."""
 
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from guided_collapse.errors import RequestError
 from guided_collapse.records.metrics import LOSS, NC1, TOP1
 from guided_collapse.records.schema import SPLITS, EpochRecord
 
@@ -25,10 +28,12 @@ class Display:
     """
 
     def __init__(self, title: str, total_steps: int, done_steps: int, *, quiet: bool, silent: bool) -> None:
-        self.title, self.silent = title, silent
+        self.title = title
+        self.silent = silent
         self.lines = quiet or not sys.stderr.isatty()
         self.next_refresh = 0.0
-        self.seen_images, self.started = 0, time.perf_counter()
+        self.seen_images = 0
+        self.started = time.perf_counter()
         self.progress = Progress(
             # Without the title, which the line above has said, it fits 80 columns.
             BarColumn(bar_width=20),
@@ -87,3 +92,40 @@ class Display:
             print(line, file=sys.stderr, flush=True)
         else:
             self.progress.console.print(line, highlight=False)
+
+
+class Curves:
+    """Curves for TensorBoard of every number in the records, or nothing without a folder.
+
+    Args:
+        folder: where TensorBoard's files go.
+
+    Raises:
+        RequestError: if TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.writer: Any = None
+        if folder is None:
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise RequestError("--tensorboard needs a package: pip install 'guided-collapse[tensorboard]'.") from error
+        self.writer = SummaryWriter(str(folder))
+
+    def __enter__(self) -> "Curves":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+    def add(self, record: EpochRecord) -> None:
+        """Adds the numbers of an epoch."""
+        if self.writer is None:
+            return
+        for part, values in record.parts().items():
+            for name, value in values.items():
+                if value is not None:
+                    self.writer.add_scalar(f"{part}/{name}", value, record.epoch)

@@ -74,11 +74,23 @@ def as_many_threads_as(begun: Hardware | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def changes(begun: Hardware, now: Hardware) -> str:
-    """What of the hardware is another one and may round otherwise; empty if nothing is."""
+def devices_in_words(device: torch.device, processes: int, begun: Hardware | None) -> str:
+    """The devices, and what of the hardware is another than where the run began, which may round otherwise.
+
+    Args:
+        device: of this process.
+        processes: how many there are.
+        begun: the hardware where the run began; None if it is not known.
+    """
+    name = device_name(device)
+    devices = name if processes == 1 else f"{processes} x {name}"
+    if begun is None:
+        return devices
     # More cores do not change how sums are rounded.
-    before, after = replace(begun, cores=None).to_json(), replace(now, cores=None).to_json()
-    return ", ".join(f"{name} {after[name]} instead of {before[name]}" for name in after if after[name] != before[name])
+    before = replace(begun, cores=None).to_json()
+    now = replace(hardware(device, processes), cores=None).to_json()
+    changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in now if now[name] != before[name])
+    return f"{devices}, equal up to rounding only: {changes}" if changes else devices
 
 
 def _processor() -> str:

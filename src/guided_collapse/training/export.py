@@ -13,14 +13,15 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from guided_collapse.errors import DamageError, RequestError, WorkError, requested
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.records.files import write_bytes
 from guided_collapse.records.schema import OF_A_RUN, Inputs, RunFacts
 from guided_collapse.training import randomness
+from guided_collapse.training.build import build_head
 from guided_collapse.training.folder.facts import Facts, configuration_of, inputs_of
 from guided_collapse.training.folder.run import RunFolder
-from guided_collapse.training.heads import build_head
-from guided_collapse.training.settings.configuration import check_choice
+from guided_collapse.training.settings.checks import check_choice
 from guided_collapse.training.tasks import image_backbone
 
 SUFFIXES = (".onnx", ".pt2", ".safetensors")
@@ -46,7 +47,8 @@ def trained_model(run: RunFolder) -> Classifier:
     """The model of a finished run, in eval mode; of one that was made longer and has not come to its new end, that of the old end.
 
     Raises:
-        ValueError: if the run is not finished, is one of unconstrained features, or its model is damaged.
+        RequestError: if the run is not finished, or is one of unconstrained features.
+        DamageError: if its model is damaged.
     """
     return _model_of(run, _facts_of_model(run))
 
@@ -59,19 +61,22 @@ def inference_model(run: RunFolder) -> nn.Module:
 
 def _facts_of_model(run: RunFolder) -> Facts:
     """What the finished model says of itself, if there is one that can be exported."""
-    facts, end = run.facts(), run.end()
+    facts = run.facts()
+    end = run.end()
     way_out = f"Run: guided-collapse resume {run.path}"
     if end.facts is None:
-        reason = "; ".join(end.damage) or f"there is no {run.model_file}: the run has not finished"
-        raise ValueError(f"{reason}. {way_out}")
+        if end.damage:
+            raise DamageError(f"{'; '.join(end.damage)}. {way_out}")
+        raise RequestError(f"there is no {run.model_file}: the run has not finished. {way_out}")
     if RunFacts.from_json(end.facts).inputs is None:
-        raise ValueError(f"{run.path} has unconstrained features, which belong to its own samples: there is no model for others.")
+        raise RequestError(f"{run.path} has unconstrained features, which belong to its own samples: there is no model for others.")
     for damage in end.damage:
         warnings.warn(f"{damage}; the model is. {way_out}", RuntimeWarning, stacklevel=3)
-    had, has = configuration_of(end.facts).epochs, configuration_of(facts).epochs
-    if had < has:
-        words = f"{run.path} was made longer and has not come to its end of {has} epochs; its model is that of {had}. {way_out}"
-        warnings.warn(words, RuntimeWarning, stacklevel=3)
+    of_model = configuration_of(end.facts).epochs
+    wanted = configuration_of(facts).epochs
+    if of_model < wanted:
+        words = f"{run.path} was made longer and has not come to its end of {wanted} epochs; its model is that of {of_model}."
+        warnings.warn(f"{words} {way_out}", RuntimeWarning, stacklevel=3)
     return end.facts
 
 
@@ -84,7 +89,7 @@ def _model_of(run: RunFolder, facts: Facts) -> Classifier:
     try:
         model.load_state_dict(load_file(run.model_file))
     except RuntimeError as error:
-        raise ValueError(f"{run.model_file} must be the model that {run.config_file} describes; got another: {error}") from error
+        raise DamageError(f"{run.model_file} must be the model that {run.config_file} describes; got another: {error}") from error
     return model.eval()
 
 
@@ -101,18 +106,22 @@ def export_run(run: RunFolder, target: Path) -> None:
 
     Raises:
         NotWrittenError: if the system refuses, as it does for a full disk.
-        ValueError: for another ending, a file of a run, a run that has no inference model, or a package that is missing.
+        RequestError: for another ending, a file of a run, a place that cannot be written, a run that has no inference model, or a
+            package that is missing.
+        DamageError: for a model that is damaged.
     """
     check_choice("the ending of the file", target.suffix, SUFFIXES)
     if _is_of_a_run(target.resolve()) or target.resolve() == run.model_file.resolve():
-        raise ValueError(f"a model must be exported to a file that no run needs; got {target}. Choose another name or folder.")
-    facts = _facts_of_model(run)
+        raise RequestError(f"a model must be exported to a file that no run needs; got {target}. Choose another name or folder.")
+    with requested():
+        facts = _facts_of_model(run)
     inputs = inputs_of(facts)
     model = _with_inputs(_model_of(run, facts), inputs)
     with torch.no_grad():
         content = _safetensors(model, inputs) if target.suffix == ".safetensors" else _program(model, inputs, target.suffix)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, content)
+    with requested():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(target, content)
 
 
 def _is_of_a_run(target: Path) -> bool:
@@ -141,13 +150,13 @@ def _onnx(program: torch.export.ExportedProgram, batch: Mapping[int, Any]) -> by
     try:
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ValueError("ONNX needs packages: pip install 'guided-collapse[onnx]'.") from error
+        raise RequestError("ONNX needs packages: pip install 'guided-collapse[onnx]'.") from error
     with _without_warnings_of("torch.onnx"):  # about packages that these layers do not take
         exported = torch.onnx.export(
             program, (), input_names=["images"], output_names=["logits"], dynamic_shapes=(batch,), verbose=False
         )
     if exported is None:
-        raise RuntimeError("torch.onnx.export must return a program; got None. Try another version of torch.")
+        raise WorkError("torch.onnx.export must return a program; got None. Try another version of torch.")
     content: bytes = exported.model_proto.SerializeToString()
     return content
 

@@ -18,6 +18,7 @@ from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from guided_collapse.errors import RequestError, WorkError
 from guided_collapse.training.settings.configuration import Precision
 from guided_collapse.training.settings.placement import Accelerator, Placement
 
@@ -47,14 +48,14 @@ def check_launch(placement: Placement, precision: Precision) -> None:
     """Refuses devices, nodes and a precision that this machine does not have, or that its launcher has not started processes for.
 
     Raises:
-        ValueError: with what to ask for.
+        RequestError: with what to ask for.
     """
     check_device(placement.accelerator, precision, count=placement.devices)
     launcher = next((name for name, kind in LAUNCHERS.items() if kind.environment.detect()), None)
     if launcher is not None:
         _check_started(launcher, placement)
     elif placement.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= set(os.environ):
-        raise ValueError(
+        raise RequestError(
             f"several nodes need a launcher that starts this command on each; got --nodes {placement.nodes} and found none. "
             f"On each node, run: torchrun --nnodes {placement.nodes} --nproc-per-node {placement.devices} --rdzv-backend c10d "
             "--rdzv-endpoint FIRST_NODE:29500 --no-python guided-collapse ...; or use srun, or leave --nodes out."
@@ -65,18 +66,18 @@ def check_device(accelerator: Accelerator, precision: Precision, *, count: int =
     """Refuses devices that this machine does not have, and a precision that they do not compute in.
 
     Raises:
-        ValueError: with what to ask for.
+        RequestError: with what to ask for.
     """
     kind = _kind(accelerator)
     available = _devices(kind)
     if count > available:
         cores = ", which are its cores" if kind == "cpu" else ""
-        raise ValueError(
+        raise RequestError(
             f"devices must be at most the {available} of kind {kind} that this machine has{cores}; got {count}. "
             "Give fewer --devices, or another --accelerator."
         )
     if precision == "16-mixed" and kind == "cpu":
-        raise ValueError("precision must be 32-true or bf16-mixed on a CPU, which has no training in float16; got 16-mixed.")
+        raise RequestError("precision must be 32-true or bf16-mixed on a CPU, which has no training in float16; got 16-mixed.")
 
 
 def _kind(accelerator: Accelerator) -> Accelerator:
@@ -101,12 +102,12 @@ def _check_started(name: str, placement: Placement) -> None:
     try:
         started = launcher.environment().world_size()
     except RuntimeError as error:  # what Fabric does not take from Slurm
-        raise ValueError(f"{name} has started processes in a way that cannot be used: {error}") from error
+        raise RequestError(f"{name} has started processes in a way that cannot be used: {error}") from error
     on_each_node = int(os.environ.get(launcher.per_node or "", placement.devices))
     if (started, on_each_node) == (placement.processes, placement.devices):
         return
     flags = f"--devices {on_each_node} --nodes {started // on_each_node}" if launcher.per_node in os.environ else ""
-    raise ValueError(
+    raise RequestError(
         f"devices x nodes must be the number of processes that {name} has started, {started}; got {placement.devices} x "
         f"{placement.nodes}. Give {flags or '--devices and --nodes'} to share this run, or have {name} start {placement.processes}."
     )
@@ -114,12 +115,11 @@ def _check_started(name: str, placement: Placement) -> None:
 
 def build_fabric(placement: Placement, precision: Precision) -> Fabric:
     """Devices and processes of a run, yet to be launched."""
-    several = placement.processes > 1 or placement.strategy == "ddp"
     return Fabric(
         accelerator=placement.accelerator,
         devices=placement.devices,
         num_nodes=placement.nodes,
-        strategy=DDPStrategy(timeout=PATIENCE) if several else "auto",
+        strategy=DDPStrategy(timeout=PATIENCE) if placement.processes > 1 else "auto",
         precision=precision,
     )
 
@@ -131,7 +131,7 @@ def peers_named(fabric: Fabric, folder: Path) -> Iterator[None]:
     Processes that this one has started end with it: one that only stands still would stay for ever.
 
     Raises:
-        RuntimeError: if one has ended, or has not answered for as long as `PATIENCE`.
+        WorkError: if one has ended, or has not answered for as long as `PATIENCE`.
     """
     try:
         yield
@@ -142,7 +142,7 @@ def peers_named(fabric: Fabric, folder: Path) -> Iterator[None]:
         for process in launcher.procs if isinstance(launcher, _SubprocessScriptLauncher) else ():
             process.kill()
         minutes = PATIENCE.total_seconds() / 60
-        raise RuntimeError(
+        raise WorkError(
             f"another process of the run in {folder} has ended, or has not answered for {minutes:g} minutes; what it said, if "
             f"anything, is above. The run goes on from its last checkpoint with: guided-collapse resume {folder}"
         ) from error

@@ -2,7 +2,6 @@
 
 import sys
 import time
-import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,22 +13,20 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guided_collapse.heads.classifier import Classifier
+from guided_collapse.errors import requested
 from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
 from guided_collapse.records import schema
 from guided_collapse.records.schema import EpochRecord, RunFacts
-from guided_collapse.training import environment, randomness
-from guided_collapse.training.curves import Curves
-from guided_collapse.training.display import Display
+from guided_collapse.training import environment
+from guided_collapse.training.build import build_model, build_optimiser, set_learning_rate
+from guided_collapse.training.display import Curves, Display
 from guided_collapse.training.folder.checkpoint import not_a_checkpoint, save_checkpoint
-from guided_collapse.training.folder.facts import Facts, configuration_of, hardware_of
-from guided_collapse.training.folder.lock import occupied
-from guided_collapse.training.folder.progress import Progress, read_progress
+from guided_collapse.training.folder.facts import Facts, hardware_of
+from guided_collapse.training.folder.lock import locked
+from guided_collapse.training.folder.progress import Progress, has_come_to_its_end, read_progress, tell_of_a_lost_checkpoint
 from guided_collapse.training.folder.run import RunFolder
-from guided_collapse.training.heads import build_head, protocol_differences
 from guided_collapse.training.launch import build_fabric, check_launch, peers_named
 from guided_collapse.training.measure import Measurement, measure
-from guided_collapse.training.optimisers import build_optimiser, set_learning_rate
 from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.settings.placement import Placement
 from guided_collapse.training.tasks import Share, Task, build_task
@@ -50,68 +47,46 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
 
     Raises:
         MissingData: if the data are not there.
-        RuntimeError: if another process is at work in the folder, or one of several is lost.
-        ValueError: for devices that are not there, a configuration that does not fit the data, or a folder with a run of another
-            one, or with a finished one that is damaged or to be longer and has no checkpoint that is whole.
+        RequestError: for devices that are not there, a configuration that does not fit the data, or a folder that has a run of
+            another configuration or cannot be written.
+        DamageError: for a folder whose files do not belong together, or with a finished run that is damaged or to be longer and
+            has no whole checkpoint.
+        WorkError: if another process is at work in the folder, or one of several is lost.
     """
-    check_launch(placement, configuration.precision)
     configuration = configuration.resolved()
     run = RunFolder.of(configuration, placement.out)
-    run.prepare(configuration, lengthen=placement.lengthen)
-    if _has_come_to_its_end(run, configuration):
-        _tell_of_a_lost_checkpoint(run, configuration)
-        print(f"{configuration.title}: finished already", file=sys.stderr)
-        return run
-    task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
+    with requested():
+        check_launch(placement, configuration.precision)
+        run.prepare(configuration, lengthen=placement.lengthen)
+        if has_come_to_its_end(run, configuration):
+            tell_of_a_lost_checkpoint(run, configuration)
+            print(f"{configuration.title}: finished already", file=sys.stderr)
+            return run
+        task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
     fabric = build_fabric(placement, configuration.precision)
     with peers_named(fabric, run.path):
         fabric.launch()
-    with occupied(run.path) if fabric.is_global_zero else nullcontext():
-        progress = read_progress(run, configuration)
-        with environment.as_many_threads_as(hardware_of(progress.facts) if progress else None):
-            training = Training(configuration, placement, run, task, fabric)
-            if progress is not None:
-                training.take_up(progress)
-            # Up to here nothing in the folder has been changed.
-            try:
-                with peers_named(fabric, run.path):
-                    training.run_to_the_end()
-            except Exception as error:
-                if fabric.is_global_zero:
-                    run.write_failure(error)
-                raise
+    with locked(run.path) if fabric.is_global_zero else nullcontext():
+        _train_in_locked_folder(configuration, placement, run, task, fabric)
     return run
 
 
-def _has_come_to_its_end(run: RunFolder, configuration: Configuration) -> bool:
-    """Whether there is nothing left to do, which for a finished run with a damaged file there is."""
-    end = run.end()
-    for damage in end.damage:
-        warnings.warn(f"{damage}; it is to be written again, from the last checkpoint.", RuntimeWarning, stacklevel=3)
-    return not end.damage and end.facts is not None and configuration_of(end.facts) == configuration
-
-
-def _tell_of_a_lost_checkpoint(run: RunFolder, configuration: Configuration) -> None:
-    """A finished run needs its last checkpoint only to be made longer, or mended: who asks for it now is told in time."""
-    if not (run.path / schema.LAST_CHECKPOINT).exists():
-        return
-    try:
-        read_progress(run, configuration)
-    except ValueError as error:
-        warnings.warn(f"the run is finished and whole, but {error}", RuntimeWarning, stacklevel=3)
-
-
-def build_model(configuration: Configuration, task: Task, device: torch.device) -> Classifier:
-    """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights.
-
-    On a CPU, convolutions and pooling are quicker with the channels last. On MPS that layout is reported to give wrong gradients
-    (pytorch/pytorch#175189), and on CUDA its gain has not been measured.
-    """
-    seed = configuration.seed
-    backbone = task.backbone(randomness.generator(seed, randomness.BACKBONE))
-    head = build_head(configuration, backbone.feature_dim, task.num_classes, randomness.generator(seed, randomness.HEAD))
-    layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
-    return Classifier(backbone, head).to(memory_format=layout)  # type: ignore[call-overload]
+def _train_in_locked_folder(configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
+    """Goes on from the last checkpoint, or begins; what fails on the way is recorded in the folder."""
+    progress = read_progress(run, configuration)
+    with environment.as_many_threads_as(hardware_of(progress.facts) if progress else None):
+        with requested():
+            training = Training(configuration, placement, run, task, fabric)
+        if progress is not None:
+            training.take_up(progress)
+        # Up to here nothing in the folder has been changed.
+        try:
+            with peers_named(fabric, run.path):
+                training.run_to_the_end()
+        except Exception as error:
+            if fabric.is_global_zero:
+                run.write_failure(error)
+            raise
 
 
 @dataclass
@@ -139,13 +114,16 @@ class Training:
     """One run in one process."""
 
     def __init__(self, configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
-        self.configuration, self.placement, self.run, self.task, self.fabric = configuration, placement, run, task, fabric
+        self.configuration = configuration
+        self.placement = placement
+        self.run = run
+        self.task = task
+        self.fabric = fabric
         self.share = Share(fabric.global_rank, fabric.world_size, fabric.device)
         self.classifier = build_model(configuration, task, fabric.device)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.classifier = nn.SyncBatchNorm.convert_sync_batchnorm(self.classifier)  # type: ignore[no-untyped-call]
-        source = randomness.generator(configuration.seed, randomness.OPTIMISER)
-        optimiser = build_optimiser(configuration, self.classifier.parameters(), source)
+        optimiser = build_optimiser(configuration, self.classifier.parameters())
         self.model, self.optimiser = fabric.setup(self.classifier, optimiser)
         self.facts: Facts = {}
         self.records: list[EpochRecord] = []
@@ -157,7 +135,7 @@ class Training:
         """Becomes what the run was at its checkpoint.
 
         Raises:
-            ValueError: for the checkpoint of another run.
+            DamageError: for the checkpoint of another run.
         """
         try:
             self.classifier.load_state_dict(progress.state["model"])
@@ -167,27 +145,30 @@ class Training:
                 self.trace.restore(progress.state["trace"])
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise not_a_checkpoint(progress.file, str(error)) from error
-        self.facts, self.records, self.finished_epochs = progress.facts, progress.records, progress.epoch
+        self.facts = progress.facts
+        self.records = progress.records
+        self.finished_epochs = progress.epoch
 
     def run_to_the_end(self) -> None:
         """Trains from where the run is, and writes the finished model."""
         if self.fabric.is_global_zero:
             self._settle_in()
         steps = self.task.steps_per_epoch()
+        last_epoch = self.configuration.epochs
+        display = Display(
+            self.configuration.title,
+            steps * last_epoch,
+            steps * self.finished_epochs,
+            quiet=self.placement.quiet,
+            silent=not self.fabric.is_global_zero,
+        )
         curves = Curves(self.run.path if self.placement.tensorboard and self.fabric.is_global_zero else None)
         last_saved = time.monotonic()
-        with (
-            curves,
-            Display(
-                self.configuration.title,
-                steps * self.configuration.epochs,
-                steps * self.finished_epochs,
-                quiet=self.placement.quiet,
-                silent=not self.fabric.is_global_zero,
-            ) as display,
-        ):
-            display.begins(self.finished_epochs + 1, self.configuration.epochs, self._place())
-            for epoch in range(self.finished_epochs + 1, self.configuration.epochs + 1):
+        with curves, display:
+            begun = hardware_of(self.facts) if self.facts else None
+            devices = environment.devices_in_words(self.share.device, self.share.processes, begun)
+            display.begins(self.finished_epochs + 1, last_epoch, devices)
+            for epoch in range(self.finished_epochs + 1, last_epoch + 1):
                 record = self.train_epoch(epoch, steps, display)
                 if self._is_measured(epoch):
                     record = self._measure(record)
@@ -196,7 +177,7 @@ class Training:
                 self.records.append(record)
                 self.finished_epochs = epoch
                 overdue = time.monotonic() - last_saved >= self.placement.checkpoint_seconds
-                if epoch in (1, self.configuration.epochs) or overdue:
+                if epoch in (1, last_epoch) or overdue:
                     self._save()
                     last_saved = time.monotonic()
         self._finish()
@@ -208,16 +189,6 @@ class Training:
             self.facts = self.run.go_on(self.configuration, self.facts, self.records)
         else:
             self.facts = self.run.begin(self._facts())
-
-    def _place(self) -> str:
-        """The devices, and what is another one than where the run began."""
-        device = environment.device_name(self.share.device)
-        devices = device if self.share.processes == 1 else f"{self.share.processes} x {device}"
-        if not self.facts:
-            return devices
-        now = environment.hardware(self.share.device, self.share.processes)
-        changes = environment.changes(hardware_of(self.facts), now)
-        return f"{devices}, equal up to rounding only: {changes}" if changes else devices
 
     def train_epoch(self, epoch: int, steps: int, display: Display) -> EpochRecord:
         """Trains on every batch of the epoch once; the record says how that looked on the way."""
@@ -275,7 +246,7 @@ class Training:
             seed=self.configuration.seed,
             configuration=self.configuration.to_dict(),
             protocol=self.configuration.protocol,
-            protocol_differences=tuple(protocol_differences(self.configuration)),
+            protocol_differences=tuple(self.configuration.protocol_differences),
             num_classes=head.num_classes,
             feature_dim=head.feature_dim,
             num_train=self.task.num_train,

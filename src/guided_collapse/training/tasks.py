@@ -24,7 +24,6 @@ from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
 from guided_collapse.data.split import ImageData, Split
 from guided_collapse.records.schema import Inputs
 from guided_collapse.training import randomness
-from guided_collapse.training.heads import takes_stratified_batches
 from guided_collapse.training.settings.configuration import Configuration
 
 LARGEST_MEASURED_BATCH = 1000
@@ -90,7 +89,7 @@ class Task(ABC):
         """The batches of an epoch, the same for every number of processes and, in the fair protocol, for every head."""
         size, seed = min(self.configuration.batch_size, self.num_train), self.configuration.seed
         sampler: StratifiedBatchSampler | ShuffledBatchSampler
-        if takes_stratified_batches(self.configuration):
+        if self.configuration.takes_stratified_batches:
             sampler = StratifiedBatchSampler(self.train_labels, size, num_replicas=1, rank=0, seed=seed)
         else:
             sampler = ShuffledBatchSampler(self.num_train, size, seed=seed)

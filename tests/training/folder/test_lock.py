@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from guided_collapse.training.folder import lock as occupation
-from guided_collapse.training.folder.lock import occupied
+from guided_collapse.training.folder import lock
+from guided_collapse.training.folder.lock import locked
 from guided_collapse.training.loop import train
 from tests.training.runs import FREE, placed
 
 OCCUPY = """
 import sys
 from pathlib import Path
-from guided_collapse.training.folder.lock import occupied
-with occupied(Path(sys.argv[1])):
+from guided_collapse.training.folder.lock import locked
+with locked(Path(sys.argv[1])):
     print("in", flush=True)
     sys.stdin.read()
 """
@@ -40,7 +40,7 @@ def test_a_run_of_another_process_is_left_alone(other, tmp_path):
     folder = tmp_path / FREE.experiment / FREE.head / "seed-0"
     half = folder / ".last.ckpt.0123.part"
     half.write_text("the other process is writing this")
-    with pytest.raises(RuntimeError, match=f"another process is at work in {folder}"):
+    with pytest.raises(RuntimeError, match=rf"another process is at work in {folder} \(process {other.pid} on .+\)\. Wait"):
         train(FREE, placed(tmp_path))
     assert {file.name for file in folder.iterdir()} == {".lock", half.name}
     train(replace(FREE, seed=1), placed(tmp_path))
@@ -59,15 +59,15 @@ def test_without_locks_a_run_runs(without, tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "no locks available")
 
     if without == "the system":
-        monkeypatch.setattr(occupation, "fcntl", None)
+        monkeypatch.setattr(lock, "fcntl", None)
     else:
-        monkeypatch.setattr(occupation.fcntl, "flock", refuse)
+        monkeypatch.setattr(lock.fcntl, "flock", refuse)
     assert train(FREE, placed(tmp_path)).is_finished
 
 
 def test_an_error_inside_frees_it_too(tmp_path):
     for _ in range(2):
-        with pytest.raises(KeyError), occupied(tmp_path):
+        with pytest.raises(KeyError), locked(tmp_path):
             raise KeyError
     assert list(tmp_path.iterdir()) == []
 
@@ -75,18 +75,18 @@ def test_an_error_inside_frees_it_too(tmp_path):
 def test_a_file_that_its_owner_removes_while_another_asks_lets_no_two_in(tmp_path, monkeypatch):
     """A second process opens the lock of the first, which ends before the second has locked it; then a third comes."""
     first, second = ExitStack(), ExitStack()
-    first.enter_context(occupied(tmp_path))
-    flock = occupation.fcntl.flock
+    first.enter_context(locked(tmp_path))
+    flock = lock.fcntl.flock
 
     def first_ends_before(*given):
         monkeypatch.undo()
         first.close()
         flock(*given)
 
-    monkeypatch.setattr(occupation.fcntl, "flock", first_ends_before)
+    monkeypatch.setattr(lock.fcntl, "flock", first_ends_before)
     with second:
-        second.enter_context(occupied(tmp_path))
-        with pytest.raises(RuntimeError, match="another process is at work"), occupied(tmp_path):
+        second.enter_context(locked(tmp_path))
+        with pytest.raises(RuntimeError, match="another process is at work"), locked(tmp_path):
             pass
     assert list(tmp_path.iterdir()) == []
 
@@ -99,7 +99,7 @@ def test_of_many_that_start_at_once_never_two_are_inside(tmp_path):
         start.wait()
         for _ in range(1000):
             try:
-                with occupied(tmp_path):
+                with locked(tmp_path):
                     inside.append(name)
                     time.sleep(0)
                     if len(inside) > 1:
@@ -124,5 +124,5 @@ def test_of_many_that_start_at_once_never_two_are_inside(tmp_path):
 
 def test_the_lock_of_a_process_that_was_killed_is_no_obstacle(tmp_path):
     (tmp_path / ".lock").write_text("stale")
-    with occupied(tmp_path):
+    with locked(tmp_path):
         pass

@@ -3,10 +3,12 @@
 import os
 from pathlib import Path
 
+from guided_collapse.errors import RequestError
+
 VARIABLE = "GUIDED_COLLAPSE_DATA"
 
 
-class MissingData(ValueError):  # noqa: N818  # it is a state of the disk, named as such
+class MissingData(RequestError):  # noqa: N818  # it is a state of the disk, named as such
     """A data set is not where it should be; the message has the command that gets it."""
 
 

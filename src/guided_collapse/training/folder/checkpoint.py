@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from guided_collapse.errors import DamageError
 from guided_collapse.records.files import written_whole
 from guided_collapse.records.schema import LAST_CHECKPOINT as LAST
 from guided_collapse.records.schema import PREVIOUS_CHECKPOINT as PREVIOUS
@@ -33,7 +34,7 @@ class Checkpoint:
         """Those of the run it was written for; None in checkpoints of earlier versions, which do not have them.
 
         Raises:
-            ValueError: if they are of no run.
+            DamageError: if they are of no run.
         """
         if "facts" not in self.state:
             return None
@@ -62,7 +63,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; None if there is none.
 
     Raises:
-        ValueError: for a file that was written whole, but not as a checkpoint.
+        DamageError: for a file that was written whole, but not as a checkpoint.
 
     Warns:
         RuntimeWarning: for each that is damaged.
@@ -72,8 +73,8 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         if not path.exists():
             continue
         content = path.read_bytes()
-        digest, payload = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
-        if hashlib.sha256(payload).digest() == digest:
+        payload = content[DIGEST_BYTES:]
+        if hashlib.sha256(payload).digest() == content[:DIGEST_BYTES]:
             return Checkpoint(path, _unpacked(path, payload))
         warnings.warn(f"{path} is damaged and is left out; going back to the checkpoint before.", RuntimeWarning, stacklevel=2)
     return None
@@ -89,9 +90,9 @@ def _unpacked(path: Path, payload: bytes) -> dict[str, Any]:
     return state
 
 
-def not_a_checkpoint(path: Path, reason: str) -> ValueError:
+def not_a_checkpoint(path: Path, reason: str) -> DamageError:
     """The error for a file whose checksum is right, and whose contents are not a checkpoint of the run it is found in."""
-    return ValueError(
+    return DamageError(
         f"{path} must be a checkpoint of the run in its folder; got another one: {' '.join(reason.split())}. "
         "Put the right one back, or move it away to go on from the one before, if there is one."
     )

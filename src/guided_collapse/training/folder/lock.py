@@ -1,11 +1,20 @@
-"""A folder that one process works in."""
+"""A lock on the folder of a run, so that never two processes write there.
+
+Why not the package filelock: it leaves its file in the folder for good, and a file that we removed for it would make a process that
+opened it just before look like a second owner, or fail as if somebody were there, by version. Where the file system has no locks it
+makes one of a file alone, which outlives a killed process. Here the file goes with its owner, and a file system without locks is
+used without.
+"""
 
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from guided_collapse.errors import WorkError, requested
 
 try:
     import fcntl
@@ -14,17 +23,19 @@ except ImportError:  # Windows
 
 
 @contextmanager
-def occupied(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Keeps the folder from every other process that asks for it, on this machine or another.
 
     The end of the process frees it, however it comes. Where the system or the file system has no such locks, nothing is kept.
 
     Raises:
-        RuntimeError: if another process has it.
+        RequestError: if the folder cannot be written.
+        WorkError: if another process has it.
     """
     path = folder / ".lock"
-    with _locked(path, folder):
+    with _locked_file(path, folder) as file:
         try:
+            _say_whose(file)
             yield
         finally:
             # Windows removes no file that is open: there it stays, and does no harm.
@@ -32,16 +43,17 @@ def occupied(folder: Path) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
-def _locked(path: Path, folder: Path) -> IO[str]:
+def _locked_file(path: Path, folder: Path) -> IO[str]:
     """The open file that is at the path, locked."""
     while True:
-        file = path.open("a")
+        with requested():
+            file = path.open("a")
         try:
             _lock(file)
         except (BlockingIOError, PermissionError) as error:
             file.close()
-            raise RuntimeError(
-                f"another process is at work in {folder}. Wait for its end or stop it, or choose another --out."
+            raise WorkError(
+                f"another process is at work in {folder}{_owner(path)}. Wait for its end or stop it, or choose another --out."
             ) from error
         except OSError:
             return file  # this file system cannot lock
@@ -50,6 +62,22 @@ def _locked(path: Path, folder: Path) -> IO[str]:
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
         file.close()
+
+
+def _say_whose(file: IO[str]) -> None:
+    """Names this process in its lock, if the disk has room for that; unbuffered, so that nothing is left to fail at the end."""
+    with suppress(OSError):
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+
+def _owner(path: Path) -> str:
+    """What the owner of a lock says of itself, in brackets; empty if it has gone meanwhile, or cannot be read, as on Windows."""
+    try:
+        owner = path.read_text(errors="replace")
+    except OSError:
+        return ""
+    return f" ({owner})" if owner else ""
 
 
 def _lock(file: IO[str]) -> None:

@@ -15,6 +15,7 @@ one, and until then keeps the one that it has.
 
 import io
 import json
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from guided_collapse.errors import DamageError, RequestError
 from guided_collapse.records import schema
 from guided_collapse.records.epochs import records_as_text, records_from_text
 from guided_collapse.records.files import checksum, remove_leftovers, write_bytes, write_json, write_text
@@ -86,7 +88,7 @@ class RunFolder:
         """What the run left at its end, if it has come to one.
 
         Raises:
-            ValueError: if it cannot be said of which run the folder is.
+            DamageError: if it cannot be said of which run the folder is.
         """
         if not self.model_file.exists():
             return End()
@@ -123,7 +125,7 @@ class RunFolder:
         """The configuration of the run that is here; None if there is none.
 
         Raises:
-            ValueError: if what is here cannot be read.
+            DamageError: if what is here cannot be read.
         """
         return configuration_of(self.facts()) if self.is_begun else None
 
@@ -131,7 +133,8 @@ class RunFolder:
         """The contents of `config.json`, or if it is missing or damaged, what the last checkpoint or the model keeps of it.
 
         Raises:
-            ValueError: if there are neither.
+            DamageError: if there are neither.
+            RequestError: if the folder is not that of a run.
 
         Warns:
             RuntimeWarning: if it is damaged.
@@ -142,7 +145,8 @@ class RunFolder:
             problem = error
         kept = self._kept_facts() if self.is_begun else None
         if kept is None:
-            raise ValueError(f"{problem}. Put it back, or move the folder away.") from problem
+            kind = DamageError if self.is_begun else RequestError
+            raise kind(f"{problem}. Put it back, or move the folder away.") from problem
         file, facts = kept
         warnings.warn(f"{problem}; taken is what {file} keeps of it.", RuntimeWarning, stacklevel=2)
         return facts
@@ -151,9 +155,9 @@ class RunFolder:
         try:
             return checked_facts(json.loads(self.config_file.read_text(encoding="utf-8")))
         except FileNotFoundError as error:
-            raise ValueError(f"{self.path} has no {schema.CONFIG}, which the folder of a run has") from error
+            raise DamageError(f"{self.path} has no {schema.CONFIG}, which the folder of a run has") from error
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.config_file} is not the configuration of a run ({str(error).removesuffix('.')})") from error
+            raise DamageError(f"{self.config_file} is not the configuration of a run ({str(error).removesuffix('.')})") from error
 
     def _kept_facts(self) -> tuple[Path, Facts] | None:
         # Here, because it takes torch, which a wrong request need not wait for.
@@ -169,12 +173,12 @@ class RunFolder:
         """Makes the folder, or checks that the run in it is this one, or with `lengthen` becomes this one with more epochs.
 
         Raises:
-            ValueError: for a folder with a run of another configuration.
+            RequestError: for a folder with a run of another configuration.
         """
         there = self.configuration()
         if there is not None and configuration != (there.lengthened(configuration.epochs) if lengthen else there):
             way_out = "Choose another --out or --experiment, or move it away"
-            raise ValueError(
+            raise RequestError(
                 f"{self.config_file} is that of a run of another configuration: {differences(there, configuration)}. "
                 f"{way_out}{', or add --lengthen' if there.becomes(configuration) else ''}."
             )
@@ -214,26 +218,29 @@ class RunFolder:
 
     def _seal(self) -> Seal | None:
         """What the finished model says of itself, if training and export can rely on it."""
-        seal = read_seal(self.model_file)
+        try:
+            seal = read_seal(self.model_file)
+        except ValueError as error:
+            raise DamageError(str(error)) from error
         try:
             return None if seal is None else Seal(checked_facts(seal.facts), seal.files)
         except ValueError as error:
-            raise ValueError(f"{self.model_file} is damaged ({error})") from error
+            raise DamageError(f"{self.model_file} is damaged ({error})") from error
 
     def records(self, until: int | None = None) -> list[EpochRecord]:
         """The records of the epochs 1 ... until, or of all that are there.
 
         Raises:
-            ValueError: if one is missing.
+            DamageError: if one is missing.
         """
         try:
             records = records_from_text(self.records_file.read_text(encoding="utf-8"))
             if until is not None and len(records) < until:
                 raise ValueError(f"it has the epochs up to {len(records)}, and {until} are needed")
         except FileNotFoundError as error:
-            raise ValueError(f"{self.records_file} is missing") from error
+            raise DamageError(f"{self.records_file} is missing") from error
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.records_file} is damaged: {error}") from error
+            raise DamageError(f"{self.records_file} is damaged: {error}") from error
         return records[:until]
 
     def write_records(self, records: Sequence[EpochRecord]) -> None:
@@ -251,10 +258,14 @@ class RunFolder:
         write_bytes(self.model_file, sealed(content, Seal(facts, self._checksums())))
 
     def write_failure(self, error: BaseException) -> None:
-        """Says why the run failed, if that can be written where perhaps nothing could be."""
-        time = datetime.now(UTC).isoformat(timespec="seconds")
+        """Says why and where in the code the run failed, if that can be written where perhaps nothing could be."""
+        failure = Failure(
+            error=f"{type(error).__name__}: {error}",
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            traceback="".join(traceback.format_exception(error)),
+        )
         with suppress(OSError):
-            write_json(self.path / schema.FAILURE, Failure(error=f"{type(error).__name__}: {error}", time=time).to_json())
+            write_json(self.path / schema.FAILURE, failure.to_json())
 
 
 def differences(old: Configuration, new: Configuration) -> str:
@@ -263,9 +274,9 @@ def differences(old: Configuration, new: Configuration) -> str:
     return "; ".join(f"{name} is {were[name]!r}, not {are[name]!r}" for name in are if were[name] != are[name])
 
 
-def of_two_runs(config_file: Path, other: Path, changes: str) -> ValueError:
+def of_two_runs(config_file: Path, other: Path, changes: str) -> DamageError:
     """The error for a file that belongs to a run of another configuration."""
-    return ValueError(
+    return DamageError(
         f"{config_file} and {other.name} must be of one run; got those of two: {changes}. "
         "Put the right file back, or move the wrong one away and resume the run, which writes it again."
     )

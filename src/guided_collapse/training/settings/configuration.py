@@ -1,16 +1,15 @@
 """Everything that determines the result of a run."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from difflib import get_close_matches
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_type_hints
 
 from guided_collapse.backbones.declared import BACKBONES
 from guided_collapse.data.augmentation.changes import Augmentation
+from guided_collapse.errors import RequestError
 from guided_collapse.records.heads import HEADS
-from guided_collapse.training.settings.ranges import (
+from guided_collapse.training.settings.checks import (
     COUNT,
     NOT_NEGATIVE,
     POSITIVE,
@@ -18,7 +17,10 @@ from guided_collapse.training.settings.ranges import (
     SMALLEST_NUMBER,
     Range,
     at_least,
+    check_choice,
+    check_folder_name,
     check_ranges,
+    check_type,
 )
 
 # Of what is declared: type checkers need not know the names, and the command line shows them.
@@ -45,103 +47,90 @@ DEFAULTS: Mapping[OptimiserName, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """One run, but for the machine it runs on: the same configuration gives the same result.
+    """What a run computes: the same configuration gives the same result on every machine, up to rounding.
 
     Raises:
-        ValueError: for values that are out of range, do nothing, or contradict each other.
+        RequestError: for values that are out of range, do nothing, or contradict each other.
     """
 
     experiment: str
-    """Name of the experiment, and of the folder of its runs."""
+    """Name of the experiment; its runs go into a folder of this name."""
     data: str
-    """A data set by name, a folder with a folder of images for each class, or `unconstrained` for free features."""
+    """Name of a data set, or a folder of images with one subfolder per class, or `unconstrained`."""
     backbone: BackboneName
-    """The network that makes features."""
+    """Network that computes the features; `unconstrained` makes them free variables."""
     head: HeadName = "implicit"
-    """The classifier."""
+    """Classifier head."""
     seed: int = 0
-    """Source of everything random: initial weights, batches, augmentation."""
+    """Seed for initial weights, batches and augmentation."""
     epochs: int = 200
-    """How often every sample is seen."""
+    """Number of passes over the training data."""
     batch_size: int = 256
-    """Samples in a step, over all processes together."""
+    """Samples per step, summed over all processes."""
     protocol: Protocol = "fair"
-    """fair: every head gets the same stratified batches and the same centring; paper: as in the paper."""
+    """fair: all heads get stratified batches and centred features; paper: as in the paper."""
     optimiser: OptimiserName = "agd"
-    """agd has no learning rate and takes no biases."""
+    """Optimiser; agd needs no learning rate, and a network without biases."""
     gain: float = 10.0
-    """Factor on the steps of agd."""
+    """Step size factor of agd."""
     learning_rate: float | None = None
-    """At the start; None is 0.1 for sgd and 0.001 for adamw."""
+    """Initial learning rate; by default 0.1 for sgd and 0.001 for adamw."""
     momentum: float = 0.9
-    """Of sgd."""
+    """Momentum of sgd."""
     weight_decay: float | None = None
-    """None is 0.0005 for sgd and 0.05 for adamw."""
+    """Weight decay; by default 0.0005 for sgd and 0.05 for adamw."""
     schedule: Schedule | None = None
-    """How the learning rate falls: cosine to 0, or step: to a tenth after half and again after three quarters. None is cosine."""
+    """Learning rate over time; step divides it by 10 after 1/2 and 3/4 of all steps. By default cosine, with agd constant."""
     temperature: float = 5.0
-    """Norm of the features."""
+    """Norm that the features are scaled to."""
     proximal_weight: float = 1e-3
-    """Pull of the implicit heads towards the frame of the step before."""
+    """How strongly the implicit heads are held near the frame of the previous step."""
     width: float | None = None
-    """Factor on the channels of a ResNet or VGG."""
+    """Factor on the number of channels of a ResNet or VGG."""
     stem: Literal["imagenet", "cifar"] | None = None
-    """First layers of a ResNet: 7x7 with stride 2 and a max-pool, or 3x3."""
+    """First layers of a ResNet: imagenet is a 7x7 convolution with stride 2 and a max-pool, cifar a 3x3 convolution."""
     affine: bool = False
-    """Whether BatchNorm learns scale and shift and layers have biases; agd takes no such network."""
+    """Use BatchNorm with learned scale and shift, and layers with biases; not possible with agd."""
     batch_norm: bool = True
-    """Whether the network has BatchNorm; only the small one can do without."""
+    """Use BatchNorm; only the small network can do without it."""
     feature_dim: int | None = None
-    """Features of the small network or of unconstrained features."""
+    """Number of features of the small network, or of unconstrained features."""
     num_samples: int | None = None
-    """Of unconstrained features."""
+    """Number of samples, for unconstrained features only."""
     num_classes: int | None = None
-    """Of unconstrained features."""
+    """Number of classes, for unconstrained features only."""
     image_size: int | None = None
-    """Height and width to which images are resized; None keeps those of a named data set, and for a folder those of most images."""
+    """Resize images to this height and width; by default that of the named data set, or of most images in the folder."""
     test_fraction: float = 0.2
-    """Share of a folder that is held out, if it has no folder of test images."""
+    """Fraction of the images held out for testing, if the folder has no test images of its own."""
     long_tail: LongTail = "none"
-    """Thin out the training classes, exponentially or in two steps."""
+    """Make the training classes unbalanced: exponentially, or in two steps."""
     long_tail_ratio: float = 100.0
-    """Samples of the most frequent class for one of the least frequent."""
+    """Size of the largest training class divided by that of the smallest."""
     flip: bool = False
     """Mirror training images at random."""
     crop_padding: int = 0
-    """Shift training images at random by up to so many pixels."""
+    """Shift training images at random by up to this many pixels."""
     rotation: float = 0.0
-    """Turn training images at random by up to so many degrees."""
+    """Rotate training images at random by up to this many degrees."""
     crop_size: int | None = None
-    """Crop training images at random, test images at the centre, to this height and width."""
+    """Crop training images at random, and test images at the centre, to this height and width."""
     random_resized: bool = False
-    """Crop training images with a random size and shape, as is usual for ImageNet."""
+    """Crop training images at a random size and aspect ratio, as is usual for ImageNet."""
     precision: Precision = "32-true"
-    """Of the forward and backward pass."""
+    """Precision of the forward and backward pass."""
     measure_every: int = 5
-    """Measure after so many epochs, and always after the first ten and the last."""
+    """Measure every so many epochs, and always after the first ten and the last."""
     trace: bool = False
-    """Keep what the animation of the report shows: a few classes, projected, at every measurement."""
+    """Record the animation of the collapse for the report."""
 
     def __post_init__(self) -> None:
         for name, legal in _CHOICES.items():
             check_choice(name, getattr(self, name), legal)
         check_ranges(self, _RANGES)
-        _check_folder_name(self.experiment)
-        if self.optimiser == "agd" and (self.learning_rate, self.weight_decay or 0.0, self.schedule or "constant") != (
-            None,
-            0.0,
-            "constant",
-        ):
-            raise ValueError(
-                "agd has no learning rate, schedule or weight decay; choose --optimiser sgd or adamw, or leave them out."
-            )
-        sizes = (self.num_samples, self.num_classes)
-        fits = None not in sizes if self.is_unconstrained else sizes == (None, None)
-        if self.is_unconstrained != (self.data == "unconstrained") or not fits:
-            raise ValueError(
-                "unconstrained features need data and backbone `unconstrained`, num_samples and num_classes; images need neither; "
-                f"got data={self.data!r}, backbone={self.backbone!r}, num_samples={sizes[0]}, num_classes={sizes[1]}."
-            )
+        check_folder_name("experiment", self.experiment)
+        _check_optimiser(self)
+        _check_unconstrained(self)
         self.augmentation  # noqa: B018  its values are checked where it is made
 
     @property
@@ -153,6 +142,23 @@ class Configuration:
     def is_unconstrained(self) -> bool:
         """Whether features are free variables."""
         return self.backbone == "unconstrained"
+
+    @property
+    def takes_stratified_batches(self) -> bool:
+        """Whether every batch has every class in proportion: in the fair protocol always, in the paper's for implicit heads."""
+        return self.protocol == "fair" or HEADS[self.head].stratified
+
+    @property
+    def protocol_differences(self) -> list[str]:
+        """How this run differs from other heads' runs of the same protocol, in words; not at all in the fair protocol."""
+        if self.protocol == "fair":
+            return []
+        return [
+            "batches are stratified for implicit heads and shuffled for the others; here: "
+            + ("stratified" if self.takes_stratified_batches else "shuffled"),
+            "features are centred for fixed and implicit heads and not for learned ones; here: "
+            + ("centred" if HEADS[self.head].centred else "not centred"),
+        ]
 
     @property
     def augmentation(self) -> Augmentation:
@@ -168,12 +174,12 @@ class Configuration:
         """The same with at least as many epochs, the first of which are those of this one.
 
         Raises:
-            ValueError: for fewer epochs, or a learning rate that falls with the number of epochs.
+            RequestError: for fewer epochs, or a learning rate that falls with the number of epochs.
         """
         if epochs < self.epochs:
-            raise ValueError(f"a run can be made longer, not shorter: it has {self.epochs} epochs; got {epochs}.")
+            raise RequestError(f"a run can be made longer, not shorter: it has {self.epochs} epochs; got {epochs}.")
         if epochs > self.epochs and self.schedule != "constant":
-            raise ValueError(
+            raise RequestError(
                 f"only a run with a constant learning rate can be made longer, and this one's schedule is {self.schedule} over "
                 f"{self.epochs} epochs; got {epochs}. Start a new one with another --out or --experiment."
             )
@@ -195,42 +201,18 @@ class Configuration:
         """The configuration of these values; those of a later version that this one does not know are refused.
 
         Raises:
-            ValueError: for names that are not fields, fields that are missing, or values of another type or out of range.
+            RequestError: for names that are not fields, fields that are missing, or values of another type or out of range.
         """
         kinds = get_type_hints(cls)
         unknown = set(values) - set(kinds)
         if unknown:
-            raise ValueError(f"the configuration has fields unknown to this version: {', '.join(sorted(unknown))}.")
+            raise RequestError(f"the configuration has fields unknown to this version: {', '.join(sorted(unknown))}.")
         missing = [field.name for field in fields(cls) if field.default is MISSING and field.name not in values]
         if missing:
-            raise ValueError(f"the configuration must have the fields {', '.join(missing)}; they are missing.")
+            raise RequestError(f"the configuration must have the fields {', '.join(missing)}; they are missing.")
         for name, value in values.items():
-            _check_type(name, value, kinds[name])
+            check_type(name, value, kinds[name])
         return cls(**values)
-
-
-def _check_type(name: str, value: object, kind: Any) -> None:
-    """Refuses a value that is not of the type of its field; a whole number is a float too, and a bool is no number."""
-    optional = get_origin(kind) in (Union, UnionType)
-    if optional and value is None:
-        return
-    (kind,) = set(get_args(kind)) - {NoneType} if optional else {kind}
-    if get_origin(kind) is Literal:
-        check_choice(name, value, get_args(kind))
-    elif type(value) is not kind and not (kind is float and type(value) is int):
-        raise ValueError(f"{name} must be {_TYPE_NAMES[kind]}{' or null' if optional else ''}; got {value!r}.")
-
-
-_TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def check_choice(name: str, value: object, legal: Sequence[object]) -> None:
-    """Refuses what is not among the legal values, with the nearest ones and all of them."""
-    if value in legal:
-        return
-    near = get_close_matches(str(value), [str(choice) for choice in legal], n=2)
-    guess = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise ValueError(f"{name} must be one of {', '.join(str(choice) for choice in legal)}; got {value!r}.{guess}")
 
 
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
@@ -266,15 +248,30 @@ _RANGES: Mapping[str, Range] = {
     "measure_every": POSITIVE_COUNT,
 }
 
-LONGEST_NAME = 200  # bytes; file systems take 255, and files beside it have longer names
+
+def _check_optimiser(configuration: Configuration) -> None:
+    """Refuses what agd has no use for."""
+    if configuration.optimiser != "agd":
+        return
+    has_rate = configuration.learning_rate is not None
+    has_decay = configuration.weight_decay not in (None, 0.0)
+    has_schedule = configuration.schedule not in (None, "constant")
+    if has_rate or has_decay or has_schedule:
+        raise RequestError(
+            "agd has no learning rate, schedule or weight decay; choose --optimiser sgd or adamw, or leave them out."
+        )
 
 
-def _check_folder_name(name: str) -> None:
-    """Refuses names of experiments that cannot be, or had better not be, those of a folder."""
-    hidden_or_spaced = name.startswith(".") or name != name.strip()
-    if not name or hidden_or_spaced or not name.isprintable() or set(name) & set("/\\") or len(name.encode()) > LONGEST_NAME:
-        shown = name if len(name) <= LONGEST_NAME else f"{name[:20]}... of {len(name.encode(errors='replace'))} bytes"
-        raise ValueError(
-            "experiment must be the name of a folder: not empty, without / and \\, not beginning with a dot or a space, printable, "
-            f"and at most {LONGEST_NAME} bytes; got {shown!r}. For another place, give --out."
+def _check_unconstrained(configuration: Configuration) -> None:
+    """Refuses sizes of unconstrained features for images, and unconstrained features without them."""
+    given = [size is not None for size in (configuration.num_samples, configuration.num_classes)]
+    if configuration.is_unconstrained:
+        fits = configuration.data == "unconstrained" and all(given)
+    else:
+        fits = configuration.data != "unconstrained" and not any(given)
+    if not fits:
+        raise RequestError(
+            "unconstrained features need data and backbone `unconstrained`, num_samples and num_classes; images need neither; "
+            f"got data={configuration.data!r}, backbone={configuration.backbone!r}, num_samples={configuration.num_samples}, "
+            f"num_classes={configuration.num_classes}."
         )

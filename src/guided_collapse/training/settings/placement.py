@@ -1,41 +1,39 @@
-"""Where a run runs."""
+"""Where a run is computed and kept: devices, processes, folders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from guided_collapse.training.settings.ranges import COUNT, NOT_NEGATIVE, Range, at_least, check_ranges
+from guided_collapse.training.settings.checks import COUNT, NOT_NEGATIVE, Range, at_least, check_ranges
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The machine's side of a run: it changes where a run is and how long it takes, not what it is meant to compute."""
+    """Where a run is computed and kept; this does not change what it computes."""
 
     out: Path = Path("runs")
-    """The folder that takes the place of `runs`."""
+    """Output folder."""
     data_root: Path | None = None
-    """The folder of all data sets; None is the environment variable GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
+    """Folder of all data sets; by default $GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
     accelerator: Accelerator = "auto"
-    """Kind of device."""
+    """Kind of device to run on."""
     devices: int = 1
-    """Devices of each node; with more than one, or several nodes, each has a process of its own."""
+    """Number of devices per machine; with several, each gets its own process."""
     nodes: int = 1
-    """Machines; start the same command on each under torchrun, Slurm or another launcher that Fabric knows."""
-    strategy: Literal["auto", "ddp"] = "auto"
-    """How processes work together; auto is ddp for several of them."""
+    """Number of machines; start the same command on each with torchrun, Slurm or another launcher known to Lightning Fabric."""
     num_workers: int = 2
-    """Processes that read images of data sets that are too large for memory."""
+    """Number of processes that load images, for data sets too large for memory."""
     checkpoint_seconds: float = 30.0
-    """Least time between checkpoints, which are taken at the end of an epoch, also of the first and the last."""
+    """Shortest time between two checkpoints; the first and the last epoch always get one."""
     lengthen: bool = False
-    """A shorter run of the same configuration goes on where it ended, if its learning rate is constant."""
+    """Extend a shorter run of the same configuration to this many epochs, if its learning rate is constant."""
     quiet: bool = False
-    """One line for each measurement instead of a progress bar."""
+    """Print one line per measurement instead of a progress bar."""
     tensorboard: bool = False
-    """Write curves for TensorBoard beside the records."""
+    """Also write curves for TensorBoard into the run's folder."""
 
     def __post_init__(self) -> None:
         check_ranges(self, _RANGES)

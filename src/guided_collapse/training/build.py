@@ -1,0 +1,89 @@
+"""The model and the optimiser that a configuration names."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.heads.head import Head
+from guided_collapse.lazy import imported
+from guided_collapse.optim.agd import AGD
+from guided_collapse.records.heads import HEADS
+from guided_collapse.training import randomness
+from guided_collapse.training.settings.configuration import Configuration
+from guided_collapse.training.tasks import Task
+
+
+def build_model(configuration: Configuration, task: Task, device: torch.device) -> Classifier:
+    """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights.
+
+    On a CPU, convolutions and pooling are quicker with the channels last. On MPS that layout is reported to give wrong gradients
+    (pytorch/pytorch#175189), and on CUDA its gain has not been measured.
+    """
+    seed = configuration.seed
+    backbone = task.backbone(randomness.generator(seed, randomness.BACKBONE))
+    head = build_head(configuration, backbone.feature_dim, task.num_classes, randomness.generator(seed, randomness.HEAD))
+    layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
+    return Classifier(backbone, head).to(memory_format=layout)  # type: ignore[call-overload]
+
+
+def build_head(configuration: Configuration, feature_dim: int, num_classes: int, generator: torch.Generator) -> Head:
+    """The head that the configuration names; in the fair protocol every head centres its features, in the paper's not the learned.
+
+    Args:
+        configuration: head, protocol, temperature and proximal weight.
+        feature_dim: d.
+        num_classes: C.
+        generator: source of initial weights and random directions.
+    """
+    declared = HEADS[configuration.head]
+    options = {name: getattr(configuration, name) for name in declared.takes} | dict(declared.options)
+    if not declared.centred:
+        options["centre"] = configuration.protocol == "fair"
+    head: Head = imported(declared.built_by)(feature_dim, num_classes, **options, generator=generator)
+    return head
+
+
+def build_optimiser(configuration: Configuration, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimiser that the resolved configuration names; agd also sets the initial weights that its theory wants.
+
+    Raises:
+        ValueError: for parameters that agd cannot train.
+    """
+    parameters = list(parameters)
+    if configuration.optimiser == "agd":
+        optimiser = AGD(parameters, gain=configuration.gain)
+        optimiser.init_weights(randomness.generator(configuration.seed, randomness.OPTIMISER))
+        return optimiser
+    rate = configuration.learning_rate
+    decay = configuration.weight_decay
+    if rate is None or decay is None:
+        raise ValueError("learning_rate and weight_decay must be known by now; got None. Pass a resolved configuration.")
+    if configuration.optimiser == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, momentum=configuration.momentum, weight_decay=decay)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, configuration: Configuration, progress: float) -> None:
+    """Sets the learning rate of every group; agd has none.
+
+    Args:
+        optimiser: of the run.
+        configuration: the initial learning rate and its schedule.
+        progress: share of all steps that are done, from 0 to 1.
+    """
+    if configuration.learning_rate is None:
+        return
+    for group in optimiser.param_groups:
+        group["lr"] = configuration.learning_rate * learning_rate_factor(configuration, progress)
+
+
+def learning_rate_factor(configuration: Configuration, progress: float) -> float:
+    """What the initial learning rate is multiplied with at that share of all steps."""
+    if configuration.schedule == "cosine":
+        return (1 + math.cos(math.pi * progress)) / 2
+    if configuration.schedule == "step":
+        return 0.1 ** ((progress >= 0.5) + (progress >= 0.75))
+    return 1.0
