@@ -1,7 +1,15 @@
-"""The networks: their names, how they are built, and which options they have. The one place that names them; it needs no torch."""
+"""The networks: their names, how they are built, and which options they have. The one place that names them; it loads no torch."""
 
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+    from guided_collapse.backbones.backbone import ImageBackbone
+
+Stem = Literal["imagenet", "cifar"]
 
 
 @dataclass(frozen=True)
@@ -40,3 +48,53 @@ for _depth in (18, 34, 50):
     )
 declare(BackboneDeclaration("vgg13", "guided_collapse.backbones.vgg:VGG13", (*_EVERY, "width")))
 declare(BackboneDeclaration("small", "guided_collapse.backbones.small:SmallConvNet", (*_EVERY, "batch_norm", "feature_dim")))
+
+
+def build_backbone(
+    name: str,
+    *,
+    in_channels: int | None = None,
+    stem: Stem | None = None,
+    width: float | None = None,
+    affine: bool | None = None,
+    batch_norm: bool | None = None,
+    feature_dim: int | None = None,
+    generator: "torch.Generator | None" = None,
+) -> "ImageBackbone":
+    """The network of that name.
+
+    An option left at None keeps the network's own default; one that the network does not have is refused, never ignored.
+
+    Args:
+        name: one of those that are declared here.
+        in_channels: channels of the images; all networks.
+        stem: "imagenet" or "cifar"; ResNets.
+        width: factor on all channel counts; ResNets and VGG-13.
+        affine: whether the network takes its ordinary form, with affine BatchNorm and biases where it has them; all networks.
+        batch_norm: whether there is BatchNorm; the small network.
+        feature_dim: d; the small network. The others have what their width gives.
+        generator: source of the initial weights; None takes torch's global generator.
+
+    Raises:
+        ValueError: for an unknown name, an option that the network does not have, or a value it refuses.
+    """
+    if name not in BACKBONES:
+        raise ValueError(f"the backbone must be one of {', '.join(BACKBONES)}; got {name!r}.")
+    options = {
+        "in_channels": in_channels,
+        "stem": stem,
+        "width": width,
+        "affine": affine,
+        "batch_norm": batch_norm,
+        "feature_dim": feature_dim,
+    }
+    given = {option: value for option, value in options.items() if value is not None}
+    declared = BACKBONES[name]
+    for option, value in given.items():
+        if option not in declared.options:
+            raise ValueError(
+                f"{name} has no option {option}; got {option}={value!r}. Its options are {', '.join(sorted(declared.options))}."
+            )
+    module, kind = declared.built_by.split(":")
+    backbone: ImageBackbone = getattr(import_module(module), kind)(*declared.arguments, **given, generator=generator)
+    return backbone

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from guided_collapse.backbones.backbone import ImageBackbone
-from guided_collapse.backbones.initialise import initialise
+from guided_collapse.backbones.backbone import ImageBackbone, initialise
 
 HIDDEN_CHANNELS = (16, 32, 64)
 

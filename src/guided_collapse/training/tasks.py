@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.backbones.backbone import Backbone
-from guided_collapse.backbones.build import build_backbone
+from guided_collapse.backbones.declared import build_backbone
 from guided_collapse.backbones.unconstrained import UnconstrainedFeatures
 from guided_collapse.data.augmentation.augment import augment, normalise
 from guided_collapse.data.augmentation.pixel_statistics import PixelStatistics, pixel_statistics

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from guided_collapse.backbones.backbone import ImageBackbone
-from guided_collapse.backbones.build import build_backbone
-from guided_collapse.backbones.declared import BACKBONES
+from guided_collapse.backbones.declared import BACKBONES, build_backbone
 from guided_collapse.backbones.resnet import ResNet
 from guided_collapse.backbones.small import SmallConvNet
 from guided_collapse.backbones.vgg import VGG13
