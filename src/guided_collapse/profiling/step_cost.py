@@ -18,7 +18,8 @@ import torch
 from lightning_fabric import Fabric
 from torch.nn import functional
 
-from guided_collapse.data.augmentation.pixel_statistics import PixelStatistics
+from guided_collapse.data.augmentation.normalise import PixelStatistics
+from guided_collapse.data.batches import Batch, ProcessShare
 from guided_collapse.data.known import known_data
 from guided_collapse.data.split import ImageData, Split
 from guided_collapse.heads.classifier import Classifier
@@ -29,7 +30,7 @@ from guided_collapse.training.environment import hardware
 from guided_collapse.training.loop import build_model
 from guided_collapse.training.optimisers import build_optimiser
 from guided_collapse.training.settings.configuration import Configuration
-from guided_collapse.training.tasks import ImageTask, LabelledInputs, Share, Task, UnconstrainedTask
+from guided_collapse.training.tasks import ImageTask, Task, UnconstrainedTask
 
 PAPER_ROUTE = "paper-route"
 PARTS = ("backbone_forward_ms", "head_forward_ms", "head_backward_ms", "backbone_backward_ms")
@@ -97,7 +98,7 @@ def measure_step(request: StepCostRequest) -> dict[str, Any]:
     model = _model(configuration, task, request.head, fabric.device)
     source = randomness.generator(configuration.seed, randomness.OPTIMISER)
     _, optimiser = fabric.setup(model, build_optimiser(configuration, model.parameters(), source))
-    batches = _batches(task, Share(device=fabric.device))
+    batches = _batches(task, ProcessShare(device=fabric.device))
     steps: list[list[float]] = []
     notes: list[str] = []
 
@@ -154,7 +155,7 @@ def _warm_up_libraries() -> None:
     tiny = replace(tiny, head="implicit", batch_size=6).resolved()
     task = made_up_task(tiny)
     model = build_model(tiny, task, torch.device("cpu"))
-    inputs, labels = next(_batches(task, Share()))
+    inputs, labels = next(_batches(task, ProcessShare()))
     functional.cross_entropy(model(inputs, labels), labels).backward()  # type: ignore[no-untyped-call]
 
 
@@ -171,12 +172,12 @@ def _model(configuration: Configuration, task: Task, head_name: str, device: tor
     return Classifier(model.backbone, head)
 
 
-def _batches(task: Task, share: Share) -> Iterator[LabelledInputs]:
+def _batches(task: Task, share: ProcessShare) -> Iterator[Batch]:
     for epoch in itertools.count(1):
         yield from task.training_batches(epoch, share)
 
 
-def _train_step(model: Classifier, optimiser: torch.optim.Optimizer, fabric: Fabric, batch: LabelledInputs, marks: Marks) -> None:
+def _train_step(model: Classifier, optimiser: torch.optim.Optimizer, fabric: Fabric, batch: Batch, marks: Marks) -> None:
     """One step in four parts; the optimiser's own work is not timed."""
     model.train()
     optimiser.zero_grad()

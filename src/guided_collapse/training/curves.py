@@ -4,6 +4,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from guided_collapse.optional import optional
+
 
 class Curves:
     """Writes every number of a record, or nothing without a folder.
@@ -12,18 +14,15 @@ class Curves:
         folder: where TensorBoard's files go.
 
     Raises:
-        ValueError: if TensorBoard is not installed.
+        MissingPackageError: if TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.writer: Any = None
         if folder is None:
             return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ValueError("--tensorboard needs a package: pip install 'guided-collapse[tensorboard]'.") from error
-        self.writer = SummaryWriter(str(folder))
+        tensorboard = optional("torch.utils.tensorboard", extra="tensorboard", package="tensorboard")
+        self.writer = tensorboard.SummaryWriter(str(folder))
 
     def __enter__(self) -> "Curves":
         return self

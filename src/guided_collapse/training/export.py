@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from guided_collapse.heads.classifier import Classifier
+from guided_collapse.optional import optional
 from guided_collapse.records.files import write_bytes
 from guided_collapse.records.names import OF_A_RUN
 from guided_collapse.training import randomness
@@ -137,10 +138,7 @@ def _program(model: nn.Module, inputs: Mapping[str, Any], suffix: str) -> bytes:
 
 
 def _onnx(program: torch.export.ExportedProgram, batch: Mapping[int, Any]) -> bytes:
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ValueError("ONNX needs packages: pip install 'guided-collapse[onnx]'.") from error
+    optional("onnxscript", extra="onnx")
     with _without_warnings_of("torch.onnx"):  # about packages that these layers do not take
         exported = torch.onnx.export(
             program, (), input_names=["images"], output_names=["logits"], dynamic_shapes=(batch,), verbose=False

@@ -13,6 +13,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.metrics.formulas.bound import cross_entropy_lower_bound
 from guided_collapse.records import names
@@ -31,8 +32,8 @@ from guided_collapse.training.measure import Measurement, measure
 from guided_collapse.training.optimisers import build_optimiser, set_learning_rate
 from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.settings.placement import Placement
-from guided_collapse.training.tasks import Share, Task, build_task
-from guided_collapse.training.trace import Trace
+from guided_collapse.training.tasks import Task, build_task
+from guided_collapse.training.trace import TraceRecorder
 
 ALWAYS_MEASURED = 10  # first epochs
 
@@ -139,7 +140,7 @@ class Training:
 
     def __init__(self, configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
         self.configuration, self.placement, self.run, self.task, self.fabric = configuration, placement, run, task, fabric
-        self.share = Share(fabric.global_rank, fabric.world_size, fabric.device)
+        self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
         self.classifier = build_model(configuration, task, fabric.device)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.classifier = nn.SyncBatchNorm.convert_sync_batchnorm(self.classifier)  # type: ignore[no-untyped-call]
@@ -148,7 +149,7 @@ class Training:
         self.model, self.optimiser = fabric.setup(self.classifier, optimiser)
         self.facts: Facts = {}
         self.records: list[Record] = []
-        self.trace = Trace() if configuration.trace else None
+        self.trace = TraceRecorder() if configuration.trace else None
         self.finished_epochs = 0
         self.margins: Measurement | None = None
 
@@ -276,7 +277,7 @@ class Training:
             "feature_dim": head.feature_dim,
             "num_train": self.task.num_train,
             "num_test": self.task.num_test,
-            "inputs": self.task.inputs(),
+            "inputs": self.task.input_facts(),
             "global_batch": min(self.configuration.batch_size, self.task.num_train),
             "loss_lower_bound": bound,
             "versions": environment.versions(),

@@ -8,7 +8,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from guided_collapse.backbones.declared import BACKBONES
-from guided_collapse.data.augmentation.changes import Augmentation
+from guided_collapse.data.augmentation import Augmentation
 from guided_collapse.records.heads import HEADS
 from guided_collapse.training.settings.ranges import (
     COUNT,
@@ -98,7 +98,7 @@ class Configuration:
     num_classes: int | None = None
     """Of unconstrained features."""
     image_size: int | None = None
-    """Height and width to which images are resized; None keeps those of a named data set, and for a folder those of most images."""
+    """Height and width of images; None keeps those of a named data set, and takes those of most images of a folder, up to 256."""
     test_fraction: float = 0.2
     """Share of a folder that is held out, if it has no folder of test images."""
     long_tail: LongTail = "none"

