@@ -98,7 +98,7 @@ def test_downloaded_files_are_compared_with_what_came(tmp_path, sums):
     write_parquet(folder / "plain_text", num_train=20, num_test=10)
     load_checked("cifar10", root=tmp_path)
     assert sums == []  # files that came otherwise have no record
-    record_download(folder, "uoft-cs/cifar10", "0123abcd")
+    record_download(folder, {"repository": "uoft-cs/cifar10", "revision": "0123abcd"}, folder.rglob("*.parquet"))
     sums.clear()
     for _ in range(2):
         data = load_checked("cifar10", root=tmp_path)
@@ -151,7 +151,7 @@ def test_checksums_are_those_of_the_time_of_the_download(tmp_path):
     for name, written in contents.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(written)
-    record_download(tmp_path, "owner/name", None)
+    record_download(tmp_path, {"address": None}, tmp_path.rglob("*.parquet"))
     (tmp_path / "train.parquet").write_bytes(b"changed")
     expected = {tmp_path / name: hashlib.sha256(contents[name]).hexdigest() for name in ("deep/test.parquet", "train.parquet")}
     assert recorded_checksums(tmp_path) == expected

@@ -1,8 +1,10 @@
 import hashlib
+import http.server
 import json
 import os
 import stat
 import sys
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,12 +13,20 @@ import torch
 
 from guided_collapse.data import download as download_module
 from guided_collapse.data import sources
-from guided_collapse.data.checked import sha256_of
+from guided_collapse.data.checked import RECORD, sha256_of
 from guided_collapse.data.download import check, download, download_from_hub, instructions, pack_cifar10
 from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN
 from guided_collapse.data.sources import MissingData, load_data
 from guided_collapse.data.split import ImageData, Split
-from tests.data.made_up import write_cifar10_package, write_idx, write_parquet
+from tests.data.made_up import (
+    omniglot_members,
+    tiny_imagenet_members,
+    write_cifar10_package,
+    write_cifar100_binary,
+    write_idx,
+    write_parquet,
+    write_zip,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -228,3 +238,153 @@ def test_instructions_name_every_way(tmp_path):
     assert "IDX" in instructions("mnist", tmp_path)
     assert "licence" in instructions("imagenet", tmp_path)
     assert str(tmp_path / "train") in instructions("stl10", tmp_path)
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """Serves a made-up data set in the place of the public one: a small Tiny ImageNet, from an address on this machine."""
+    file = tmp_path / "public" / "tiny-imagenet-200.zip"
+    write_zip(file, tiny_imagenet_members(3, 5))
+    real = KNOWN["tiny-imagenet"].archives[0]
+    md5 = hashlib.md5(file.read_bytes()).hexdigest()
+    archive = replace(real, address=file.as_uri(), size=file.stat().st_size, md5=md5)
+
+    def publish(**changes):
+        known = facts("tiny-imagenet", num_classes=2, num_train=6, num_test=5, archives=(replace(archive, **changes),))
+        monkeypatch.setitem(KNOWN, "tiny-imagenet", known)
+        return file
+
+    return publish
+
+
+def test_an_archive_is_downloaded_checked_and_recorded(tmp_path, published):
+    file = published()
+    text = download("tiny-imagenet", root=tmp_path / "data")
+    folder = tmp_path / "data" / "tiny-imagenet"
+    assert "6 training and 5 test images of 3 x 64 x 64 in 2 classes\nchecked: counts, and the sha256 of 1 file\n" in text
+    assert (folder / file.name).read_bytes() == file.read_bytes()
+    assert json.loads((folder / RECORD).read_text()) == {
+        "archive": "tiny-imagenet-200.zip",
+        "address": file.as_uri(),
+        "sha256": {"tiny-imagenet-200.zip": hashlib.sha256(file.read_bytes()).hexdigest()},
+    }
+    file.unlink()
+    assert "6 training" in download("tiny-imagenet", root=tmp_path / "data")  # it is there
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"md5": "0" * 32}, ValueError, "must have .* bytes and the md5 0000"),
+        ({"size": 10**6}, ValueError, "must have 1000000 bytes"),
+        ({"size": 100}, ValueError, "it gives more bytes than that has"),
+        (
+            {"address": "file:///nowhere/tiny.zip"},
+            MissingData,
+            "could not be downloaded from file:///nowhere/tiny.zip: .*Get it by hand",
+        ),
+    ],
+)
+def test_what_is_not_the_archive_is_thrown_away(tmp_path, published, changes, error, message):
+    published(**changes)
+    with pytest.raises(error, match=message):
+        download("tiny-imagenet", root=tmp_path / "data")
+    assert list((tmp_path / "data" / "tiny-imagenet").iterdir()) == []
+
+
+def test_an_archive_of_unknown_size_is_bounded_too(tmp_path, published, monkeypatch):
+    published(size=None)
+    monkeypatch.setattr(download_module, "LARGEST_DOWNLOAD", 100)
+    with pytest.raises(ValueError, match="it gives more bytes than that has"):
+        download("tiny-imagenet", root=tmp_path / "data")
+
+
+def test_an_archive_comes_over_http(tmp_path, published):
+    file = published()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=file.parent)
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("localhost", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://localhost:{server.server_port}"
+        published(address=f"{address}/{file.name}")
+        assert "6 training" in download("tiny-imagenet", root=tmp_path / "data")
+        published(address=f"{address}/missing.zip")
+        with pytest.raises(MissingData, match="404"):
+            download("tiny-imagenet", root=tmp_path / "other")
+        server.shutdown()
+
+
+def test_an_archive_that_is_there_already_is_taken(tmp_path, published):
+    file = published(address="file:///nowhere")
+    mine = file.rename(tmp_path / "mine.zip")
+    assert "6 training" in download("tiny-imagenet", root=tmp_path / "data", archive=mine)
+    assert mine.is_file()
+    published(address="file:///nowhere", md5="0" * 32)
+    with pytest.raises(ValueError, match="and the md5 0000"):
+        download("tiny-imagenet", root=tmp_path / "other", archive=mine)
+    assert list((tmp_path / "other" / "tiny-imagenet").iterdir()) == []
+
+
+def test_an_archive_that_was_put_into_its_place_is_compared_once_and_recorded(tmp_path, published):
+    file = published(address="file:///nowhere")
+    place = tmp_path / "tiny-imagenet" / file.name
+    place.parent.mkdir()
+    file.rename(place)
+    assert "sha256 of 1 file" in download("tiny-imagenet", root=tmp_path)
+    write_zip(place, tiny_imagenet_members(3, 4))
+    with pytest.raises(ValueError, match="must have"):
+        download("tiny-imagenet", root=tmp_path)
+    (place.parent / RECORD).unlink()
+    with pytest.raises(ValueError, match="bytes and the md5"):
+        download("tiny-imagenet", root=tmp_path)
+
+
+def test_a_part_is_made_from_the_archive_of_the_whole(tmp_path, published):
+    file = published()
+    place = tmp_path / "tiny-imagenet" / file.name
+    place.parent.mkdir()
+    file.rename(place)
+    with pytest.raises(ValueError, match=f"{place} must hold the 35000 files of the list"):
+        load_data("tiny-imagenet-100", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("tiny-imagenet", "tiny-imagenet-200.zip"), ("mnist", "something else, for it has none")]
+)
+def test_other_files_are_not_taken(tmp_path, name, words):
+    (tmp_path / "mine.txt").write_text("no archive")
+    with pytest.raises(ValueError, match=f"the archive of {name} must be {words}; got .*mine.txt, which is not. Get it by hand"):
+        download(name, root=tmp_path / "data", archive=tmp_path / "mine.txt")
+
+
+def test_cifar100_comes_from_its_authors_when_the_hub_is_out_of_reach(tmp_path, monkeypatch):
+    file = tmp_path / "public" / "cifar-100-binary.tar.gz"
+    write_cifar100_binary(file, 200, 100)
+    archive = replace(KNOWN["cifar100"].archives[0], address=file.as_uri(), size=None, md5=None)
+    monkeypatch.setitem(KNOWN, "cifar100", facts("cifar100", num_train=200, num_test=100, archives=(archive,)))
+
+    def fail(name, folder):
+        raise MissingData("no hub")
+
+    monkeypatch.setattr(download_module, "download_from_hub", fail)
+    assert "200 training and 100 test images of 3 x 32 x 32 in 100 classes" in download("cifar100", root=tmp_path / "data")
+
+
+def test_omniglot_from_a_file(tmp_path, monkeypatch):
+    write_zip(tmp_path / "mine.zip", omniglot_members())
+    monkeypatch.setitem(KNOWN, "omniglot-small2", facts("omniglot-small2", num_classes=3, num_train=48, num_test=12))
+    text = download("omniglot-small2", root=tmp_path, archive=tmp_path / "mine.zip")
+    assert "48 training and 12 test images of 1 x 105 x 105 in 3 classes" in text
+    assert (tmp_path / "omniglot-small2" / "images_background_small2.zip").is_file()
+
+
+def test_an_archive_is_named_among_the_instructions(tmp_path):
+    words = instructions("omniglot", tmp_path / "omniglot")
+    assert "https://github.com/brendenlake/omniglot/raw/master/python/images_background.zip: put it into" in words
+    assert "guided-collapse data omniglot --from FILE" in words

@@ -10,7 +10,7 @@ from guided_collapse.data.augmentation.normalise import pixel_statistics
 from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN
 from guided_collapse.data.readers import pictures
 from guided_collapse.data.sources import MissingData, data_folder, data_root, load_data, load_digits
-from tests.data.made_up import write_cifar10_package, write_folders, write_idx, write_parquet
+from tests.data.made_up import write_cifar10_package, write_cifar100_binary, write_folders, write_idx, write_parquet
 from tests.data.readers.test_cifar_package import same
 
 
@@ -46,6 +46,13 @@ def test_cifar10_from_the_package_or_else_from_parquet(tmp_path):
     assert same(load_data("cifar10", root=tmp_path), second)
     first = write_cifar10_package(tmp_path / "cifar10" / CIFAR10_PACKAGE, 10)
     assert same(load_data("cifar10", root=tmp_path), first)
+
+
+def test_cifar100_from_its_authors_archive_or_else_from_parquet(tmp_path):
+    second = write_parquet(tmp_path / "cifar100" / "data", num_train=20, num_test=10, num_classes=100, label_column="fine_label")
+    assert same(load_data("cifar100", root=tmp_path), second)
+    first = write_cifar100_binary(tmp_path / "cifar100" / "cifar-100-binary.tar.gz", 30, 10)
+    assert same(load_data("cifar100", root=tmp_path), first)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,19 @@ def test_a_users_folder_and_a_long_tail(tmp_path):
     torch.testing.assert_close(inputs.mean(dim=(0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_few_images_of_each_class_are_the_same_for_every_seed_and_test_is_left_alone(tmp_path, seed):
+    write_folders(tmp_path, num_per_class=20, classes=("cat", "dog", "eel"))
+    whole = build_task(replace(DIGITS, data=str(tmp_path)))
+    task = build_task(replace(DIGITS, data=str(tmp_path), images_per_class=8, seed=seed))
+    assert task.train_labels.bincount().tolist() == [8] * 3
+    assert torch.equal(task.images.data.test.images, whole.images.data.test.images)
+    same = build_task(replace(DIGITS, data=str(tmp_path), images_per_class=8, seed=5))
+    assert torch.equal(task.images.data.train.images, same.images.data.train.images)
+    tail = replace(DIGITS, data=str(tmp_path), images_per_class=8, long_tail="exponential", long_tail_ratio=4.0)
+    assert build_task(tail).train_labels.bincount().tolist() == [8, 4, 2]
+
+
 def test_refusals(tmp_path):
     with pytest.raises(ValueError, match=r"a folder of images or one of digits, .*'nowhere', which is neither"):
         build_task(replace(DIGITS, data="nowhere"))

@@ -38,16 +38,14 @@ def declare(backbone: BackboneDeclaration) -> None:
     BACKBONES[backbone.name] = backbone
 
 
-_EVERY = ("in_channels", "affine")
+_USUAL = ("in_channels", "affine", "width")
 
 for _depth in (18, 34, 50):
     declare(
-        BackboneDeclaration(
-            f"resnet{_depth}", "guided_collapse.backbones.resnet:ResNet", (*_EVERY, "stem", "width"), arguments=(_depth,)
-        )
+        BackboneDeclaration(f"resnet{_depth}", "guided_collapse.backbones.resnet:ResNet", (*_USUAL, "stem"), arguments=(_depth,))
     )
-declare(BackboneDeclaration("vgg13", "guided_collapse.backbones.vgg:VGG13", (*_EVERY, "width")))
-declare(BackboneDeclaration("small", "guided_collapse.backbones.small:SmallConvNet", (*_EVERY, "batch_norm", "feature_dim")))
+declare(BackboneDeclaration("vgg13", "guided_collapse.backbones.vgg:VGG13", _USUAL))
+declare(BackboneDeclaration("small", "guided_collapse.backbones.small:SmallConvNet", (*_USUAL, "batch_norm", "feature_dim")))
 
 
 def build_backbone(
@@ -69,7 +67,7 @@ def build_backbone(
         name: one of those that are declared here.
         in_channels: channels of the images; all networks.
         stem: "imagenet" or "cifar"; ResNets.
-        width: factor on all channel counts; ResNets and VGG-13.
+        width: factor on all channel counts; all networks.
         affine: whether the network takes its ordinary form, with affine BatchNorm and biases where it has them; all networks.
         batch_norm: whether there is BatchNorm; the small network.
         feature_dim: d; the small network. The others have what their width gives.

@@ -14,8 +14,9 @@ def run(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="guided-collapse data", description=description)
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(KNOWN)}")
     parser.add_argument("--data-root", type=Path, help="the folder of all data sets")
+    parser.add_argument("--from", dest="archive", metavar="FILE", type=Path, help="an archive of it that you have already")
     request = parser.parse_args(words)
     from guided_collapse.data.download import download
 
-    print(download(request.name, root=request.data_root))
+    print(download(request.name, root=request.data_root, archive=request.archive))
     return DONE

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ def files_with_checksums(data: ImageData, known: KnownData) -> dict[Path, str]:
         return {}
     if data.location.name in known.checksums:
         return {data.location: known.checksums[data.location.name]}
+    if data.location.is_file():
+        recorded = recorded_checksums(data.location.parent)
+        return {path: checksum for path, checksum in recorded.items() if path == data.location}
     found = {find_idx_file(data.location, stem): checksum for stem, checksum in known.checksums.items()}
     return {path: checksum for path, checksum in found.items() if path is not None} or recorded_checksums(data.location)
 
@@ -94,16 +97,20 @@ def compare_once(name: str, files: Mapping[Path, str], *, stamps: Path) -> None:
             write_json(stamps, known | current)
 
 
-def record_download(folder: Path, repository: str, revision: str | None) -> None:
-    """Writes down the parquet files in the folder, as they came from this revision of the repository.
+def record_download(folder: Path, origin: Mapping[str, str | None], files: Iterable[Path]) -> None:
+    """Writes down what was downloaded.
+
+    Args:
+        folder: holds the files, at any depth.
+        origin: where they came from, in plain values: a repository and its revision, or an address.
+        files: what came.
 
     Raises:
         OSError: if the folder cannot be written to.
         ValueError: for a file that cannot be read.
     """
-    checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(folder.rglob("*.parquet"))}
-    record = {"repository": repository, "revision": revision, "sha256": checksums}
-    write_json(folder / RECORD, record)
+    checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(files)}
+    write_json(folder / RECORD, {**origin, "sha256": checksums})
 
 
 def recorded_checksums(folder: Path) -> dict[Path, str]:

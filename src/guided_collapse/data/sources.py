@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from guided_collapse.data.augmentation.resampling import resize
-from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN, KnownData, known_data
-from guided_collapse.data.readers.cifar_package import load_cifar10_package
+from guided_collapse.data.known import KNOWN, KnownData, known_data
+from guided_collapse.data.readers.archives import load_archive
 from guided_collapse.data.readers.folders import load_folder
 from guided_collapse.data.readers.idx import has_idx, load_idx
 from guided_collapse.data.readers.parquet import load_parquet
@@ -42,9 +42,9 @@ def data_folder(name: str, root: Path | None) -> Path:
 def load_data(name: str, *, root: Path | None = None, image_size: int | None = None) -> ImageData:
     """The data set of this name, from the folder of its name under `root`.
 
-    The folder may hold the npm package (cifar10), IDX files, class folders (in train and test), or parquet
-    files from the hub; the first of these that is there is taken. What is read must be consistent, but may be smaller than the real
-    thing: `load_checked` compares checksums, `download` counts too.
+    The folder may hold one of its archives, IDX files, class folders (in train and test), or parquet files from the hub; the first
+    of these that is there is taken. What is read must be consistent, but may be smaller than the real thing: `load_checked`
+    compares checksums, `download` counts too.
 
     Args:
         name: one of those that `known.py` declares.
@@ -79,8 +79,10 @@ def load_digits() -> ImageData:
 def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
     if name == "digits":
         return load_digits()
-    if name == "cifar10" and (folder / CIFAR10_PACKAGE).is_file():
-        return load_cifar10_package(folder / CIFAR10_PACKAGE)
+    for archive in known.archives:
+        for place in (folder, folder.parent / archive.home):
+            if (place / archive.name).is_file():
+                return load_archive(place / archive.name, name=name, known=known, cache=folder / "decoded.npz")
     for place in (folder, SYSTEM_FOLDER / name):
         if has_idx(place):
             return load_idx(place, name=name, class_names=known.class_names or ())

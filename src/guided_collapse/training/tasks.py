@@ -18,8 +18,8 @@ from guided_collapse.data.checked import load_checked
 from guided_collapse.data.known import KNOWN, check_source, known_data
 from guided_collapse.data.readers.folders import load_folder
 from guided_collapse.data.sampling.batch_sampler import SeededBatchSampler, ShuffledBatchSampler
-from guided_collapse.data.sampling.long_tail import long_tailed
 from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
+from guided_collapse.data.sampling.thinning import few_of_each, long_tailed
 from guided_collapse.data.split import ImageData
 from guided_collapse.training import randomness
 from guided_collapse.training.heads import takes_stratified_batches
@@ -184,7 +184,9 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
             test_fraction=configuration.test_fraction,
         )
         statistics = pixel_statistics(data.train)
+    if configuration.images_per_class is not None:
+        data = replace(data, train=few_of_each(data.train, configuration.images_per_class))
     if configuration.long_tail != "none":
-        tail = long_tailed(data.train, kind=configuration.long_tail, ratio=configuration.long_tail_ratio, seed=0)
+        tail = long_tailed(data.train, kind=configuration.long_tail, ratio=configuration.long_tail_ratio)
         data = replace(data, train=tail)
     return ImageTask(configuration, data, statistics, num_workers=num_workers)

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from guided_collapse.data.readers import pictures as pictures_module
-from guided_collapse.data.readers.cifar_package import load_cifar10_package
 from guided_collapse.data.readers.folders import load_folder
 from guided_collapse.data.readers.parquet import load_parquet
 from guided_collapse.data.readers.pictures import Files, Pictures, decode, fits_in_memory, usual_size
 from tests.data.made_up import cifar10_members, encode, make_up, write_folders, write_parquet, write_tarball
+from tests.data.readers.test_cifar_package import load_cifar10_package
 
 
 def picture(height, width, channels=3):

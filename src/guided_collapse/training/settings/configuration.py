@@ -84,7 +84,7 @@ class Configuration:
     proximal_weight: float = 1e-3
     """Pull of the implicit heads towards the frame of the step before."""
     width: float | None = None
-    """Factor on the channels of a ResNet or VGG."""
+    """Factor on the channels of the network."""
     stem: Literal["imagenet", "cifar"] | None = None
     """First layers of a ResNet: 7x7 with stride 2 and a max-pool, or 3x3."""
     affine: bool = False
@@ -101,6 +101,8 @@ class Configuration:
     """Height and width of images; None keeps those of a named data set, and takes those of most images of a folder, up to 256."""
     test_fraction: float = 0.2
     """Share of a folder that is held out, if it has no folder of test images."""
+    images_per_class: int | None = None
+    """Train on so many images of each class, the same in every run; None takes all. Test images stay as they are."""
     long_tail: LongTail = "none"
     """Thin out the training classes, exponentially or in two steps."""
     long_tail_ratio: float = 100.0
@@ -259,6 +261,7 @@ _RANGES: Mapping[str, Range] = {
     "num_classes": at_least(2),
     "image_size": POSITIVE_COUNT,
     "test_fraction": Range("between 0 and 1", SMALLEST_NUMBER, math.nextafter(1.0, 0.0)),
+    "images_per_class": POSITIVE_COUNT,
     "long_tail_ratio": Range("at least 1", 1.0),
     "crop_padding": COUNT,
     "rotation": Range("from 0 to 180 degrees", 0.0, 180.0),
