@@ -10,7 +10,9 @@ import time
 
 import torch
 
-from guided_collapse.data.augmentation.augment import Augmentation, augment, normalise
+from guided_collapse.data.augmentation import Augmentation
+from guided_collapse.data.augmentation.augment import augment
+from guided_collapse.data.augmentation.normalise import normalise
 from guided_collapse.data.known import KNOWN
 
 BATCH_SIZE = 256

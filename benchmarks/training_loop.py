@@ -16,6 +16,7 @@ import torch
 from lightning_fabric import Fabric
 
 from guided_collapse import AGD
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.experiments.presets import preset
 from guided_collapse.profiling.step_cost import made_up_task
 from guided_collapse.training.build import build_model
@@ -23,7 +24,6 @@ from guided_collapse.training.display import Display
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import Training
 from guided_collapse.training.settings.placement import Placement
-from guided_collapse.training.tasks import Share
 
 NUM_IMAGES, TURNS = 2560, 9
 
@@ -40,7 +40,7 @@ def main() -> None:
         optimiser = AGD(model.parameters(), gain=configuration.gain)
         optimiser.init_weights()
         bare_configuration = replace(configuration, flip=False, crop_padding=0)
-        batches = list(made_up_task(bare_configuration, NUM_IMAGES).training_batches(1, Share()))
+        batches = list(made_up_task(bare_configuration, NUM_IMAGES).training_batches(1, ProcessShare()))
 
         def bare_turn(model=model, optimiser=optimiser, batches=batches) -> None:
             for inputs, labels in batches:

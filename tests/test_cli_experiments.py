@@ -237,7 +237,7 @@ def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
         (DamageError("another run"), 1, "guided-collapse: another run"),
         (WorkError("lost"), 1, "guided-collapse: lost"),
         (RequestError("wrong"), 2, "guided-collapse: wrong"),
-        (ModuleNotFoundError("No module named 'rich'"), 2, "pip install 'guided-collapse[experiments]'"),
+        (ModuleNotFoundError("No module named 'rich'", name="rich"), 2, "pip install rich, or install guided-collapse"),
     ],
 )
 def test_the_exit_status_tells_a_wrong_request_from_a_failure_on_the_way(error, status, message, capsys, monkeypatch):

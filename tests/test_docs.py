@@ -32,7 +32,7 @@ WORK = {
     "resume": "guided_collapse.training.folder.run.RunFolder.facts",
     "report": "guided_collapse.report.write.write_report",
     "cost": "guided_collapse.profiling.cost.measure_cost",
-    "data": "guided_collapse.data.download.fetch.fetch",
+    "data": "guided_collapse.data.download.download",
     "export": "guided_collapse.training.export.export_run",
     "measure": "guided_collapse.metrics.files.read_arrays",
 }

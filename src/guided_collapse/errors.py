@@ -15,6 +15,8 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from guided_collapse.optional import how_to_install
+
 
 class RequestError(ValueError):
     """What was asked for cannot be done; nothing has been begun."""
@@ -56,8 +58,8 @@ def requested() -> Iterator[None]:
 def in_words(error: BaseException) -> str:
     """What an error says, on one line."""
     text = " ".join(str(error).split())
-    if isinstance(error, ModuleNotFoundError):
-        return f"{text}. Run: pip install 'guided-collapse[experiments]'"
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return f"{text}. {how_to_install(error.name.split('.')[0], extra='experiments')}"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in text):
         found = f" ({text})" if text else ""
         return f"memory ran out{found}. Make the batch or the network smaller, or take a machine with more memory."

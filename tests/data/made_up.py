@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import tarfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +55,58 @@ def write_tarball(path: Path, members: Mapping[str, bytes]) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(contents)
             archive.addfile(member, io.BytesIO(contents))
+
+
+def write_zip(path: Path, members: Mapping[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, contents in members.items():
+            archive.writestr(name, contents)
+
+
+def tiny_imagenet_members(num_per_class: int, num_test: int, *, classes: tuple[str, ...] = ("n02", "n01")) -> dict[str, bytes]:
+    """The files of Tiny ImageNet: class folders to train on, and validation and test images in one folder each."""
+    top = "tiny-imagenet-200"
+    labels = np.repeat(np.arange(len(classes)), num_per_class)
+    members = {f"{top}/wnids.txt": "\n".join(classes).encode()}
+    for number, image in enumerate(make_images(labels, 64, 3, 0)):
+        name = classes[labels[number]]
+        members[f"{top}/train/{name}/images/{name}_{number % num_per_class}.JPEG"] = encode(image, "JPEG")
+    test_labels = np.arange(num_test) % len(classes)
+    lines = [f"val_{number}.JPEG\t{classes[label]}\t0\t0\t63\t63" for number, label in enumerate(test_labels)]
+    members[f"{top}/val/val_annotations.txt"] = ("\n".join(lines) + "\n").encode()
+    for number, image in enumerate(make_images(test_labels, 64, 3, 1)):
+        members[f"{top}/val/images/val_{number}.JPEG"] = encode(image, "JPEG")
+        members[f"{top}/test/images/test_{number}.JPEG"] = encode(image, "JPEG")
+    return members
+
+
+def omniglot_members(num_drawings: int = 20, *, top: str = "images_background_small1") -> dict[str, bytes]:
+    """The files of Omniglot: three characters of two alphabets, of which each drawing is brighter than the one before."""
+    characters = [("Greek", "character01"), ("Greek", "character02"), ("Latin", "character01")]
+    return {
+        f"{top}/{alphabet}/{character}/{number:04d}_{drawing:02d}.png": encode(np.full((105, 105, 1), 10 * drawing, dtype=np.uint8))
+        for number, (alphabet, character) in enumerate(characters)
+        for drawing in range(1, num_drawings + 1)
+    }
+
+
+def write_cifar100_binary(path: Path, num_train: int, num_test: int) -> MadeUp:
+    """CIFAR-100 as its authors give it without pickles."""
+    data = make_up(num_train, num_test, size=32, channels=3, num_classes=100)
+
+    def rows(images: Images, labels: Labels) -> bytes:
+        pixels = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+        return np.concatenate([(labels // 5)[:, None], labels[:, None], pixels], axis=1).astype(np.uint8).tobytes()
+
+    names = "\n".join(f"class_{label}" for label in range(100)).encode()
+    members = {
+        "cifar-100-binary/train.bin": rows(data.train_images, data.train_labels),
+        "cifar-100-binary/test.bin": rows(data.test_images, data.test_labels),
+        "cifar-100-binary/fine_label_names.txt": names + b"\n",
+    }
+    write_tarball(path, members)
+    return data
 
 
 def cifar10_members(data: MadeUp) -> dict[str, bytes]:

@@ -10,6 +10,8 @@ def test_facts_fit_together(name):
     assert all(0 < value < 1 for value in (*known.mean, *known.std))
     assert known.class_names is None or len(set(known.class_names)) == known.num_classes
     assert all(len(checksum) == 64 for checksum in known.checksums.values())
+    assert all(archive.home in KNOWN and len(archive.md5 or "0" * 32) == 32 for archive in known.archives)
+    assert bool(known.archives) == bool(known.archive_reader)
 
 
 def test_an_unknown_name_gets_the_nearest():

@@ -1,11 +1,16 @@
+import hashlib
+from pathlib import Path
+
 import pytest
 import torch
+from sklearn.datasets import load_digits as bundled
 
 from guided_collapse.data import sources
-from guided_collapse.data.download.root import MissingData
+from guided_collapse.data.augmentation.normalise import pixel_statistics
 from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN
-from guided_collapse.data.sources import load_data
-from tests.data.made_up import write_cifar10_package, write_folders, write_idx, write_parquet
+from guided_collapse.data.readers import pictures
+from guided_collapse.data.sources import MissingData, data_folder, data_root, load_data, load_digits
+from tests.data.made_up import write_cifar10_package, write_cifar100_binary, write_folders, write_idx, write_parquet
 from tests.data.readers.test_cifar_package import same
 
 
@@ -43,6 +48,13 @@ def test_cifar10_from_the_package_or_else_from_parquet(tmp_path):
     assert same(load_data("cifar10", root=tmp_path), first)
 
 
+def test_cifar100_from_its_authors_archive_or_else_from_parquet(tmp_path):
+    second = write_parquet(tmp_path / "cifar100" / "data", num_train=20, num_test=10, num_classes=100, label_column="fine_label")
+    assert same(load_data("cifar100", root=tmp_path), second)
+    first = write_cifar100_binary(tmp_path / "cifar100" / "cifar-100-binary.tar.gz", 30, 10)
+    assert same(load_data("cifar100", root=tmp_path), first)
+
+
 @pytest.mark.parametrize(
     ("name", "columns"),
     [
@@ -61,10 +73,11 @@ def test_parquet_files(tmp_path, name, columns):
     assert same(data, written)
 
 
-def test_the_number_of_bytes_decides_what_streams(tmp_path):
+def test_the_number_of_bytes_decides_what_streams(tmp_path, monkeypatch):
     write_parquet(tmp_path / "stl10", num_train=12, num_test=10, size=96, image_column="image")
-    assert not load_data("stl10", root=tmp_path, in_memory_bytes=1000).train.in_memory
-    assert load_data("stl10", root=tmp_path).train.in_memory
+    assert isinstance(load_data("stl10", root=tmp_path).train.images, torch.Tensor)
+    monkeypatch.setattr(pictures, "IN_MEMORY_BYTES", 1000)
+    assert not isinstance(load_data("stl10", root=tmp_path).train.images, torch.Tensor)
 
 
 def test_class_folders(tmp_path):
@@ -94,3 +107,51 @@ def test_missing_data_with_the_command_that_gets_it(tmp_path, name, monkeypatch)
 def test_an_unknown_name():
     with pytest.raises(ValueError, match="must be one of digits"):
         load_data("cifar-10")
+
+
+def test_all_digits_are_there_once_with_their_labels():
+    data = load_digits()
+    assert (len(data.train), len(data.test)) == (1437, 360)
+    assert data.image_shape == (1, 8, 8)
+    assert data.class_names == tuple("0123456789")
+    images = torch.cat([data.train.images, data.test.images]).flatten(1)
+    rows = torch.cat([images.long(), torch.cat([data.train.labels, data.test.labels])[:, None]], dim=1)
+    levels = (torch.from_numpy(bundled().data) * 255 / 16).round().long()
+    expected = torch.cat([levels, torch.from_numpy(bundled().target)[:, None]], dim=1)
+    assert sorted(rows.tolist()) == sorted(expected.tolist())
+
+
+def test_both_parts_have_every_class_in_proportion():
+    data = load_digits()
+    train, test = data.train.labels.bincount(), data.test.labels.bincount()
+    assert float((test - (train + test) * 360 / 1797).abs().max()) < 1
+
+
+def test_the_parts_are_always_the_same():
+    # Part of what a result means: a change here makes old and new results incomparable.
+    test = load_digits().test
+    assert test.labels[:20].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 3, 6, 5, 9, 2, 1, 7, 8, 4]
+    digest = hashlib.sha256(test.images.numpy().tobytes()).hexdigest()
+    assert digest == "db9a64f574beb0e6cc60bee352739c42919eb03c00256cb146027f351050a3b0"
+
+
+def test_the_known_normalisation_is_that_of_the_training_images():
+    found = pixel_statistics(load_digits().train)
+    assert tuple(round(value, 4) for value in found.mean) == KNOWN["digits"].mean
+    assert tuple(round(value, 4) for value in found.std) == KNOWN["digits"].std
+
+
+def test_the_environment_decides(monkeypatch, tmp_path):
+    monkeypatch.setenv("GUIDED_COLLAPSE_DATA", str(tmp_path))
+    assert data_root() == tmp_path
+    assert data_folder("digits", None) == tmp_path / "digits"
+    assert data_folder("digits", Path("elsewhere")) == Path("elsewhere/digits")
+
+
+def test_the_cache_folder_is_the_default(monkeypatch, tmp_path):
+    monkeypatch.delenv("GUIDED_COLLAPSE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data_root() == tmp_path / "guided-collapse"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_root() == tmp_path / ".cache" / "guided-collapse"

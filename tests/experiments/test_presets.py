@@ -9,7 +9,7 @@ import torch
 from guided_collapse.experiments.presets import PRESETS, preset
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
 from guided_collapse.training.loop import train
-from tests.data.made_up import write_cifar10_package, write_idx, write_parquet
+from tests.data.made_up import omniglot_members, write_cifar10_package, write_folders, write_idx, write_parquet, write_zip
 from tests.training.runs import placed, records
 
 pytestmark = pytest.mark.slow
@@ -24,6 +24,10 @@ def write_data(name, root):
         write_idx(root / "fashion-mnist", num_train=20, num_test=10)
     elif name == "cifar100":
         write_parquet(root / "cifar100", num_train=20, num_test=10, num_classes=100, label_column="fine_label")
+    elif name == "tiny-imagenet-100":
+        write_folders(root / name, num_per_class=10, size=64)
+    elif name == "omniglot-small1":
+        write_zip(root / name / "images_background_small1.zip", omniglot_members())
     elif name == "stl10":
         write_parquet(root / "stl10", num_train=8, num_test=4, size=96, image_column="image")
     elif name == "imagenet":
@@ -36,7 +40,9 @@ def write_data(name, root):
 def test_images(name, tmp_path):
     configuration = preset(name)
     write_data(configuration.data, tmp_path)
-    num_train = {"digits": 1437, "stl10": 8, "imagenet": 4}.get(configuration.data, 20)
+    num_train = {"digits": 1437, "stl10": 8, "imagenet": 4, "tiny-imagenet-100": 30, "omniglot-small1": 48}.get(
+        configuration.data, 20
+    )
     if configuration.backbone != "small":
         # As narrow as leaves enough features for the classes.
         configuration = replace(configuration, width=0.5 if configuration.data == "imagenet" else 0.25)

@@ -10,6 +10,7 @@ from lightning_fabric import Fabric
 from torch.nn import functional
 
 from guided_collapse.cli.cost import cost_request
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.errors import RequestError
 from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.profiling import cost as module
@@ -26,7 +27,6 @@ from guided_collapse.records.heads import HEADS
 from guided_collapse.records.reading import read_cost
 from guided_collapse.records.schema import StepCost
 from guided_collapse.training.build import build_model, build_optimiser
-from guided_collapse.training.tasks import Share
 
 SMALL = replace(PRESETS["ufm-10"], num_classes=4, feature_dim=12, num_samples=20, batch_size=20).resolved()
 ANSWER = StepCost(
@@ -80,7 +80,7 @@ def test_what_does_not_fit_has_its_forward_time_and_says_why(monkeypatch):
 def test_the_timed_step_is_a_training_step(head):
     configuration = replace(SMALL, head=head)
     task = made_up_task(configuration)
-    batch = next(task.training_batches(1, Share()))
+    batch = next(task.training_batches(1, ProcessShare()))
     fabric, models = Fabric(accelerator="cpu", devices=1), []
     for timed in (True, False):
         model = build_model(configuration, task, torch.device("cpu"))
@@ -102,7 +102,7 @@ def test_the_timed_step_is_a_training_step(head):
 @pytest.mark.parametrize("name", ["digits", "cifar10-vgg13", "imagenet-resnet50"])
 def test_no_data_are_needed(name):
     configuration = replace(PRESETS[name], batch_size=12).resolved()
-    inputs, labels = next(made_up_task(configuration).training_batches(1, Share()))
+    inputs, labels = next(made_up_task(configuration).training_batches(1, ProcessShare()))
     shapes = {"digits": (12, 1, 8, 8), "cifar10-vgg13": (12, 3, 32, 32), "imagenet-resnet50": (12, 3, 224, 224)}
     assert inputs.shape == shapes[name]
     assert len(labels) == 12

@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.training.export import export_run, inference_model, trained_model
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
-from guided_collapse.training.tasks import Share, build_task
+from guided_collapse.training.tasks import build_task
 from tests.training.runs import DIGITS, FREE, placed
 from tests.training.test_damage import contents, damage, interrupted_before
 
@@ -30,8 +31,8 @@ def run(tmp_path_factory):
 def images_and_logits(run, number):
     """Raw images from 0 to 1, and what the trained model says about them."""
     task = build_task(DIGITS)
-    images = task.data.test.images[:number].float() / 255
-    inputs = next(iter(task.clean_batches(Share(), test=True))).inputs[:number]
+    images = task.images.data.test.images[:number].float() / 255
+    inputs = next(iter(task.clean_batches(ProcessShare(), test=True))).inputs[:number]
     with torch.no_grad():
         return images, trained_model(run)(inputs)
 

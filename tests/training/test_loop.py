@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from guided_collapse import measure_collapse
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.records.heads import HEADS
 from guided_collapse.records.schema import RunFacts
 from guided_collapse.training import loop
 from guided_collapse.training.build import build_model
 from guided_collapse.training.export import trained_model
 from guided_collapse.training.loop import train
-from guided_collapse.training.tasks import Share, build_task
+from guided_collapse.training.tasks import build_task
 from tests.training.runs import DIGITS, FREE, assert_same, placed, records, weights
 
 
@@ -40,7 +41,7 @@ def test_records_say_what_the_model_does_on_clean_data(tmp_path):
     features, labels, logits = {}, {}, {}
     with torch.no_grad():
         for test in (False, True):
-            inputs, labels[test] = (torch.cat(parts) for parts in zip(*task.clean_batches(Share(), test=test), strict=True))
+            inputs, labels[test] = (torch.cat(parts) for parts in zip(*task.clean_batches(ProcessShare(), test=test), strict=True))
             features[test], logits[test] = model.head.on_sphere(model.backbone(inputs)), model(inputs)
     result = measure_collapse(
         features[False],

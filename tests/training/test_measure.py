@@ -8,10 +8,11 @@ from lightning_fabric import Fabric
 from torch.nn import functional
 
 from guided_collapse import collapse_of
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.records.metrics import recorded
 from guided_collapse.training.loop import build_model
 from guided_collapse.training.measure import measure
-from guided_collapse.training.tasks import Share, build_task
+from guided_collapse.training.tasks import build_task
 from tests.training.runs import DIGITS, FREE
 
 CPU = torch.device("cpu")
@@ -19,7 +20,7 @@ CPU = torch.device("cpu")
 
 def measured(configuration):
     """The model and its batches, beside their measurement."""
-    task, share = build_task(configuration.resolved()), Share(0, 1, CPU)
+    task, share = build_task(configuration.resolved()), ProcessShare(0, 1, CPU)
     model = build_model(configuration.resolved(), task, CPU).train()
     inputs, labels = next(iter(task.training_batches(1, share)))
     model(inputs, labels)

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.records.heads import HEADS
-from guided_collapse.training.tasks import Share, build_task
+from guided_collapse.training.tasks import build_task
 from tests.data.made_up import write_folders
 from tests.training.runs import DIGITS, FREE
 
@@ -12,7 +13,7 @@ CHANGED = replace(DIGITS, flip=True, crop_padding=1, rotation=10.0)
 
 
 def epoch_of(configuration, epoch=1, **share):
-    return list(build_task(configuration).training_batches(epoch, Share(**share)))
+    return list(build_task(configuration).training_batches(epoch, ProcessShare(**share)))
 
 
 def test_heads_of_one_seed_see_the_same_batches_and_changes():
@@ -56,11 +57,11 @@ def test_the_papers_protocol_stratifies_for_implicit_heads_alone():
 @pytest.mark.parametrize("configuration", [CHANGED, FREE], ids=["images", "free"])
 def test_clean_batches_give_every_sample_once_and_always_the_same(configuration):
     task = build_task(configuration)
-    one = torch.cat([labels for _, labels in task.clean_batches(Share(), test=False)])
+    one = torch.cat([labels for _, labels in task.clean_batches(ProcessShare(), test=False)])
     assert torch.equal(one, task.train_labels)
-    again = [torch.cat([inputs for inputs, _ in task.clean_batches(Share(), test=False)]) for _ in range(2)]
+    again = [torch.cat([inputs for inputs, _ in task.clean_batches(ProcessShare(), test=False)]) for _ in range(2)]
     assert torch.equal(*again)
-    shares = [sum(len(labels) for _, labels in task.clean_batches(Share(rank, 2), test=False)) for rank in range(2)]
+    shares = [sum(len(labels) for _, labels in task.clean_batches(ProcessShare(rank, 2), test=False)) for rank in range(2)]
     assert sum(shares) == task.num_train
 
 
@@ -69,11 +70,24 @@ def test_a_users_folder_and_a_long_tail(tmp_path):
     configuration = replace(DIGITS, data=str(tmp_path), long_tail="exponential", long_tail_ratio=4.0)
     task = build_task(configuration)
     assert task.train_labels.bincount().tolist() == [20, 10, 5]
-    assert task.inputs().class_names == ("cat", "dog", "eel")
+    assert task.input_facts().class_names == ("cat", "dog", "eel")
     inputs = torch.cat(
-        [inputs for inputs, _ in build_task(replace(configuration, long_tail="none")).clean_batches(Share(), test=False)]
+        [inputs for inputs, _ in build_task(replace(configuration, long_tail="none")).clean_batches(ProcessShare(), test=False)]
     )
     torch.testing.assert_close(inputs.mean(dim=(0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_few_images_of_each_class_are_the_same_for_every_seed_and_test_is_left_alone(tmp_path, seed):
+    write_folders(tmp_path, num_per_class=20, classes=("cat", "dog", "eel"))
+    whole = build_task(replace(DIGITS, data=str(tmp_path)))
+    task = build_task(replace(DIGITS, data=str(tmp_path), images_per_class=8, seed=seed))
+    assert task.train_labels.bincount().tolist() == [8] * 3
+    assert torch.equal(task.images.data.test.images, whole.images.data.test.images)
+    same = build_task(replace(DIGITS, data=str(tmp_path), images_per_class=8, seed=5))
+    assert torch.equal(task.images.data.train.images, same.images.data.train.images)
+    tail = replace(DIGITS, data=str(tmp_path), images_per_class=8, long_tail="exponential", long_tail_ratio=4.0)
+    assert build_task(tail).train_labels.bincount().tolist() == [8, 4, 2]
 
 
 def test_refusals(tmp_path):

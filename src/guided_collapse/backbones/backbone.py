@@ -1,7 +1,9 @@
-"""What all backbones share: how wide their features are, and what they refuse."""
+"""What all backbones share: the width of their features, what they refuse, numbers of channels, initial weights."""
 
+import math
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 
 
@@ -77,3 +79,27 @@ def check_size(name: str, size: int) -> None:
     """Refuses a size that is not a positive whole number."""
     if not isinstance(size, int) or size < 1:
         raise ValueError(f"{name} must be a whole number, at least 1; got {size!r}.")
+
+
+def scaled(num_channels: int, width: float) -> int:
+    """width x num_channels, rounded to the nearest whole number (halves to the even one), and at least 1.
+
+    Raises:
+        ValueError: for a width that is not positive and finite.
+    """
+    if not (width > 0 and math.isfinite(width)):
+        raise ValueError(f"width must be a positive, finite number; got {width}.")
+    return max(1, round(width * num_channels))
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, generator: torch.Generator | None) -> None:
+    """Draws every convolution and linear weight from N(0, 2/fan_out), as He et al. do, and sets biases to zero.
+
+    fan_out = outputs x kernel positions keeps the size of gradients through ReLUs. AGD draws its own weights in their place.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu", generator=generator)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

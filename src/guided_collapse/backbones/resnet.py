@@ -1,15 +1,12 @@
 """Residual networks (He et al., 2016): 18 and 34 layers of basic blocks, 50 of bottlenecks."""
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
-from guided_collapse.backbones.backbone import ImageBackbone
-from guided_collapse.backbones.initialise import initialise
-from guided_collapse.backbones.width import scaled
-
-Stem = Literal["imagenet", "cifar"]
+from guided_collapse.backbones.backbone import ImageBackbone, initialise, scaled
+from guided_collapse.backbones.declared import Stem
 
 BLOCKS_OF_STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 CHANNELS_OF_STAGES = (64, 128, 256, 512)

@@ -3,9 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from guided_collapse.backbones.backbone import ImageBackbone
-from guided_collapse.backbones.initialise import initialise
-from guided_collapse.backbones.width import scaled
+from guided_collapse.backbones.backbone import ImageBackbone, initialise, scaled
 
 CHANNELS_OF_STAGES = (64, 128, 256, 512, 512)
 CONVOLUTIONS_PER_STAGE = 2
@@ -28,12 +26,7 @@ class VGG13(ImageBackbone):
     """
 
     def __init__(
-        self,
-        *,
-        width: float = 1.0,
-        affine: bool = False,
-        in_channels: int = 3,
-        generator: torch.Generator | None = None,
+        self, *, width: float = 1.0, affine: bool = False, in_channels: int = 3, generator: torch.Generator | None = None
     ) -> None:
         channels = [scaled(num_channels, width) for num_channels in CHANNELS_OF_STAGES]
         super().__init__(channels[-1], in_channels=in_channels, smallest_size=2 ** len(channels))

@@ -182,6 +182,7 @@ _IDLE: Mapping[str, Idle] = {
     "feature_dim": Idle("backbone", _networks_without("feature_dim")),
     "image_size": _FREE,
     "test_fraction": Idle("data", (*KNOWN, "unconstrained")),
+    "images_per_class": _FREE,
     "long_tail": _FREE,
     "long_tail_ratio": Idle("long_tail", ("none",)),
     "flip": _FREE,

@@ -1,4 +1,4 @@
-"""Batches of a split on a device."""
+"""Batches on a device: drawn, changed at random, normalised."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -7,27 +7,84 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from guided_collapse.data.split import Split
+from guided_collapse.data.augmentation import Augmentation
+from guided_collapse.data.augmentation.augment import augment
+from guided_collapse.data.augmentation.normalise import PixelStatistics, normalise
+from guided_collapse.data.augmentation.resampling import centre_crop
+from guided_collapse.data.sampling.batch_sampler import SeededBatchSampler
+from guided_collapse.data.split import ImageData, Split
 
 PREFETCHED_BATCHES = 4  # of each worker process
 
 
+class ProcessShare(NamedTuple):
+    """Which part of every batch is this process's, and the device that it goes to."""
+
+    rank: int = 0
+    processes: int = 1
+    device: torch.device = torch.device("cpu")
+
+    def of_batches(self, sampler: SeededBatchSampler) -> Iterator[list[int]]:
+        """This process's part of every batch; stratified batches come ordered by class, so each process has its share of each.
+
+        Raises:
+            ValueError: for batches with fewer samples than there are processes.
+        """
+        smallest = sampler.num_samples // len(sampler)
+        if smallest < self.processes:
+            raise ValueError(
+                f"every process needs a sample in every batch; got batches of {smallest} for {self.processes} processes. "
+                "Raise batch_size."
+            )
+        for batch in sampler:
+            yield batch[self.rank :: self.processes]
+
+    def in_order(self, num_samples: int, *, batch_size: int) -> list[list[int]]:
+        """This process's samples of all, in order, in batches of that size at most."""
+        own = range(self.rank, num_samples, self.processes)
+        return [list(own[start : start + batch_size]) for start in range(0, len(own), batch_size)]
+
+
 class Batch(NamedTuple):
-    """Samples of one step.
+    """Samples of one step, on the device that was asked for.
 
     Attributes:
-        images: uint8 (num_samples, channels, height, width), on the device that was asked for.
-        labels: int64 (num_samples,), there too.
-        indices: int64 (num_samples,), which samples of the split these are, on the CPU.
+        inputs: images, (num_samples, channels, height, width), uint8 as they are in a split or float32 as a network takes them; or
+            what else a network takes.
+        labels: int64 (num_samples,).
     """
 
-    images: Tensor
+    inputs: Tensor
     labels: Tensor
-    indices: Tensor
+
+
+class ImageBatches:
+    """Images as a network takes them: changed at random for training, left as they are for measurement, and normalised.
+
+    Args:
+        data: the images.
+        statistics: by which pixels are normalised.
+        augmentation: the random changes.
+        num_workers: processes that read streamed images.
+    """
+
+    def __init__(self, data: ImageData, statistics: PixelStatistics, augmentation: Augmentation, *, num_workers: int) -> None:
+        self.data, self.statistics, self.augmentation, self.num_workers = data, statistics, augmentation, num_workers
+
+    def augmented(self, chosen: Iterable[list[int]], device: torch.device, generator: torch.Generator) -> Iterator[Batch]:
+        """Batches of these training samples, with random changes from the generator."""
+        for images, labels in batches(self.data.train, chosen, device=device, num_workers=self.num_workers):
+            yield Batch(normalise(augment(images, self.augmentation, generator), *self.statistics), labels)
+
+    def clean(self, chosen: Iterable[list[int]], device: torch.device, *, test: bool) -> Iterator[Batch]:
+        """Batches of these samples as they are; cropped at the centre if training images are cropped."""
+        split, size = self.data.test if test else self.data.train, self.augmentation.crop_size
+        for images, labels in batches(split, chosen, device=device, num_workers=self.num_workers):
+            yield Batch(normalise(images if size is None else centre_crop(images, size), *self.statistics), labels)
 
 
 def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device | str, num_workers: int = 0) -> Iterator[Batch]:
-    """The batches of one epoch, in the order of the sampler.
+    """Batches of images as they are in the split, in the order of the sampler.
 
     Images in memory are picked on the device where they are. Streamed images are read and decoded ahead by worker processes, which
     live as long as the epoch, so that the sampler may change between epochs. Neither draws from torch's global generator.
@@ -43,7 +100,7 @@ def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device 
         for chosen in sampler:
             indices = torch.tensor(chosen, dtype=torch.int64)
             images = split.images.index_select(0, indices.to(split.images.device))
-            yield Batch(images.to(device), split.labels[indices].to(device), indices)
+            yield Batch(images.to(device), split.labels[indices].to(device))
         return
     pinned = device.type == "cuda"
     loader: DataLoader[tuple[int, Tensor]] = DataLoader(
@@ -56,12 +113,11 @@ def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device 
         generator=torch.Generator(),  # the loader draws a seed for its workers; it must not be the global generator's
     )
     for indices, images in loader:
-        labels = split.labels[indices]
-        yield Batch(images.to(device, non_blocking=pinned), labels.to(device), indices)
+        yield Batch(images.to(device, non_blocking=pinned), split.labels[indices].to(device))
 
 
 class _Numbered(Dataset[tuple[int, Tensor]]):
-    """Images with their indices, so that a batch knows its samples."""
+    """Images with their indices, by which their labels are found."""
 
     def __init__(self, images: Dataset[Tensor]) -> None:
         self.images = images

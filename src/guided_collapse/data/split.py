@@ -48,11 +48,6 @@ class Split:
         return len(self.labels)
 
     @property
-    def in_memory(self) -> bool:
-        """Whether the images are one tensor."""
-        return isinstance(self.images, Tensor)
-
-    @property
     def image_shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of an image."""
         image = self.images[0]

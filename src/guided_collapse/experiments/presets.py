@@ -31,6 +31,21 @@ _SMALL = Configuration("cifar10-resnet18", data="cifar10", backbone="resnet18", 
 _VGG = replace(_SMALL, backbone="vgg13", stem=None)
 _LARGER: Mapping[str, Any] = {"data": "stl10", "crop_padding": 12}
 
+_MANY_CLASSES = Configuration(
+    "cifar100-small",
+    data="cifar100",
+    backbone="resnet18",
+    stem="cifar",
+    width=0.25,
+    affine=True,
+    optimiser="sgd",
+    flip=True,
+    crop_padding=4,
+    batch_size=128,
+    epochs=30,
+    temperature=15.0,
+)
+
 _CONFIGURATIONS = (
     _unconstrained(10, 512, 1000),
     _unconstrained(100, 1024, 5000),
@@ -62,6 +77,22 @@ _CONFIGURATIONS = (
         flip=True,
         crop_padding=4,
         epochs=30,
+    ),
+    _MANY_CLASSES,
+    replace(_MANY_CLASSES, experiment="tiny-imagenet-small", data="tiny-imagenet-100", image_size=32),
+    Configuration(
+        "omniglot-small",
+        data="omniglot-small1",
+        backbone="small",
+        width=4.0,
+        feature_dim=256,
+        affine=True,
+        optimiser="sgd",
+        image_size=28,
+        crop_padding=2,
+        batch_size=64,
+        epochs=25,
+        temperature=12.0,
     ),
 )
 

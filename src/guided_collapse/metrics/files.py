@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from guided_collapse.optional import optional
+
 NAMES = ("features", "labels", "weight", "bias", "test_features", "test_labels")
 
 
@@ -56,12 +58,9 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    safetensors = optional("safetensors", extra="experiments")
     try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise ValueError("reading .safetensors needs the package safetensors; install it, or save an .npz.") from error
-    try:
-        with safe_open(path, framework="pt") as archive:
+        with safetensors.safe_open(path, framework="pt") as archive:
             return {name: archive.get_tensor(name) for name in NAMES if name in archive.keys()}  # noqa: SIM118
-    except (OSError, RuntimeError, NotImplementedError, SafetensorError) as error:
+    except (OSError, RuntimeError, NotImplementedError, safetensors.SafetensorError) as error:
         raise ValueError(f"{path} must be a readable .safetensors file; reading it failed: {error}") from error

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from guided_collapse.optional import optional
 from guided_collapse.paper.problem import ProximalProblem
 
 
@@ -21,13 +22,9 @@ def solve_by_trust_region(problem: ProximalProblem, initial_basis: Tensor, *, gr
         (feature_dim, num_classes), orthonormal columns.
 
     Raises:
-        ImportError: without pymanopt.
+        MissingPackageError: without pymanopt.
     """
-    try:
-        import pymanopt
-    except ImportError as error:
-        raise ImportError("the paper's solver needs pymanopt. Install it with: pip install 'guided-collapse[paper]'") from error
-
+    pymanopt = optional("pymanopt", extra="paper")
     manifold = pymanopt.manifolds.Stiefel(*problem.unit_means.shape)
 
     @pymanopt.function.numpy(manifold)

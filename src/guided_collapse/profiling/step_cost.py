@@ -19,7 +19,8 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn import functional
 
-from guided_collapse.data.augmentation.pixel_statistics import PixelStatistics
+from guided_collapse.data.augmentation.normalise import PixelStatistics
+from guided_collapse.data.batches import Batch, ProcessShare
 from guided_collapse.data.known import known_data
 from guided_collapse.data.split import ImageData, Split
 from guided_collapse.geometry.nearest import unit_frobenius_norm
@@ -34,7 +35,7 @@ from guided_collapse.records.schema import StepCost
 from guided_collapse.training.build import build_model, build_optimiser
 from guided_collapse.training.environment import hardware
 from guided_collapse.training.settings.configuration import Configuration
-from guided_collapse.training.tasks import ImageTask, LabelledInputs, Share, Task, UnconstrainedTask
+from guided_collapse.training.tasks import ImageTask, Task, UnconstrainedTask
 
 
 class Marks:
@@ -109,7 +110,7 @@ def measure_step(request: StepCostRequest) -> StepCost:
     mb_before = start_counting_memory(fabric.device)
     model = _model(configuration, task, request.head, fabric.device)
     _, optimiser = fabric.setup(model, build_optimiser(configuration, model.parameters()))
-    batches = _batches(task, Share(device=fabric.device))
+    batches = _batches(task, ProcessShare(device=fabric.device))
     steps = TimedSteps(lambda marks: _train_step(model, optimiser, fabric, next(batches), marks), fabric.device)
 
     start = time.perf_counter()
@@ -154,7 +155,7 @@ def _warm_up_libraries() -> None:
     tiny = replace(tiny, head="implicit", batch_size=6).resolved()
     task = made_up_task(tiny)
     model = build_model(tiny, task, torch.device("cpu"))
-    inputs, labels = next(_batches(task, Share()))
+    inputs, labels = next(_batches(task, ProcessShare()))
     functional.cross_entropy(model(inputs, labels), labels).backward()  # type: ignore[no-untyped-call]
 
 
@@ -183,12 +184,12 @@ class PaperRouteHead(NearestETFHead):
         return basis_by_paper_route(unit_means, anchor, self.proximal_weight)
 
 
-def _batches(task: Task, share: Share) -> Iterator[LabelledInputs]:
+def _batches(task: Task, share: ProcessShare) -> Iterator[Batch]:
     for epoch in itertools.count(1):
         yield from task.training_batches(epoch, share)
 
 
-def _train_step(model: Classifier, optimiser: torch.optim.Optimizer, fabric: Fabric, batch: LabelledInputs, marks: Marks) -> None:
+def _train_step(model: Classifier, optimiser: torch.optim.Optimizer, fabric: Fabric, batch: Batch, marks: Marks) -> None:
     """One step in four parts; the optimiser's own work is not timed."""
     model.train()
     optimiser.zero_grad()

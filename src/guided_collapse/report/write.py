@@ -1,11 +1,11 @@
 """Writes a report."""
 
-import importlib.util
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from guided_collapse.optional import optional
 from guided_collapse.records.files import write_bytes
 from guided_collapse.records.reading import read_records
 from guided_collapse.records.run import Run
@@ -56,9 +56,8 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     """
     if epochs is not None and (not epochs or min(epochs) < 1):
         raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")
-    lacking = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if lacking:
-        raise ValueError(f"a report needs {', '.join(lacking)}. Run: pip install 'guided-collapse[experiments]'")
+    for package in PACKAGES:
+        optional(package, extra="experiments")
     # Here because both take packages that the library itself does without.
     from guided_collapse.report.figures.for_print import all_figures
     from guided_collapse.report.page.page import page

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from guided_collapse.errors import RequestError
+from guided_collapse.errors import requested
+from guided_collapse.optional import optional
 from guided_collapse.records.metrics import LOSS, NC1, TOP1
 from guided_collapse.records.schema import SPLITS, EpochRecord
 
@@ -108,11 +109,9 @@ class Curves:
         self.writer: Any = None
         if folder is None:
             return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise RequestError("--tensorboard needs a package: pip install 'guided-collapse[tensorboard]'.") from error
-        self.writer = SummaryWriter(str(folder))
+        with requested():
+            tensorboard = optional("torch.utils.tensorboard", extra="tensorboard", package="tensorboard")
+        self.writer = tensorboard.SummaryWriter(str(folder))
 
     def __enter__(self) -> "Curves":
         return self

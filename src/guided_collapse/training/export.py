@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from guided_collapse.errors import DamageError, RequestError, WorkError, requested
 from guided_collapse.heads.classifier import Classifier
+from guided_collapse.optional import optional
 from guided_collapse.records.files import write_bytes
 from guided_collapse.records.schema import OF_A_RUN, Inputs, RunFacts
 from guided_collapse.training import randomness
@@ -147,10 +148,7 @@ def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
 
 
 def _onnx(program: torch.export.ExportedProgram, batch: Mapping[int, Any]) -> bytes:
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise RequestError("ONNX needs packages: pip install 'guided-collapse[onnx]'.") from error
+    optional("onnxscript", extra="onnx")
     with _without_warnings_of("torch.onnx"):  # about packages that these layers do not take
         exported = torch.onnx.export(
             program, (), input_names=["images"], output_names=["logits"], dynamic_shapes=(batch,), verbose=False

@@ -13,6 +13,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.errors import requested
 from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
 from guided_collapse.records import schema
@@ -29,7 +30,7 @@ from guided_collapse.training.launch import build_fabric, check_launch, peers_na
 from guided_collapse.training.measure import Measurement, measure
 from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.settings.placement import Placement
-from guided_collapse.training.tasks import Share, Task, build_task
+from guided_collapse.training.tasks import Task, build_task
 from guided_collapse.training.trace import TraceRecorder
 
 ALWAYS_MEASURED = 10  # first epochs
@@ -119,7 +120,7 @@ class Training:
         self.run = run
         self.task = task
         self.fabric = fabric
-        self.share = Share(fabric.global_rank, fabric.world_size, fabric.device)
+        self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
         self.classifier = build_model(configuration, task, fabric.device)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.classifier = nn.SyncBatchNorm.convert_sync_batchnorm(self.classifier)  # type: ignore[no-untyped-call]
@@ -239,7 +240,7 @@ class Training:
     def _facts(self) -> RunFacts:
         head = self.classifier.head
         bound = None if head.temperature is None else cross_entropy_lower_bound(head.num_classes, head.temperature)
-        inputs = self.task.inputs()
+        inputs = self.task.input_facts()
         return RunFacts(
             experiment=self.configuration.experiment,
             head=self.configuration.head,

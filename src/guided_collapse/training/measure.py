@@ -11,11 +11,12 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn import functional
 
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.metrics.machinery.capture import Capture
 from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabelledFeatures, collapse_in_passes
 from guided_collapse.records.metrics import recorded
-from guided_collapse.training.tasks import Share, Task
+from guided_collapse.training.tasks import Task
 
 # Features up to this size are kept during a measurement; beyond it the images are gone through a second time.
 KEPT_BYTES = 2**30
@@ -47,7 +48,7 @@ class _Tally:
         return {"loss": loss / samples, "top1": correct / samples}
 
 
-def measure(model: Classifier, task: Task, share: Share, fabric: Fabric) -> Measurement:
+def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:
     """Loss, accuracy and collapse of the model on the training samples, and on the test samples if there are any.
 
     The features are those that the head's weight is multiplied with. The model is put in eval mode, and back.

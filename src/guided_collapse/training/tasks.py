@@ -2,46 +2,29 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from guided_collapse.backbones.backbone import Backbone
-from guided_collapse.backbones.build import build_backbone
+from guided_collapse.backbones.declared import build_backbone
 from guided_collapse.backbones.unconstrained import UnconstrainedFeatures
-from guided_collapse.data.augmentation.augment import augment, normalise
-from guided_collapse.data.augmentation.pixel_statistics import PixelStatistics, pixel_statistics
-from guided_collapse.data.augmentation.resampling import centre_crop
-from guided_collapse.data.batches import batches
-from guided_collapse.data.download.checked import load_checked
+from guided_collapse.data.augmentation.normalise import PixelStatistics, pixel_statistics
+from guided_collapse.data.batches import Batch, ImageBatches, ProcessShare
+from guided_collapse.data.checked import load_checked
 from guided_collapse.data.known import KNOWN, check_source, known_data
 from guided_collapse.data.readers.folders import load_folder
-from guided_collapse.data.sampling.long_tail import long_tailed
-from guided_collapse.data.sampling.shuffled import ShuffledBatchSampler
+from guided_collapse.data.sampling.batch_sampler import SeededBatchSampler, ShuffledBatchSampler
 from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
-from guided_collapse.data.split import ImageData, Split
+from guided_collapse.data.sampling.thinning import few_of_each, long_tailed
+from guided_collapse.data.split import ImageData
 from guided_collapse.records.schema import Inputs
 from guided_collapse.training import randomness
 from guided_collapse.training.settings.configuration import Configuration
 
 LARGEST_MEASURED_BATCH = 1000
-
-
-class Share(NamedTuple):
-    """Which part of every batch is this process's."""
-
-    rank: int = 0
-    processes: int = 1
-    device: torch.device = torch.device("cpu")
-
-
-class LabelledInputs(NamedTuple):
-    """A batch as the model takes it."""
-
-    inputs: Tensor
-    labels: Tensor
 
 
 class Task(ABC):
@@ -64,31 +47,25 @@ class Task(ABC):
         """A fresh backbone."""
 
     @abstractmethod
-    def inputs(self) -> Inputs | None:
+    def input_facts(self) -> Inputs | None:
         """What an exported model must know of its inputs; None if there is nothing to export for."""
 
     @abstractmethod
-    def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
+    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
         """This process's part of the batches of an epoch, counted from 1."""
 
     @abstractmethod
-    def clean_batches(self, share: Share, *, test: bool) -> Iterator[LabelledInputs]:
+    def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
         """Every sample once, without random changes, in order."""
 
     def steps_per_epoch(self) -> int:
         """How many batches an epoch has."""
-        return len(self._global_batches(1))
+        return len(self._sampler(1))
 
-    def _in_order(self, num_samples: int, share: Share) -> list[list[int]]:
-        """This process's samples, in batches no larger than those of training."""
-        own = range(share.rank, num_samples, share.processes)
-        size = min(LARGEST_MEASURED_BATCH, max(self.configuration.batch_size // share.processes, 1))
-        return [list(own[start : start + size]) for start in range(0, len(own), size)]
-
-    def _global_batches(self, epoch: int) -> StratifiedBatchSampler | ShuffledBatchSampler:
+    def _sampler(self, epoch: int) -> SeededBatchSampler:
         """The batches of an epoch, the same for every number of processes and, in the fair protocol, for every head."""
         size, seed = min(self.configuration.batch_size, self.num_train), self.configuration.seed
-        sampler: StratifiedBatchSampler | ShuffledBatchSampler
+        sampler: SeededBatchSampler
         if self.configuration.takes_stratified_batches:
             sampler = StratifiedBatchSampler(self.train_labels, size, num_replicas=1, rank=0, seed=seed)
         else:
@@ -96,16 +73,10 @@ class Task(ABC):
         sampler.set_epoch(epoch)
         return sampler
 
-    def _own_batches(self, epoch: int, share: Share) -> Iterator[list[int]]:
-        """This process's part of every batch; stratified batches come ordered by class, so each process has its share of each."""
-        smallest = self.num_train // self.steps_per_epoch()
-        if smallest < share.processes:
-            raise ValueError(
-                f"every process needs a sample in every batch; got batches of {smallest} for {share.processes} processes. "
-                "Raise batch_size."
-            )
-        for batch in self._global_batches(epoch):
-            yield batch[share.rank :: share.processes]
+    def _in_order(self, share: ProcessShare, *, test: bool) -> list[list[int]]:
+        """This process's samples, in batches no larger than those of training."""
+        size = min(LARGEST_MEASURED_BATCH, max(self.configuration.batch_size // share.processes, 1))
+        return share.in_order(self.num_test if test else self.num_train, batch_size=size)
 
 
 class ImageTask(Task):
@@ -120,32 +91,28 @@ class ImageTask(Task):
 
     def __init__(self, configuration: Configuration, data: ImageData, statistics: PixelStatistics, *, num_workers: int = 0) -> None:
         super().__init__(configuration, data.train.labels, len(data.test), data.num_classes)
-        self.data, self.statistics, self.num_workers = data, statistics, num_workers
+        self.images = ImageBatches(data, statistics, configuration.augmentation, num_workers=num_workers)
 
     def backbone(self, generator: torch.Generator) -> Backbone:
         """The network that the configuration names."""
-        return image_backbone(self.configuration, self.data.image_shape[0], generator)
+        return image_backbone(self.configuration, self.images.data.image_shape[0], generator)
 
-    def inputs(self) -> Inputs:
+    def input_facts(self) -> Inputs:
         """Shape, normalisation and the names of the classes."""
-        channels, height, width = self.data.image_shape
+        data, statistics = self.images.data, self.images.statistics
+        channels, height, width = data.image_shape
         size = self.configuration.crop_size
         shape = (channels, size or height, size or width)
-        return Inputs(shape, tuple(self.statistics.mean), tuple(self.statistics.std), tuple(self.data.class_names))
+        return Inputs(shape, tuple(statistics.mean), tuple(statistics.std), tuple(data.class_names))
 
-    def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
+    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
         """Stratified or shuffled, and augmented; the same for every head of a seed."""
         source = randomness.generator(self.configuration.seed, randomness.AUGMENTATION, epoch, share.rank)
-        for batch in batches(self.data.train, self._own_batches(epoch, share), device=share.device, num_workers=self.num_workers):
-            images = augment(batch.images, self.configuration.augmentation, source)
-            yield LabelledInputs(normalise(images, *self.statistics), batch.labels)
+        return self.images.augmented(share.of_batches(self._sampler(epoch)), share.device, source)
 
-    def clean_batches(self, share: Share, *, test: bool) -> Iterator[LabelledInputs]:
+    def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
         """In order; cropped at the centre if training images are cropped."""
-        split, size = self.data.test if test else self.data.train, self.configuration.crop_size
-        for batch in batches(split, self._in_order(len(split), share), device=share.device, num_workers=self.num_workers):
-            images = batch.images if size is None else centre_crop(batch.images, size)
-            yield LabelledInputs(normalise(images, *self.statistics), batch.labels)
+        return self.images.clean(self._in_order(share, test=test), share.device, test=test)
 
 
 class UnconstrainedTask(Task):
@@ -160,21 +127,21 @@ class UnconstrainedTask(Task):
         feature_dim = self.configuration.feature_dim or self.num_classes
         return UnconstrainedFeatures(self.num_train, feature_dim, generator=generator)
 
-    def inputs(self) -> None:
+    def input_facts(self) -> None:
         """Nothing: a free feature belongs to its sample and says nothing about another."""
 
-    def training_batches(self, epoch: int, share: Share) -> Iterator[LabelledInputs]:
+    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
         """All samples at once if the batch size allows it."""
-        return self._labelled(self._own_batches(epoch, share), share)
+        return self._labelled(share.of_batches(self._sampler(epoch)), share.device)
 
-    def clean_batches(self, share: Share, *, test: bool) -> Iterator[LabelledInputs]:
+    def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
         """All samples, in order."""
-        return self._labelled(self._in_order(0 if test else self.num_train, share), share)
+        return self._labelled(self._in_order(share, test=test), share.device)
 
-    def _labelled(self, chosen: Iterable[list[int]], share: Share) -> Iterator[LabelledInputs]:
+    def _labelled(self, chosen: Iterable[list[int]], device: torch.device) -> Iterator[Batch]:
         for batch in chosen:
             indices = torch.tensor(batch)
-            yield LabelledInputs(indices.to(share.device), self.train_labels[indices].to(share.device))
+            yield Batch(indices.to(device), self.train_labels[indices].to(device))
 
 
 def image_backbone(configuration: Configuration, in_channels: int, generator: torch.Generator | None = None) -> Backbone:
@@ -212,14 +179,9 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
             test_fraction=configuration.test_fraction,
         )
         statistics = pixel_statistics(data.train)
+    if configuration.images_per_class is not None:
+        data = replace(data, train=few_of_each(data.train, configuration.images_per_class))
     if configuration.long_tail != "none":
-        data = _thinned(data, configuration)
+        tail = long_tailed(data.train, kind=configuration.long_tail, ratio=configuration.long_tail_ratio)
+        data = replace(data, train=tail)
     return ImageTask(configuration, data, statistics, num_workers=num_workers)
-
-
-def _thinned(data: ImageData, configuration: Configuration) -> ImageData:
-    kind = configuration.long_tail
-    if kind == "none":
-        return data
-    train: Split = long_tailed(data.train, kind=kind, ratio=configuration.long_tail_ratio, seed=0)
-    return ImageData(data.name, train, data.test, data.class_names, data.location)

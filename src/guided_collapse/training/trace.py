@@ -9,10 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from guided_collapse.data.batches import ProcessShare
 from guided_collapse.geometry.directions import helmert_basis
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.records.schema import TRACE_POINTS, Trace
-from guided_collapse.training.tasks import Share, Task
+from guided_collapse.training.tasks import Task
 
 NUM_CLASSES = 4
 SAMPLES_PER_CLASS = 40
@@ -46,7 +47,7 @@ class TraceRecorder:
         self.sample_labels = torch.zeros(0, dtype=torch.int64)
 
     @torch.no_grad()
-    def add(self, epoch: int, model: Classifier, task: Task, share: Share) -> None:
+    def add(self, epoch: int, model: Classifier, task: Task, share: ProcessShare) -> None:
         """Takes in the model as it is, in eval mode, on the first samples of each chosen class."""
         num_shown = min(NUM_CLASSES, task.num_classes)
         features, labels = self._features(model, task, share._replace(rank=0, processes=1), num_shown)
@@ -63,7 +64,7 @@ class TraceRecorder:
         self.epochs.append(epoch)
         self.sample_labels = labels.cpu()
 
-    def _features(self, model: Classifier, task: Task, share: Share, num_shown: int) -> tuple[Tensor, Tensor]:
+    def _features(self, model: Classifier, task: Task, share: ProcessShare, num_shown: int) -> tuple[Tensor, Tensor]:
         found: list[Tensor] = []
         found_labels: list[Tensor] = []
         missing = torch.full((num_shown,), SAMPLES_PER_CLASS)

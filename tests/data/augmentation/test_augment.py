@@ -3,8 +3,8 @@ import itertools
 import pytest
 import torch
 
-from guided_collapse.data.augmentation.augment import augment, normalise
-from guided_collapse.data.augmentation.changes import Augmentation
+from guided_collapse.data.augmentation import Augmentation
+from guided_collapse.data.augmentation.augment import augment
 
 
 def pictures(num=64, channels=3, height=7, width=7, seed=0):
@@ -135,26 +135,6 @@ def test_nothing_asked_for_changes_nothing():
     assert torch.equal(augment(pictures(), Augmentation(), generator()), pictures())
 
 
-def test_normalised_pixels_have_mean_0_and_standard_deviation_1():
-    images = pictures(num=50)
-    values = images.double() / 255
-    mean, std = values.mean((0, 2, 3)), values.std((0, 2, 3), correction=0)
-    result = normalise(images, mean.tolist(), std.tolist())
-    assert result.dtype == torch.float32
-    torch.testing.assert_close(result, ((values - mean[:, None, None]) / std[:, None, None]).float(), atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(result.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(result.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_floating_point_images_run_from_0_to_1_and_are_left_as_they_are(dtype):
-    images = pictures(num=4).to(dtype) / 255
-    before = images.clone()
-    result = normalise(images, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
-    torch.testing.assert_close(result, normalise(pictures(num=4), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)), atol=1e-5, rtol=1e-5)
-    assert torch.equal(images, before)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -175,5 +155,3 @@ def test_images_that_do_not_fit():
         augment(pictures().float(), Augmentation(flip=True), generator())
     with pytest.raises(ValueError, match="as large as the crop"):
         augment(pictures(), Augmentation(crop_size=8), generator())
-    with pytest.raises(ValueError, match="each of the 3 channels; got 1 and 1"):
-        normalise(pictures(), (0.5,), (0.5,))

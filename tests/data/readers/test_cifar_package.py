@@ -6,9 +6,14 @@ import pytest
 import torch
 from PIL import Image
 
-from guided_collapse.data.readers import cifar_package
-from guided_collapse.data.readers.cifar_package import load_cifar10_package
+from guided_collapse.data.known import KNOWN
+from guided_collapse.data.readers import archives, cifar_package
+from guided_collapse.data.readers.archives import load_archive
 from tests.data.made_up import cifar10_members, encode, make_up, write_cifar10_package, write_tarball
+
+
+def load_cifar10_package(path):
+    return load_archive(path, name="cifar10", known=KNOWN["cifar10"], cache=path.parent / "decoded.npz")
 
 
 def same(data, written):
@@ -38,7 +43,7 @@ def test_decoded_images_are_kept_until_the_package_changes(tmp_path, monkeypatch
     load_cifar10_package(path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["decoded.npz", "package.tgz"]
     with monkeypatch.context() as patched:
-        patched.setattr(cifar_package, "read_package", lambda path: pytest.fail("decoded again"))
+        patched.setattr(cifar_package, "read_package", lambda *arguments: pytest.fail("decoded again"))
         assert same(load_cifar10_package(path), first)
     second = write_cifar10_package(path, 11)
     assert same(load_cifar10_package(path), second)
@@ -99,13 +104,13 @@ def test_other_files_are_named(tmp_path):
 
 
 def test_huge_members_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar_package, "LARGEST_MEMBER", 1000)
+    monkeypatch.setattr(archives, "LARGEST_MEMBER", 1000)
     with pytest.raises(ValueError, match="more than 1000"):
         load_cifar10_package(damaged(tmp_path))
 
 
 def test_members_that_do_not_matter_are_not_even_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar_package, "LARGEST_MEMBER", 300_000)
+    monkeypatch.setattr(archives, "LARGEST_MEMBER", 300_000)
     assert len(load_cifar10_package(damaged(tmp_path, **{"huge": bytes(300_001)})).test) == 10
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from guided_collapse.data.download.checksums import sha256_of
+from guided_collapse.data.checked import sha256_of
 from guided_collapse.data.readers import idx
 from guided_collapse.data.readers.idx import IMAGE_MAGIC, LABEL_MAGIC, has_idx, load_idx, read_idx
 from tests.data.made_up import idx_bytes, write_idx

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from guided_collapse.data.readers import pictures as pictures_module
-from guided_collapse.data.readers.cifar_package import load_cifar10_package
 from guided_collapse.data.readers.folders import load_folder
 from guided_collapse.data.readers.parquet import load_parquet
-from guided_collapse.data.readers.pictures import Files, Pictures, decode, image_size_of
+from guided_collapse.data.readers.pictures import Files, Pictures, decode, fits_in_memory, usual_size
 from tests.data.made_up import cifar10_members, encode, make_up, write_folders, write_parquet, write_tarball
+from tests.data.readers.test_cifar_package import load_cifar10_package
 
 
 def picture(height, width, channels=3):
@@ -93,12 +93,29 @@ def test_an_unreadable_file_is_named(tmp_path):
         with pytest.raises(ValueError, match="every image must be readable; it is not"):
             decode(source, (3, 8, 8), name="it")
         with pytest.raises(ValueError, match="every image must be readable; it is not"):
-            image_size_of(source, name="it")
+            usual_size(Them([source]))
 
 
-def test_sizes():
-    assert image_size_of(encode(picture(30, 40)), name="it") == (30, 40)
-    assert image_size_of(encode(picture(30, 4000)), name="it") == (30, 256)
+class Them(list):
+    """Pictures that are all called "it"."""
+
+    source = list.__getitem__
+
+    def name(self, index):
+        return "it"
+
+
+def test_the_usual_size_is_that_of_most_pictures():
+    first, others, wide = (encode(picture(*size)) for size in ((9, 9), (30, 40), (30, 4000)))
+    assert usual_size(Them([first, others, wide, others])) == (30, 40)
+    assert usual_size(Them([first, wide, wide])) == (30, 256)
+    assert usual_size(Them([first, others])) == (9, 9)  # as frequent as the other, and first
+
+
+def test_the_headers_of_a_part_tell_the_usual_size(monkeypatch):
+    monkeypatch.setattr(pictures_module, "MOST_LOOKED_AT", 3)
+    looked_at, passed_over = encode(picture(5, 5)), b"not even opened"
+    assert usual_size(Them([looked_at, passed_over] * 3)) == (5, 5)
 
 
 def test_pictures_are_the_same_one_by_one_and_in_memory(tmp_path):
@@ -107,8 +124,13 @@ def test_pictures_are_the_same_one_by_one_and_in_memory(tmp_path):
         (tmp_path / f"{number}.png").write_bytes(encode(image))
     pictures = Pictures(Files(sorted(tmp_path.iterdir())), (3, 5, 7))
     assert len(pictures) == 3
-    assert pictures.num_bytes == 3 * 3 * 5 * 7
     assert torch.equal(pictures.to_memory(), torch.stack([pictures[index] for index in range(3)]))
+
+
+def test_what_fits_in_memory(monkeypatch):
+    monkeypatch.setattr(pictures_module, "IN_MEMORY_BYTES", 4 * 3 * 5 * 7)
+    assert fits_in_memory(4, (3, 5, 7))
+    assert not fits_in_memory(5, (3, 5, 7))
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
@@ -135,7 +157,7 @@ def eps_in_a_folder(folder, monkeypatch):
 def eps_in_a_parquet_file(folder, monkeypatch):
     monkeypatch.setattr("tests.data.made_up.encode", lambda image: EPS)
     write_parquet(folder, num_train=4, num_test=4)
-    load_parquet(folder, name="made up", image_size=8)
+    load_parquet(folder, name="made up", channels=3, image_size=8, test_part="test")
 
 
 def eps_in_the_package(folder, monkeypatch):
@@ -172,7 +194,7 @@ def test_a_pipe_or_a_device_is_refused_at_once(tmp_path):
         with pytest.raises(ValueError, match=f"{name} is not: it is not a regular file"):
             decode(tmp_path / name, (3, 8, 8), name=name)
         with pytest.raises(ValueError, match=f"{name} is not: it is not a regular file"):
-            image_size_of(tmp_path / name, name=name)
+            usual_size(Files([tmp_path / name]))
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     with pytest.raises(ValueError, match=r"loop\.png is not: .*[Ss]ymbolic link"):
         decode(tmp_path / "loop.png", (3, 8, 8), name="loop.png")
@@ -209,7 +231,7 @@ def test_an_ordinary_oblong_picture_is_still_taken():
 def test_a_picture_of_too_many_pixels_is_refused_with_its_name(side):
     header_only = plain_png(1, 1)[:16] + struct.pack(">II", side, side) + b"\x08\x00\x00\x00\x00"
     header_only += struct.pack(">I", zlib.crc32(header_only[12:])) + plain_png(1, 1)[33:]
-    for refused in (lambda: decode(header_only, (3, 8, 8), name="it"), lambda: image_size_of(header_only, name="it")):
+    for refused in (lambda: decode(header_only, (3, 8, 8), name="it"), lambda: usual_size(Them([header_only]))):
         with pytest.raises(ValueError, match=r"every image must be readable; it is not: .*exceeds limit of"):
             refused()
 

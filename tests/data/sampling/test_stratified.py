@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, TensorDataset
 
 from guided_collapse import StratifiedBatchSampler
-from guided_collapse.data.sampling.shuffled import ShuffledBatchSampler
+from guided_collapse.data.sampling.batch_sampler import ShuffledBatchSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 

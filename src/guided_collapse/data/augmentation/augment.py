@@ -1,13 +1,12 @@
-"""Random changes of whole batches, and normalisation."""
+"""Random changes of whole batches."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guided_collapse.data.augmentation.changes import Augmentation
+from guided_collapse.data.augmentation import Augmentation
 from guided_collapse.data.augmentation.resampling import resized_windows, rotate, windows
 
 SMALLEST_AREA = 0.08  # of a randomly resized crop, as a share of the image
@@ -54,24 +53,6 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
     tops = (uniform[:, 2] * (spare_rows + 1)).long()
     lefts = (uniform[:, 3] * (spare_columns + 1)).long()
     return windows(images, tops, lefts, mirrored, size=size)
-
-
-def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(x - mean) / std in float32, for each channel, where x runs from 0 to 1.
-
-    Args:
-        images: (num_samples, channels, height, width), uint8 from 0 to 255 or floating point from 0 to 1.
-        mean: one for each channel.
-        std: one for each channel, positive.
-
-    Raises:
-        ValueError: for a number of channels other than that of the images.
-    """
-    if not len(mean) == len(std) == images.shape[1]:
-        raise ValueError(f"mean and std need a value for each of the {images.shape[1]} channels; got {len(mean)} and {len(std)}.")
-    largest = 1.0 if images.is_floating_point() else 255.0
-    centre, scale = (torch.tensor(values, dtype=torch.float32, device=images.device)[:, None, None] for values in (mean, std))
-    return images.to(torch.float32, copy=True).sub_(centre * largest).div_(scale * largest)
 
 
 def _random_resized(images: Tensor, uniform: Tensor, size: tuple[int, int]) -> Tensor:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.data.readers.pictures import IN_MEMORY_BYTES, SUFFIXES, Files, Pictures, image_size_of
+from guided_collapse.data.readers.pictures import SUFFIXES, Files, Pictures, fits_in_memory, usual_size
 from guided_collapse.data.sampling.hold_out import hold_out
 from guided_collapse.data.split import ImageData, Split
 
@@ -20,26 +20,17 @@ class _Tree(NamedTuple):
     classes: list[str]
 
 
-def load_folder(
-    path: Path,
-    *,
-    image_size: int | None = None,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    in_memory_bytes: int = IN_MEMORY_BYTES,
-) -> ImageData:
+def load_folder(path: Path, *, image_size: int | None = None, test_fraction: float = 0.2) -> ImageData:
     """Images in colour from `path/train/CLASS/...` and `path/test/CLASS/...` (or `val`), or from `path/CLASS/...` alone.
 
-    Without a test folder a share of every class is held out. A split that takes more than `in_memory_bytes` when decoded is
-    streamed: its images are decoded when they are needed, and an unreadable one is named then.
+    Without a test folder a share of every class is held out, always the same images. A split that does not fit in memory when
+    decoded is streamed: its images are decoded when they are needed, and an unreadable one is named then.
 
     Args:
         path: the folder.
-        image_size: height and width of the images: each is scaled to cover it and cut to its centre. None takes those of the first
-            image, up to 256.
+        image_size: height and width of the images: each is scaled to cover it and cut to its centre. None takes those of most
+            training images, up to 256.
         test_fraction: share of the images that is held out if there is no test folder.
-        seed: which images are held out.
-        in_memory_bytes: largest size of a split in memory.
 
     Raises:
         ValueError: for a folder that is missing, has no images, one class only or classes in test alone; or an unreadable image.
@@ -53,14 +44,13 @@ def load_folder(
     class_names = _class_names(train, path)
     labels = _labels(train, class_names)
     if test is None:
-        train, labels, test, test_labels = _held_out(train, labels, test_fraction, seed, path)
+        train, labels, test, test_labels = _held_out(train, labels, test_fraction, path)
     else:
         test_labels = _labels(test, class_names)
-    first = train.paths[0]
-    height, width = (image_size, image_size) if image_size else image_size_of(first, name=str(first))
+    height, width = (image_size, image_size) if image_size else usual_size(Files(train.paths))
     pictures = [Pictures(Files(tree.paths), (3, height, width)) for tree in (train, test)]
     splits = [
-        Split(images.to_memory() if images.num_bytes <= in_memory_bytes else images, targets)
+        Split(images.to_memory() if fits_in_memory(len(images), images.shape) else images, targets)
         for images, targets in zip(pictures, (labels, test_labels), strict=True)
     ]
     return ImageData(path.name, splits[0], splits[1], class_names, path)
@@ -96,13 +86,13 @@ def _labels(tree: _Tree, class_names: tuple[str, ...]) -> Tensor:
     return torch.tensor([index[name] for name in tree.classes], dtype=torch.int64)
 
 
-def _held_out(train: _Tree, labels: Tensor, fraction: float, seed: int, path: Path) -> tuple[_Tree, Tensor, _Tree, Tensor]:
+def _held_out(train: _Tree, labels: Tensor, fraction: float, path: Path) -> tuple[_Tree, Tensor, _Tree, Tensor]:
     if not 0 < fraction < 1:
         raise ValueError(f"test_fraction must be between 0 and 1; got {fraction}.")
     num_classes = len(set(train.classes))
     num_test = min(max(round(fraction * len(labels)), num_classes), len(labels) - num_classes)
     try:
-        parts = hold_out(labels, num_test, seed=seed)
+        parts = hold_out(labels, num_test, seed=0)
     except ValueError as error:
         raise ValueError(f"{path} has no test folder, and holding images out failed: {error} Add images.") from error
     trees = [_Tree([train.paths[i] for i in part], [train.classes[i] for i in part]) for part in (parts.train, parts.test)]

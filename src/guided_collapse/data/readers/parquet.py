@@ -9,34 +9,34 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from guided_collapse.data.optional import optional
 from guided_collapse.data.readers.decoded import Arrays, decoded
-from guided_collapse.data.readers.parquet_files import HUB, Columns, find_parquet, open_parquet, read_columns
-from guided_collapse.data.readers.pictures import IN_MEMORY_BYTES, Encoded, Pictures, Shape, image_size_of
+from guided_collapse.data.readers.parquet_files import Columns, find_parquet, open_parquet, read_columns
+from guided_collapse.data.readers.pictures import Encoded, Pictures, Shape, fits_in_memory
 from guided_collapse.data.split import ImageData, Split
+from guided_collapse.optional import optional
 
 
 class Rows:
     """Encoded images in the rows of a table.
 
     Args:
-        rows: item i is a mapping with the `bytes` of image i, or None.
+        rows: item i has in its column a mapping with the `bytes` of image i, or None.
+        column: the column of images.
         location: where the table is, for errors.
     """
 
-    def __init__(self, rows: Any, location: str) -> None:
-        self.rows = rows
-        self.location = location
+    def __init__(self, rows: Any, column: str, location: str) -> None:
+        self.rows, self.column, self.location = rows, column, location
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def source(self, index: int) -> Path | bytes:
         """The contents of the image file."""
-        row = self.rows[index]
-        if row is None or row["bytes"] is None:
+        image = self.rows[index][self.column]
+        if image is None or image["bytes"] is None:
             raise ValueError(f"every row must hold the bytes of an image; {self.name(index)} does not.")
-        contents: bytes = row["bytes"]
+        contents: bytes = image["bytes"]
         return contents
 
     def name(self, index: int) -> str:
@@ -44,28 +44,18 @@ class Rows:
         return f"row {index} of {self.location}"
 
 
-def load_parquet(
-    folder: Path,
-    *,
-    name: str,
-    channels: int = 3,
-    image_size: int | None = None,
-    test_part: str = "test",
-    in_memory_bytes: int = IN_MEMORY_BYTES,
-) -> ImageData:
+def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, test_part: str) -> ImageData:
     """A data set of parquet files such as train-00000-of-00002.parquet, with an image column and a label column.
 
-    A split that takes more than `in_memory_bytes` when decoded is streamed, from an Arrow file that is made once beside the parquet
-    files: rows of parquet files cannot be read in random order at a bearable pace.
+    A split that does not fit in memory when decoded is streamed, from an Arrow file that is made once beside the parquet files:
+    rows of parquet files cannot be read in random order at a bearable pace.
 
     Args:
         folder: holds the files, at any depth.
         name: what to call the data set.
         channels: 1 for grey, 3 for colour.
-        image_size: height and width: each image is scaled to cover it and cut to its centre. None takes those of the first image,
-            up to 256.
+        image_size: height and width: each image is scaled to cover it and cut to its centre.
         test_part: name of the part that is the test split.
-        in_memory_bytes: largest size of a split in memory.
 
     Raises:
         ValueError: for files that are missing, damaged or of another kind, or an unreadable image.
@@ -74,19 +64,16 @@ def load_parquet(
     if lacking := [part for part in ("train", test_part) if part not in files]:
         raise ValueError(f"{folder} must hold parquet files of train and {test_part}; it lacks {' and '.join(lacking)}.")
     columns = {part: read_columns(files[part]) for part in ("train", test_part)}
-    height, width = (image_size, image_size) if image_size else _first_size(files["train"], columns["train"])
-    splits = {
-        part: _load_split(files[part], columns[part], (channels, height, width), in_memory_bytes, folder / f"decoded-{part}.npz")
-        for part in ("train", test_part)
-    }
+    shape = (channels, image_size, image_size)
+    splits = {part: _load_split(files[part], columns[part], shape, folder / f"decoded-{part}.npz") for part in ("train", test_part)}
     most = max(int(split.labels.max()) for split in splits.values())
     class_names = columns["train"].class_names or tuple(str(label) for label in range(most + 1))
     return ImageData(name, splits["train"], splits[test_part], class_names, folder)
 
 
-def _load_split(paths: Sequence[Path], columns: Columns, shape: Shape, in_memory_bytes: int, cache: Path) -> Split:
+def _load_split(paths: Sequence[Path], columns: Columns, shape: Shape, cache: Path) -> Split:
     num_rows = sum(open_parquet(path).metadata.num_rows for path in paths)
-    if num_rows * int(np.prod(shape)) > in_memory_bytes:
+    if not fits_in_memory(num_rows, shape):
         return Split(Pictures(_arrow_rows(paths, columns.image), shape), torch.from_numpy(_labels(paths, columns.label)))
 
     def build() -> Arrays:
@@ -99,51 +86,33 @@ def _load_split(paths: Sequence[Path], columns: Columns, shape: Shape, in_memory
 
 def _parquet_rows(paths: Sequence[Path], column: str) -> Encoded:
     """The rows, read into memory."""
-    return Rows([row for path in paths for row in _read_column(path, column).to_pylist()], str(paths[0].parent))
+    return Rows([row for path in paths for row in _read(path, column).to_pylist()], column, str(paths[0].parent))
 
 
 def _arrow_rows(paths: Sequence[Path], column: str) -> Encoded:
     """The rows, in an Arrow file on disk."""
-    hub = optional("datasets", install=HUB)
+    hub = optional("datasets", extra="hub")
     folder = paths[0].parent / "arrow"
     cache = str(folder) if os.access(paths[0].parent, os.W_OK) else None
     try:
         table = hub.Dataset.from_parquet([str(path) for path in paths], cache_dir=cache, columns=[column])
     except (OSError, ValueError, hub.exceptions.DatasetsError) as error:
         raise ValueError(f"{paths[0].parent} must hold readable parquet files; reading them failed: {error}") from error
-    return Rows(_Column(table.cast_column(column, hub.Image(decode=False)), column), str(paths[0].parent))
-
-
-class _Column:
-    """One column of a table of the package `datasets`, item by item."""
-
-    def __init__(self, table: Any, column: str) -> None:
-        self.table = table
-        self.column = column
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.table[index][self.column]
+    return Rows(table.cast_column(column, hub.Image(decode=False)), column, str(paths[0].parent))
 
 
 def _labels(paths: Sequence[Path], column: str) -> npt.NDArray[np.int64]:
-    labels = np.array([label for path in paths for label in _read_column(path, column).to_pylist()])
+    labels = np.array([label for path in paths for label in _read(path, column)[column].to_pylist()])
     if not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(f"labels must be integers; the column {column} of {paths[0]} holds {labels.dtype}.")
     return labels.astype(np.int64)
 
 
-def _read_column(path: Path, column: str) -> Any:
-    arrow = optional("pyarrow", install=HUB)
+def _read(path: Path, column: str) -> Any:
+    """The table of this column."""
+    arrow = optional("pyarrow", extra="hub")
     file = open_parquet(path)
     try:
-        return file.read(columns=[column])[column]
+        return file.read(columns=[column])
     except (OSError, arrow.ArrowException) as error:
         raise ValueError(f"{path} must be a readable parquet file; reading it failed: {error}") from error
-
-
-def _first_size(paths: Sequence[Path], columns: Columns) -> tuple[int, int]:
-    rows = Rows(_read_column(paths[0], columns.image)[:1].to_pylist(), str(paths[0]))
-    return image_size_of(rows.source(0), name=rows.name(0))

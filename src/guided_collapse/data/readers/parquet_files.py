@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from guided_collapse.data.optional import optional
+from guided_collapse.optional import optional
 
 LABEL_COLUMNS = ("fine_label", "label", "labels")  # CIFAR-100 has a coarse_label too
-HUB = "guided-collapse[hub]"
 
 
 class Columns(NamedTuple):
@@ -66,7 +65,7 @@ def read_columns(paths: Sequence[Path]) -> Columns:
         if schema is not None and not found.equals(schema):
             raise ValueError(f"all files of a part must have the same columns; {path} differs from {paths[0]}.")
         schema = found
-    features = optional("datasets", install=HUB).Features.from_arrow_schema(schema)
+    features = optional("datasets", extra="hub").Features.from_arrow_schema(schema)
     images = [name for name, feature in features.items() if type(feature).__name__ == "Image" or _holds_bytes(feature)]
     labels = [name for name in LABEL_COLUMNS if name in features]
     if not images or not labels:
@@ -84,7 +83,7 @@ def open_parquet(path: Path) -> Any:
     Raises:
         ValueError: for a file that cannot be read, with its name.
     """
-    arrow, parquet = optional("pyarrow", install=HUB), optional("pyarrow.parquet", install=HUB)
+    arrow, parquet = optional("pyarrow", extra="hub"), optional("pyarrow.parquet", extra="hub")
     try:
         if not path.is_file():  # reading a pipe would wait for ever
             raise OSError("it is not a regular file")

@@ -3,6 +3,7 @@
 import math
 import stat
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from guided_collapse.data.optional import optional
+from guided_collapse.optional import optional
 
 IN_MEMORY_BYTES = 2 * 2**30  # decoded splits up to this size, 2 GiB, are kept in memory; larger ones are streamed
 LARGEST_SIDE = 256  # of an image when no size is asked for
+MOST_LOOKED_AT = 1000  # images, to find the size that most have
 MOST_PIXELS = 89_478_485  # of an image when it is scaled; the same as Pillow's bound on images as they are
 LONGEST_SHAPE = 1000  # times the pixels that are wanted, at most, before an image is cut to them
 # Nothing else is opened, whatever a file is called: of Pillow's other formats some start programs (EPS starts Ghostscript).
@@ -77,17 +79,17 @@ class Pictures(Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         return decode(self.encoded.source(index), self.shape, name=self.encoded.name(index))
 
-    @property
-    def num_bytes(self) -> int:
-        """How much memory they take, all decoded."""
-        return len(self) * math.prod(self.shape)
-
     def to_memory(self) -> Tensor:
         """All of them, uint8 (num_images, channels, height, width)."""
         images = torch.empty(len(self), *self.shape, dtype=torch.uint8)
         for index in range(len(self)):
             images[index] = self[index]
         return images
+
+
+def fits_in_memory(num_images: int, shape: Shape) -> bool:
+    """Whether a split of so many decoded images is kept in memory; a larger one is streamed."""
+    return num_images * math.prod(shape) <= IN_MEMORY_BYTES
 
 
 @contextmanager
@@ -145,18 +147,24 @@ def decode(source: Path | bytes, shape: Shape, *, name: str) -> Tensor:
     return torch.from_numpy(pixels.reshape(height, width, channels).transpose(2, 0, 1).copy())
 
 
-def image_size_of(source: Path | bytes, *, name: str) -> tuple[int, int]:
-    """(height, width) to decode images like this one to: its own, but no more than 256 each.
+def usual_size(encoded: Encoded) -> tuple[int, int]:
+    """(height, width) to decode images to that are asked for in no other size: that of most of them, but no more than 256 each.
+
+    The headers of up to MOST_LOOKED_AT images are read, at even distances. Of sizes that are equally frequent the first counts.
 
     Raises:
         ValueError: for an image that `opened` refuses.
     """
-    with opened(source, name=name) as image:
-        return min(image.height, LARGEST_SIDE), min(image.width, LARGEST_SIDE)
+    sizes: Counter[tuple[int, int]] = Counter()
+    for index in range(0, len(encoded), -(-len(encoded) // MOST_LOOKED_AT)):
+        with opened(encoded.source(index), name=encoded.name(index)) as image:
+            sizes[image.height, image.width] += 1
+    height, width = sizes.most_common(1)[0][0]
+    return min(height, LARGEST_SIDE), min(width, LARGEST_SIDE)
 
 
 def _pillow() -> Any:
-    return optional("PIL.Image", install="guided-collapse[experiments]")
+    return optional("PIL.Image", extra="experiments", package="pillow")
 
 
 def _refuse_deep(image: Any) -> None:

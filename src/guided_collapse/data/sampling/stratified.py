@@ -7,16 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import Sampler
 
-from guided_collapse.data.sampling.whole_numbers import source_number, whole_number
+from guided_collapse.data.sampling.batch_sampler import SeededBatchSampler, whole_number
 
 Indices = npt.NDArray[np.int64]
 
 MANY_CLASSES = 2**20
 
 
-class StratifiedBatchSampler(Sampler[list[int]]):
+class StratifiedBatchSampler(SeededBatchSampler):
     """A batch sampler: each epoch gives every sample once, in batches in which every class has its share within one sample.
 
     The share of a class with n of all N samples in a batch of B is n B/N, and the class has floor or ceil of it there.
@@ -60,22 +59,8 @@ class StratifiedBatchSampler(Sampler[list[int]]):
         rank = rank if rank is not None else dist.get_rank() if distributed else 0
         self.num_replicas, self.rank = whole_number(num_replicas, "num_replicas"), whole_number(rank, "rank")
         self.labels = _checked_labels(labels)
-        self.batch_size = whole_number(batch_size, "batch_size")
-        self.seed = source_number(seed, "seed")
-        self.epoch = 0
+        super().__init__(len(self.labels), batch_size, seed=seed)
         self._check()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the next iteration.
-
-        Raises:
-            ValueError: for an epoch that is not a whole number, or negative.
-        """
-        self.epoch = source_number(epoch, "epoch")
-
-    def __len__(self) -> int:
-        """The number of batches of an epoch, the same in every process."""
-        return -(-len(self.labels) // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self._global_batches():

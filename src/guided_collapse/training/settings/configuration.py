@@ -6,7 +6,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_type_hints
 
 from guided_collapse.backbones.declared import BACKBONES
-from guided_collapse.data.augmentation.changes import Augmentation
+from guided_collapse.data.augmentation import Augmentation
 from guided_collapse.errors import RequestError
 from guided_collapse.records.heads import HEADS
 from guided_collapse.training.settings.checks import (
@@ -86,7 +86,7 @@ class Configuration:
     proximal_weight: float = 1e-3
     """How strongly the implicit heads are held near the frame of the previous step."""
     width: float | None = None
-    """Factor on the number of channels of a ResNet or VGG."""
+    """Factor on the number of channels of the network."""
     stem: Literal["imagenet", "cifar"] | None = None
     """First layers of a ResNet: imagenet is a 7x7 convolution with stride 2 and a max-pool, cifar a 3x3 convolution."""
     affine: bool = False
@@ -100,9 +100,11 @@ class Configuration:
     num_classes: int | None = None
     """Number of classes, for unconstrained features only."""
     image_size: int | None = None
-    """Resize images to this height and width; by default that of the named data set, or of most images in the folder."""
+    """Resize images to this height and width; by default that of the named data set, or of most images in the folder, up to 256."""
     test_fraction: float = 0.2
     """Fraction of the images held out for testing, if the folder has no test images of its own."""
+    images_per_class: int | None = None
+    """Train on this many images of each class, the same in every run; by default all. Test images stay as they are."""
     long_tail: LongTail = "none"
     """Make the training classes unbalanced: exponentially, or in two steps."""
     long_tail_ratio: float = 100.0
@@ -241,6 +243,7 @@ _RANGES: Mapping[str, Range] = {
     "num_classes": at_least(2),
     "image_size": POSITIVE_COUNT,
     "test_fraction": Range("between 0 and 1", SMALLEST_NUMBER, math.nextafter(1.0, 0.0)),
+    "images_per_class": POSITIVE_COUNT,
     "long_tail_ratio": Range("at least 1", 1.0),
     "crop_padding": COUNT,
     "rotation": Range("from 0 to 180 degrees", 0.0, 180.0),

@@ -1,20 +1,19 @@
-"""Data sets whose files have been compared with their checksums."""
+"""Files of data sets, compared with the checksums that are known or were recorded when they were downloaded."""
 
 import contextlib
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.data.download.checksums import sha256_of
-from guided_collapse.data.download.record import recorded_checksums
-from guided_collapse.data.download.root import data_folder
 from guided_collapse.data.known import KnownData, known_data
-from guided_collapse.data.readers.idx import find_idx_file
-from guided_collapse.data.sources import load_data
+from guided_collapse.data.readers.idx import find_idx_file, possibly_compressed
+from guided_collapse.data.sources import data_folder, load_data
 from guided_collapse.data.split import ImageData
 from guided_collapse.records.files import write_json
 
+RECORD = "downloaded.json"
 STAMPS = "checked.json"
 
 
@@ -44,8 +43,21 @@ def files_with_checksums(data: ImageData, known: KnownData) -> dict[Path, str]:
         return {}
     if data.location.name in known.checksums:
         return {data.location: known.checksums[data.location.name]}
+    if data.location.is_file():
+        recorded = recorded_checksums(data.location.parent)
+        return {path: checksum for path, checksum in recorded.items() if path == data.location}
     found = {find_idx_file(data.location, stem): checksum for stem, checksum in known.checksums.items()}
     return {path: checksum for path, checksum in found.items() if path is not None} or recorded_checksums(data.location)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's contents; of what is inside if its name ends in .gz, so that it does not depend on the compression.
+
+    Raises:
+        ValueError: for a file that cannot be read.
+    """
+    with possibly_compressed(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compare(name: str, path: Path, expected: str) -> None:
@@ -83,6 +95,41 @@ def compare_once(name: str, files: Mapping[Path, str], *, stamps: Path) -> None:
         with contextlib.suppress(OSError):
             stamps.parent.mkdir(parents=True, exist_ok=True)
             write_json(stamps, known | current)
+
+
+def record_download(folder: Path, origin: Mapping[str, str | None], files: Iterable[Path]) -> None:
+    """Writes down what was downloaded.
+
+    Args:
+        folder: holds the files, at any depth.
+        origin: where they came from, in plain values: a repository and its revision, or an address.
+        files: what came.
+
+    Raises:
+        OSError: if the folder cannot be written to.
+        ValueError: for a file that cannot be read.
+    """
+    checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(files)}
+    write_json(folder / RECORD, {**origin, "sha256": checksums})
+
+
+def recorded_checksums(folder: Path) -> dict[Path, str]:
+    """The checksums of the files in the folder as they were when they were downloaded; none for files that came otherwise.
+
+    Raises:
+        ValueError: for a record that is damaged.
+    """
+    record = folder / RECORD
+    if not record.is_file():
+        return {}
+    try:
+        checksums = json.loads(record.read_bytes())["sha256"]
+        files = {folder / name: str(checksum) for name, checksum in checksums.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"{record} must be the record of a download; reading it failed: {error}. Remove {folder} and get it again."
+        ) from error
+    return {path: checksum for path, checksum in files.items() if path.is_file()}
 
 
 def _read(stamps: Path) -> dict[str, Any]:

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from guided_collapse.backbones.backbone import ImageBackbone
-from guided_collapse.backbones.build import build_backbone
-from guided_collapse.backbones.declared import BACKBONES
+from guided_collapse.backbones.declared import BACKBONES, build_backbone
 from guided_collapse.backbones.resnet import ResNet
 from guided_collapse.backbones.small import SmallConvNet
 from guided_collapse.backbones.vgg import VGG13
@@ -35,8 +34,9 @@ def test_options_reach_the_network():
     assert str(build_backbone("vgg13", width=0.05, affine=True, in_channels=1)) == str(
         VGG13(width=0.05, affine=True, in_channels=1)
     )
-    built = build_backbone("small", feature_dim=9, affine=True, in_channels=2, batch_norm=False)
-    assert str(built) == str(SmallConvNet(9, affine=True, in_channels=2, batch_norm=False))
+    built = build_backbone("small", feature_dim=9, affine=True, in_channels=2, batch_norm=False, width=0.5)
+    assert str(built) == str(SmallConvNet(9, affine=True, in_channels=2, batch_norm=False, width=0.5))
+    assert built.linear.in_features == 32
     assert not any("BatchNorm" in str(layer) for layer in built.modules())
 
 
@@ -49,7 +49,7 @@ def test_options_reach_the_network():
             "vgg13 has no option stem; got stem='cifar'. Its options are affine, in_channels, width",
         ),
         ("small", {"stem": "cifar"}, "small has no option stem"),
-        ("small", {"width": 1.0}, "small has no option width; got width=1.0"),
+        ("small", {"width": -1.0}, "width must be a positive, finite number; got -1.0"),
         ("resnet18", {"feature_dim": 512}, "resnet18 has no option feature_dim"),
         ("resnet50", {"batch_norm": False}, "resnet50 has no option batch_norm; got batch_norm=False"),
         ("resnet18", {"stem": "mnist"}, "stem must be one of 'imagenet', 'cifar'; got 'mnist'"),

@@ -1,8 +1,9 @@
-"""Splits with a long tail: some classes much rarer than others."""
+"""Parts of a split: a few samples of each class, or a long tail with some classes much rarer than others."""
 
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from guided_collapse.data.split import Split
@@ -10,18 +11,30 @@ from guided_collapse.data.split import Split
 LongTail = Literal["exponential", "step"]
 
 
-def long_tailed(split: Split, *, kind: LongTail, ratio: float, seed: int) -> Split:
+def few_of_each(split: Split, number: int) -> Split:
+    """A part of the samples with so many of each class, always the same, in their order; a smaller part is one of a larger.
+
+    Raises:
+        ValueError: if a class has fewer.
+    """
+    counts = split.labels.bincount().numpy()
+    if number < 1 or counts.min() < number:
+        raise ValueError(f"every class must have as many samples as are asked for; got {counts.min()} and {number}. Ask for fewer.")
+    return _kept(split, np.full(len(counts), number))
+
+
+def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
     """A part of the samples in which the first class is `ratio` times as frequent as the last.
 
     With C classes, class c = 0 ... C-1 keeps floor(n s_c) samples, where s_c is ratio^(-c / (C-1)) for "exponential", and for
     "step" 1 in the first half of the classes and 1 / ratio in the second (to which the middle class belongs if C is odd). n is the
-    largest number for which every class has enough samples: the size of a class if all are equal. Samples keep their order.
+    largest number for which every class has enough samples: the size of a class if all are equal. Samples keep their order, and are
+    always the same.
 
     Args:
         split: where the samples come from; every class 0 ... C-1 must have some.
         kind: the shape of the tail.
         ratio: most frequent to least frequent class, at least 1.
-        seed: which samples of a class are kept.
 
     Raises:
         ValueError: for another kind, a ratio below 1 or so large that a class is left without samples, or an absent class.
@@ -45,7 +58,12 @@ def long_tailed(split: Split, *, kind: LongTail, ratio: float, seed: int) -> Spl
         raise ValueError(
             f"ratio must leave every class a sample; got {ratio} for classes of {counts.min()} to {counts.max()} samples."
         )
-    generator = np.random.default_rng(seed)
+    return _kept(split, kept)
+
+
+def _kept(split: Split, numbers: npt.NDArray[np.int64]) -> Split:
+    """So many samples of each class, (num_classes,). The seed is the data's: every run has the same part, whatever its own seed."""
+    generator = np.random.default_rng(0)
     labels = split.labels.numpy()
-    chosen = [generator.permutation(np.flatnonzero(labels == label))[: kept[label]] for label in range(num_classes)]
+    chosen = [generator.permutation(np.flatnonzero(labels == label))[:number] for label, number in enumerate(numbers)]
     return split.take(torch.from_numpy(np.sort(np.concatenate(chosen))))

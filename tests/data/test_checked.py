@@ -1,14 +1,13 @@
+import gzip
 import hashlib
 import json
 import os
 
 import pytest
 
-from guided_collapse.data import sources
-from guided_collapse.data.download import checked
-from guided_collapse.data.download.checked import STAMPS, compare_once, load_checked
-from guided_collapse.data.download.fetch import check
-from guided_collapse.data.download.record import RECORD, record_download
+from guided_collapse.data import checked, sources
+from guided_collapse.data.checked import RECORD, STAMPS, compare_once, load_checked, record_download, recorded_checksums, sha256_of
+from guided_collapse.data.download import check
 from guided_collapse.data.known import CIFAR10_PACKAGE, KNOWN
 from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.tasks import build_task
@@ -99,7 +98,8 @@ def test_downloaded_files_are_compared_with_what_came(tmp_path, sums):
     write_parquet(folder / "plain_text", num_train=20, num_test=10)
     load_checked("cifar10", root=tmp_path)
     assert sums == []  # files that came otherwise have no record
-    record_download(folder, "uoft-cs/cifar10", "0123abcd")
+    record_download(folder, {"repository": "uoft-cs/cifar10", "revision": "0123abcd"}, folder.rglob("*.parquet"))
+    sums.clear()
     for _ in range(2):
         data = load_checked("cifar10", root=tmp_path)
     assert len(sums) == 2
@@ -131,3 +131,30 @@ def test_stamps_say_what_was_compared(tmp_path):
     file.write_bytes(b"contents")
     compare_once("it", {file: sha256(file)}, stamps=tmp_path / STAMPS)
     assert json.loads((tmp_path / STAMPS).read_text()) == {str(file): [8, file.stat().st_mtime_ns, sha256(file)]}
+
+
+def test_compression_does_not_count(tmp_path):
+    contents = b"something" * 100
+    for name, written in (("plain", contents), ("a.gz", gzip.compress(contents, 1)), ("b.gz", gzip.compress(contents, 9))):
+        (tmp_path / name).write_bytes(written)
+        assert sha256_of(tmp_path / name) == hashlib.sha256(contents).hexdigest()
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match="must be readable"):
+        sha256_of(tmp_path / "missing")
+
+
+def test_checksums_are_those_of_the_time_of_the_download(tmp_path):
+    assert recorded_checksums(tmp_path) == {}
+    contents = {"train.parquet": b"a", "deep/test.parquet": b"b", "other.txt": b"c"}
+    for name, written in contents.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(written)
+    record_download(tmp_path, {"address": None}, tmp_path.rglob("*.parquet"))
+    (tmp_path / "train.parquet").write_bytes(b"changed")
+    expected = {tmp_path / name: hashlib.sha256(contents[name]).hexdigest() for name in ("deep/test.parquet", "train.parquet")}
+    assert recorded_checksums(tmp_path) == expected
+    (tmp_path / "train.parquet").unlink()
+    assert list(recorded_checksums(tmp_path)) == [tmp_path / "deep/test.parquet"]
+    assert RECORD in [path.name for path in tmp_path.iterdir()]

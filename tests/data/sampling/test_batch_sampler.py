@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from guided_collapse.data.sampling.whole_numbers import source_number, whole_number
+from guided_collapse.data.sampling.batch_sampler import source_number, whole_number
 
 
 @pytest.mark.parametrize("value", [-3, np.int8(-3), torch.tensor(-3)])

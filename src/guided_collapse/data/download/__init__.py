@@ -1,1 +1,0 @@
-"""Getting data sets, and telling whether they are the real ones."""

@@ -1,0 +1,18 @@
+import math
+
+import pytest
+
+from guided_collapse.optional import MissingPackageError, optional
+
+
+def test_a_package_that_is_there():
+    assert optional("math", extra="nothing") is math
+
+
+@pytest.mark.parametrize(("package", "shown"), [(None, "no_such_package"), ("no-such-package", "no-such-package")])
+def test_a_package_that_is_not(package, shown):
+    with pytest.raises(MissingPackageError, match=f"needs the package {shown}, which cannot be imported: No module") as caught:
+        optional("no_such_package.part", extra="hub", package=package)
+    assert str(caught.value).endswith(f"Run: pip install {shown}, or install guided-collapse with its extra hub.")
+    assert isinstance(caught.value, ImportError)
+    assert isinstance(caught.value, ValueError)
