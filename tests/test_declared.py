@@ -14,8 +14,8 @@ from tests.data.made_up import write_folders
 ADDITION = """
 from guided_collapse.backbones import declared as backbones
 from guided_collapse.data import known
-from guided_collapse.records import heads, metrics
-from guided_collapse.records.metric_declaration import MetricDeclaration
+from guided_collapse.records.declared import heads, metrics
+from guided_collapse.records.declared.metric_declaration import MetricDeclaration
 
 heads.declare(
     heads.HeadDeclaration("steady", "Steady ETF", "St", 4, "guided_collapse.heads.fixed:FixedETFHead", options={"centre": False})

@@ -8,8 +8,8 @@ import torch
 from guided_collapse import nearest_etf
 from guided_collapse.geometry.directions import frame_basis
 from guided_collapse.geometry.frames import nearest_frame, tightness_defect
-from guided_collapse.geometry.harmonic import harmonic_columns
-from guided_collapse.geometry.tight import tight_frame
+from guided_collapse.geometry.tight.harmonic import harmonic_columns
+from guided_collapse.geometry.tight.tight import tight_frame
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import torch
 from guided_collapse import nearest_etf, simplex_etf
 from guided_collapse.geometry.directions import frame_basis
 from guided_collapse.geometry.nearest import unit_frobenius_norm
-from guided_collapse.geometry.operations import _solve, proximal_point
+from guided_collapse.geometry.solvers.operations import _solve, proximal_point
 
 pytestmark = pytest.mark.slow
 

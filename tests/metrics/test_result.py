@@ -4,7 +4,7 @@ import json
 import pytest
 
 from guided_collapse.metrics.collapse import measure_collapse
-from guided_collapse.records.metrics import entries
+from guided_collapse.records.declared.metrics import entries
 from tests.metrics.cases import case
 
 

@@ -23,7 +23,7 @@ from guided_collapse.profiling.step_cost import (
     made_up_task,
     measure_step,
 )
-from guided_collapse.records.heads import HEADS
+from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.records.reading import read_cost
 from guided_collapse.records.schema import StepCost
 from guided_collapse.training.build import build_model, build_optimiser

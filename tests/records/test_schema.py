@@ -31,7 +31,7 @@ OTHERWISE = {
     ("train", "cli/command.py"): "a command",
     ("devices", "training/settings/placement.py"): "a field of the placement",
     ("steps", "profiling/request.py"): "a field of a request",
-    ("loss_lower_bound", "records/quantities.py"): "the name of a reference line",
+    ("loss_lower_bound", "records/declared/quantities.py"): "the name of a reference line",
     ("loss_lower_bound", "report/experiment.py"): "the name of a reference line",
     ("loss_lower_bound", "report/page/panels.py"): "the name of a reference line",
 }

@@ -1,6 +1,6 @@
 import pytest
 
-from guided_collapse.records.quantities import MARGIN, NC1, TRAIN_LOSS
+from guided_collapse.records.declared.quantities import MARGIN, NC1, TRAIN_LOSS
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment, configuration_rows, listed, machines, protocols, span
 from tests.report.made_up import write_run

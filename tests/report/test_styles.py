@@ -1,4 +1,4 @@
-from guided_collapse.records.heads import HEADS
+from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.report.styles import STYLES, in_order, label, letter, styles_of
 
 

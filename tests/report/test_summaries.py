@@ -5,7 +5,7 @@ import statistics
 import numpy as np
 import pytest
 
-from guided_collapse.records.quantities import NC1, QUANTITIES, TEST_TOP1, TRAIN_LOSS
+from guided_collapse.records.declared.quantities import NC1, QUANTITIES, TEST_TOP1, TRAIN_LOSS
 from guided_collapse.records.run import read_run
 from guided_collapse.report.summaries import MOST_MARGINS, at_epoch, margins_over_seeds, over_seeds, spread
 from tests.report.made_up import lines, write_run

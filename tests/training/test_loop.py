@@ -7,7 +7,7 @@ import torch
 
 from guided_collapse import measure_collapse
 from guided_collapse.data.batches import ProcessShare
-from guided_collapse.records.heads import HEADS
+from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.records.schema import RunFacts
 from guided_collapse.training import loop
 from guided_collapse.training.build import build_model

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from guided_collapse import collapse_of
 from guided_collapse.data.batches import ProcessShare
-from guided_collapse.records.metrics import recorded
+from guided_collapse.records.declared.metrics import recorded
 from guided_collapse.training.loop import build_model
 from guided_collapse.training.measure import measure
 from guided_collapse.training.tasks import build_task

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from guided_collapse.data.batches import ProcessShare
-from guided_collapse.records.heads import HEADS
+from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.training.tasks import build_task
 from tests.data.made_up import write_folders
 from tests.training.runs import DIGITS, FREE

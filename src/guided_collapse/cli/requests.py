@@ -18,7 +18,7 @@ from guided_collapse.backbones.declared import BACKBONES
 from guided_collapse.data.known import KNOWN
 from guided_collapse.errors import RequestError, requested
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
-from guided_collapse.records.heads import HEADS
+from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.training.settings.checks import check_choice
 from guided_collapse.training.settings.configuration import Configuration, HeadName
 from guided_collapse.training.settings.placement import Placement

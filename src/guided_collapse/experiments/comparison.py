@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from guided_collapse.errors import WorkError
-from guided_collapse.records.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
+from guided_collapse.records.declared.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
 from guided_collapse.records.text import aligned
 from guided_collapse.training.folder.facts import configuration_of
 from guided_collapse.training.folder.run import RunFolder

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.harmonic import harmonic_columns
 from guided_collapse.geometry.nearest import check_proximal_weight, nearest_etf, unit_frobenius_norm
-from guided_collapse.geometry.operations import nearest_basis
 from guided_collapse.geometry.simplex import centre_classes, check_num_classes
-from guided_collapse.geometry.unit_rows import with_unit_rows
+from guided_collapse.geometry.solvers.operations import nearest_basis
+from guided_collapse.geometry.tight.harmonic import harmonic_columns
+from guided_collapse.geometry.tight.unit_rows import with_unit_rows
 
 # For Gaussian means of 3 to 50 classes in all dimensions this leaves a tightness defect below 1e-3 in 99 of 100 cases (the others
 # have fewer than ten classes), and below 1e-5 in 96.

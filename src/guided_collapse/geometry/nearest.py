@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.directions import frame_basis
-from guided_collapse.geometry.exact_products import without_autocast
-from guided_collapse.geometry.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
-from guided_collapse.geometry.operations import nearest_basis
 from guided_collapse.geometry.simplex import check_frame_exists, frame_weight
+from guided_collapse.geometry.solvers.exact_products import without_autocast
+from guided_collapse.geometry.solvers.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
+from guided_collapse.geometry.solvers.operations import nearest_basis
 
 Solver = Literal["factors", "products"]
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.nearest import Solver, checked_solver, unit_frobenius_norm
-from guided_collapse.geometry.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
-from guided_collapse.geometry.operations import nearest_basis, proximal_point
 from guided_collapse.geometry.registration import operation
+from guided_collapse.geometry.solvers.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
+from guided_collapse.geometry.solvers.operations import nearest_basis, proximal_point
 
 
 def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None) -> Tensor:

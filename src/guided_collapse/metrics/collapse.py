@@ -23,7 +23,7 @@ from guided_collapse.metrics.formulas.variability import (
 )
 from guided_collapse.metrics.omissions import left_out, notes
 from guided_collapse.metrics.result import CollapseResult
-from guided_collapse.records.metrics import entries
+from guided_collapse.records.declared.metrics import entries
 
 
 @torch.no_grad()

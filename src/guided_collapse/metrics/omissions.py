@@ -2,8 +2,8 @@
 
 from guided_collapse.metrics.formulas.measured import Measured
 from guided_collapse.metrics.formulas.samples import SampleCounts
-from guided_collapse.records.metric_declaration import Need
-from guided_collapse.records.metrics import entries
+from guided_collapse.records.declared.metric_declaration import Need
+from guided_collapse.records.declared.metrics import entries
 
 REASONS: dict[Need, str] = {
     "test samples": "no test samples were given",

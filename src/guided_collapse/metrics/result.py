@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from torch import Tensor
 
 from guided_collapse.metrics.formulas.statistics import GlobalMean
-from guided_collapse.records.metrics import entries
+from guided_collapse.records.declared.metrics import entries
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from guided_collapse.records.arrays import read_margins, read_trace
 from guided_collapse.records.contents import read_bytes, read_object
+from guided_collapse.records.declared.quantities import QUANTITIES
 from guided_collapse.records.epochs import Epochs, read_epochs
 from guided_collapse.records.fields import RecordError, told_of
 from guided_collapse.records.files import checksum
-from guided_collapse.records.quantities import QUANTITIES
 from guided_collapse.records.schema import (
     CONFIG,
     FAILURE,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from guided_collapse.records.quantities import Quantity
+from guided_collapse.records.declared.quantities import Quantity
 from guided_collapse.records.run import Run
 from guided_collapse.records.text import short_commit
 from guided_collapse.report.styles import in_order

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from guided_collapse.records.heads import HEADS
+from guided_collapse.records.declared.heads import HEADS
 
 Dash = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guided_collapse.records.quantities import Quantity
+from guided_collapse.records.declared.quantities import Quantity
 from guided_collapse.records.run import Run
 from guided_collapse.records.schema import Floats, Integers, Split
 

@@ -10,7 +10,7 @@ from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.head import Head
 from guided_collapse.lazy import imported
 from guided_collapse.optim.agd import AGD
-from guided_collapse.records.heads import HEADS
+from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.training import randomness
 from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.tasks import Task

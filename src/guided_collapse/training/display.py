@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from guided_collapse.errors import requested
 from guided_collapse.optional import optional
-from guided_collapse.records.metrics import LOSS, NC1, TOP1
+from guided_collapse.records.declared.metrics import LOSS, NC1, TOP1
 from guided_collapse.records.schema import SPLITS, EpochRecord
 
 REFRESH_SECONDS = 0.2

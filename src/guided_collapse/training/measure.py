@@ -15,7 +15,7 @@ from guided_collapse.data.batches import ProcessShare
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.metrics.machinery.capture import Capture
 from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabelledFeatures, collapse_in_passes
-from guided_collapse.records.metrics import recorded
+from guided_collapse.records.declared.metrics import recorded
 from guided_collapse.training.tasks import Task
 
 # Features up to this size are kept during a measurement; beyond it the images are gone through a second time.

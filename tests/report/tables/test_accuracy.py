@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from guided_collapse.records.quantities import TEST_TOP1, TRAIN_TOP1
+from guided_collapse.records.declared.quantities import TEST_TOP1, TRAIN_TOP1
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.tables.accuracy import accuracy_table

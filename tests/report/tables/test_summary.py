@@ -2,7 +2,7 @@ import statistics
 
 import pytest
 
-from guided_collapse.records.quantities import QUANTITIES
+from guided_collapse.records.declared.quantities import QUANTITIES
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from guided_collapse.report.tables.reaching import reaching_table

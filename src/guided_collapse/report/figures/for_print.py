@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from guided_collapse.records.heads import HEADS
-from guided_collapse.records.quantities import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
+from guided_collapse.records.declared.heads import HEADS
+from guided_collapse.records.declared.quantities import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
 from guided_collapse.records.schema import CostRecord
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.figures.drawing import (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from guided_collapse.records.quantities import QUANTITIES
+from guided_collapse.records.declared.quantities import QUANTITIES
 from guided_collapse.records.reading import Records
 from guided_collapse.records.text import one_line
 from guided_collapse.report.experiment import Experiment

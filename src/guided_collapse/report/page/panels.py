@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from guided_collapse.records.quantities import MARGIN, QUANTITIES
+from guided_collapse.records.declared.quantities import MARGIN, QUANTITIES
 from guided_collapse.records.schema import SPLITS
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.summaries import Curve, Spread, margins_over_seeds, over_seeds

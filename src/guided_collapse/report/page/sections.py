@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from guided_collapse.records.quantities import QUANTITIES
+from guided_collapse.records.declared.quantities import QUANTITIES
 from guided_collapse.records.reading import Records
 from guided_collapse.records.run import Run
 from guided_collapse.records.schema import CostRecord

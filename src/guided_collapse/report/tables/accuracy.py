@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from guided_collapse.records.quantities import Quantity
+from guided_collapse.records.declared.quantities import Quantity
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.published_results import Printed, paper_accuracy
 from guided_collapse.report.styles import in_order

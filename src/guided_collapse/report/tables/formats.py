@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from guided_collapse.records.quantities import TEST_TOP1, TRAIN_TOP1
+from guided_collapse.records.declared.quantities import TEST_TOP1, TRAIN_TOP1
 from guided_collapse.records.schema import CostRecord
 from guided_collapse.records.text import aligned, one_line
 from guided_collapse.report.experiment import Experiment

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from guided_collapse.records.quantities import NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
+from guided_collapse.records.declared.quantities import NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
 from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.styles import in_order

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from guided_collapse.records.quantities import TEST_TOP1
+from guided_collapse.records.declared.quantities import TEST_TOP1
 from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.styles import in_order

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from guided_collapse.records.quantities import TRAIN_TOP1
+from guided_collapse.records.declared.quantities import TRAIN_TOP1
 from guided_collapse.records.run import Run
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.summaries import Spread, spread

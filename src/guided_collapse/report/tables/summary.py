@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from guided_collapse.records.quantities import QUANTITIES
+from guided_collapse.records.declared.quantities import QUANTITIES
 from guided_collapse.records.run import Run
 from guided_collapse.records.text import short_commit
 from guided_collapse.report.experiment import Experiment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_type_hi
 from guided_collapse.backbones.declared import BACKBONES
 from guided_collapse.data.augmentation import Augmentation
 from guided_collapse.errors import RequestError
-from guided_collapse.records.heads import HEADS
+from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.training.settings.checks import (
     COUNT,
     NOT_NEGATIVE,

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.polar import PolarFactors, polar_gradient
 from guided_collapse.geometry.registration import operation
-from guided_collapse.geometry.roots import inverse_square_root
 from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.solvers.polar import PolarFactors, polar_gradient
+from guided_collapse.geometry.tight.roots import inverse_square_root
 
 
 class Orthonormalised(NamedTuple):

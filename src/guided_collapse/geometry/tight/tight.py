@@ -8,8 +8,8 @@ from torch import Tensor
 
 from guided_collapse.geometry.directions import Direction, frame_basis
 from guided_collapse.geometry.frames import ROUNDS, nearest_frame
-from guided_collapse.geometry.harmonic import harmonic_columns
 from guided_collapse.geometry.simplex import centre_classes, check_feature_dim, check_num_classes, frame_weight
+from guided_collapse.geometry.tight.harmonic import harmonic_columns
 
 
 def tight_frame(
@@ -41,7 +41,7 @@ def tight_frame(
         ValueError: for fewer than two classes, no dimension, or an unknown direction.
 
     Example:
-        >>> from guided_collapse.geometry.tight import tight_frame
+        >>> from guided_collapse.geometry.tight.tight import tight_frame
         >>> [[round(value, 4) + 0.0 for value in row] for row in tight_frame(4, 2).tolist()]
         [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]
     """

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from guided_collapse.records import metrics
-from guided_collapse.records.metric_declaration import MetricDeclaration, Reference
+from guided_collapse.records.declared import metrics
+from guided_collapse.records.declared.metric_declaration import MetricDeclaration, Reference
 from guided_collapse.records.schema import Split
 
 

@@ -3,7 +3,7 @@ import scipy.linalg
 import torch
 
 from guided_collapse.geometry.directions import haar_basis
-from guided_collapse.geometry.polar import polar_factors, polar_gradient
+from guided_collapse.geometry.solvers.polar import polar_factors, polar_gradient
 
 SPECTRA = {
     "flat": torch.ones(40),

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.products import OddPolynomial, polar_by_products, polar_polynomials
 from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.solvers.products import OddPolynomial, polar_by_products, polar_polynomials
 
 # The pull towards the initial direction that stands for none, relative to the singular values of collapsed means. The frame is then
 # that far from the documented limit, relative to 1.

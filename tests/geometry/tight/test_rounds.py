@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from guided_collapse.geometry import rounds as room
-from guided_collapse.geometry.rounds import alternate, polar_columns
+from guided_collapse.geometry.tight import rounds as room
+from guided_collapse.geometry.tight.rounds import alternate, polar_columns
 
 
 def start(num_classes=9, num_columns=4):

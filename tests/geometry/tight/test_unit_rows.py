@@ -3,7 +3,7 @@ import torch
 
 from guided_collapse.geometry.frames import tightness_defect
 from guided_collapse.geometry.simplex import centre_classes
-from guided_collapse.geometry.unit_rows import can_be_centred, with_unit_rows
+from guided_collapse.geometry.tight.unit_rows import can_be_centred, with_unit_rows
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from guided_collapse.metrics.result import CollapseResult
-from guided_collapse.records.metric_declaration import MetricDeclaration
-from guided_collapse.records.metrics import METRICS, declare, entries, recorded
-from guided_collapse.records.quantities import QUANTITIES
+from guided_collapse.records.declared.metric_declaration import MetricDeclaration
+from guided_collapse.records.declared.metrics import METRICS, declare, entries, recorded
+from guided_collapse.records.declared.quantities import QUANTITIES
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src" / "guided_collapse"
@@ -42,12 +42,12 @@ def files_that_name(name: str) -> list[str]:
 @pytest.mark.parametrize("name", METRICS)
 def test_a_name_stands_in_three_source_files_at_most(name):
     found = files_that_name(name)
-    assert "records/metrics.py" in found
+    assert "records/declared/metrics.py" in found
     assert len(found) <= 3, found
 
 
 def test_the_check_sees_names():
-    assert {"records/metrics.py", "metrics/result.py", "metrics/collapse.py"} == set(files_that_name("cdnv"))
+    assert {"records/declared/metrics.py", "metrics/result.py", "metrics/collapse.py"} == set(files_that_name("cdnv"))
     assert "heads/classifier.py" in files_that_name("backbone")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.factors import SingularFactors, factors_by_gram, factors_by_svd
+from guided_collapse.geometry.solvers.factors import SingularFactors, factors_by_gram, factors_by_svd
 
 # A completion whose component in the open directions is below this says nothing about them.
 COMPLETION_FLOOR = 1e-6

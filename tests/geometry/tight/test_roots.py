@@ -2,7 +2,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from guided_collapse.geometry.roots import inverse_square_root
+from guided_collapse.geometry.tight.roots import inverse_square_root
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-3, 0.5, 3.0])

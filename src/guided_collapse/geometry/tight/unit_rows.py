@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guided_collapse.geometry.harmonic import harmonic_columns
-from guided_collapse.geometry.rounds import alternate, polar_columns
+from guided_collapse.geometry.tight.harmonic import harmonic_columns
+from guided_collapse.geometry.tight.rounds import alternate, polar_columns
 
 # How far a round goes towards the target, whose rows have norm 1 in the mean as those of the frame have.
 PULL = 0.3

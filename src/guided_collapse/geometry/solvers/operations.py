@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from guided_collapse.geometry.exact_products import without_autocast
-from guided_collapse.geometry.polar import PolarFactors, polar_factors, polar_gradient
 from guided_collapse.geometry.registration import operation
 from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.solvers.exact_products import without_autocast
+from guided_collapse.geometry.solvers.polar import PolarFactors, polar_factors, polar_gradient
 
 
 def nearest_basis(means: Tensor, proximal_basis: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor]:

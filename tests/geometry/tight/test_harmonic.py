@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from guided_collapse.geometry.harmonic import harmonic_columns
+from guided_collapse.geometry.tight.harmonic import harmonic_columns
 
 
 @pytest.mark.parametrize("num_classes", [3, 4, 7, 12, 25])

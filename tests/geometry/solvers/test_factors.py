@@ -2,9 +2,9 @@ import pytest
 import scipy.linalg
 import torch
 
-from guided_collapse.geometry import factors as room
 from guided_collapse.geometry.directions import haar_basis
-from guided_collapse.geometry.factors import factors_by_gram
+from guided_collapse.geometry.solvers import factors as room
+from guided_collapse.geometry.solvers.factors import factors_by_gram
 
 SIZE, COLUMNS = 300, 500
 SPECTRA = {

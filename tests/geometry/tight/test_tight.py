@@ -4,7 +4,7 @@ import torch
 from guided_collapse.geometry.directions import frame_basis
 from guided_collapse.geometry.frames import tightness_defect
 from guided_collapse.geometry.simplex import frame_weight
-from guided_collapse.geometry.tight import tight_frame
+from guided_collapse.geometry.tight.tight import tight_frame
 
 
 @pytest.mark.parametrize("direction", ["canonical", "random"])

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from guided_collapse import cross_entropy_lower_bound, simplex_etf
-from guided_collapse.geometry.bounds import (
+from guided_collapse.geometry.tight.bounds import (
     largest_cosine_bound,
     one_against_rest_margin,
     tight_frame_cross_entropy_bound,
     welch_bound,
 )
-from guided_collapse.geometry.tight import tight_frame
+from guided_collapse.geometry.tight.tight import tight_frame
 
 
 def cosines(weight):

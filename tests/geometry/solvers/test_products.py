@@ -9,8 +9,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from guided_collapse import nearest_etf
 from guided_collapse.geometry.directions import frame_basis, haar_basis, helmert_basis
-from guided_collapse.geometry.nearest_by_products import norm_bound
-from guided_collapse.geometry.products import polar_by_products, polar_polynomials
+from guided_collapse.geometry.solvers.nearest_by_products import norm_bound
+from guided_collapse.geometry.solvers.products import polar_by_products, polar_polynomials
 
 SIZES = [(2, 2), (8, 3), (9, 10), (10, 10), (64, 10), (512, 10), (99, 100), (100, 100), (160, 100)]
 SPECTRA = {
@@ -166,7 +166,7 @@ def test_products_are_exact_though_lower_precision_is_allowed():
 
 
 def test_a_product_in_parts_has_the_digits_of_float32(monkeypatch):
-    from guided_collapse.geometry import exact_products
+    from guided_collapse.geometry.solvers import exact_products
 
     torch.manual_seed(4)
     left, right = torch.randn(30, 40, requires_grad=True), torch.randn(40, 20, requires_grad=True)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from guided_collapse.geometry.exact_products import add_product, product
+from guided_collapse.geometry.solvers.exact_products import add_product, product
 
 # The best polynomial for a wide interval takes some large values almost to 0, where their rounding errors drown the small ones. So
 # each is made for an interval whose ends have at least this ratio, and grows what lies below it. It costs one polynomial more, and

@@ -6,7 +6,7 @@ figures and the table in docs/measuring.md all follow from it. It imports no tor
 
 from collections.abc import Iterator
 
-from guided_collapse.records.metric_declaration import Entry, MetricDeclaration
+from guided_collapse.records.declared.metric_declaration import Entry, MetricDeclaration
 from guided_collapse.records.schema import SPLITS, Split
 
 METRICS: dict[str, MetricDeclaration] = {}

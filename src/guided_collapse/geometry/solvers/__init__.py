@@ -1,0 +1,1 @@
+"""Two ways to a polar factor: by factorisations, and by matrix products alone."""

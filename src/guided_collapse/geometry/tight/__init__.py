@@ -1,0 +1,1 @@
+"""Tight frames, for more classes than a simplex ETF has room for."""
