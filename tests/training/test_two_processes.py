@@ -14,16 +14,16 @@ from tests.training.runs import DIGITS, flags_of, placed, records
 pytestmark = pytest.mark.slow
 
 # Six steps in all: where rounding flips a max-pool or ReLU, one process differs from one as much as from two,
-# and later steps multiply that. Without BatchNorm, whose statistics are each process's own on CPUs, and with gain 1, because steps
-# ten times as long multiply rounding errors tenfold every few steps.
-CONFIGURATION = replace(DIGITS, epochs=2, batch_size=480, batch_norm=False, gain=1.0)
+# and later steps multiply that. Without BatchNorm, whose statistics are each process's own on CPUs, and with gain 0.1, because steps
+# ten times as long multiply rounding errors tenfold every few steps, on some processors beyond what is allowed here.
+CONFIGURATION = replace(DIGITS, epochs=2, batch_size=480, batch_norm=False, gain=0.1)
 OPTIMISERS = ("agd", "sgd")
 
 # Fabric starts this program once more, as the second process.
 PROGRAM = """
 import sys
 from guided_collapse.cli import main
-for optimiser, flags in (("agd", ["--gain", "1.0"]), ("sgd", [])):
+for optimiser, flags in (("agd", ["--gain", "0.1"]), ("sgd", [])):
     status = main(["train", "digits", "--optimiser", optimiser, *flags, "--out", f"{sys.argv[1]}/{optimiser}", *sys.argv[2:]])
     if status:
         sys.exit(status)

@@ -174,7 +174,7 @@ _IDLE: Mapping[str, Idle] = {
     "momentum": Idle("optimiser", ("agd", "adamw")),
     **{
         field: Idle("head", tuple(name for name, head in HEADS.items() if field not in head.takes))
-        for field in ("temperature", "proximal_weight")
+        for field in ("temperature", "proximal_weight", "solver", "every")
     },
     **{
         field: Idle("backbone", (*_networks_without(field), "unconstrained")) for field in ("width", "stem", "affine", "batch_norm")

@@ -49,7 +49,7 @@ _LINEAR, _FIXED, _NEAREST = (
     "guided_collapse.heads.fixed:FixedETFHead",
     "guided_collapse.heads.nearest:NearestETFHead",
 )
-_SOLVED = ("temperature", "proximal_weight")
+_SOLVED = ("temperature", "proximal_weight", "solver")
 
 declare(HeadDeclaration("standard", "Standard", "S", 0, _LINEAR, centred=False))
 declare(
@@ -86,7 +86,7 @@ declare(
         "Il",
         6,
         _NEAREST,
-        takes=_SOLVED,
+        takes=(*_SOLVED, "every"),
         options={"implicit_gradient": False, "lagged": True},
         stratified=True,
     )

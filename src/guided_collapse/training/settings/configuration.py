@@ -33,6 +33,7 @@ else:
 OptimiserName = Literal["agd", "sgd", "adamw"]
 Schedule = Literal["constant", "cosine", "step"]
 Protocol = Literal["fair", "paper"]
+SolverName = Literal["factors", "products"]
 LongTail = Literal["none", "exponential", "step"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
@@ -85,6 +86,10 @@ class Configuration:
     """Norm that the features are scaled to."""
     proximal_weight: float = 1e-3
     """How strongly the implicit heads are held near the frame of the previous step."""
+    solver: SolverName | None = None
+    """How the implicit heads find their frame; by default by factors on a CPU, elsewhere by matrix products alone."""
+    every: int = 1
+    """Steps between moves of the lagged head's frame."""
     width: float | None = None
     """Factor on the number of channels of the network."""
     stem: Literal["imagenet", "cifar"] | None = None
@@ -223,6 +228,7 @@ _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "optimiser": get_args(OptimiserName),
     "schedule": (*get_args(Schedule), None),
     "protocol": get_args(Protocol),
+    "solver": (*get_args(SolverName), None),
     "long_tail": get_args(LongTail),
     "precision": get_args(Precision),
 }
@@ -237,6 +243,7 @@ _RANGES: Mapping[str, Range] = {
     "weight_decay": NOT_NEGATIVE,
     "temperature": POSITIVE,
     "proximal_weight": NOT_NEGATIVE,
+    "every": POSITIVE_COUNT,
     "width": Range("positive and at most 1000", SMALLEST_NUMBER, 1000.0),
     "feature_dim": POSITIVE_COUNT,
     "num_samples": POSITIVE_COUNT,

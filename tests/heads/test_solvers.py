@@ -1,0 +1,167 @@
+"""Heads with either solver train alike: along real training, and with frames that move every so many steps."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional
+
+from guided_collapse import Classifier, NearestETFHead
+from guided_collapse.geometry.training_step import next_basis
+from guided_collapse.heads.nearest import frame_weight
+
+FEATURE_DIM, NUM_CLASSES = 32, 10
+
+
+def digits():
+    images, labels = load_digits(return_X_y=True)
+    return torch.from_numpy(images).float() / 16, torch.from_numpy(labels)
+
+
+@pytest.mark.slow
+def test_the_solvers_agree_at_every_step_of_a_real_training_run():
+    """500 steps on digits by products; at each the frame and the gradient of the features are compared with those by factors."""
+    torch.manual_seed(0)
+    images, labels = digits()
+    backbone = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, FEATURE_DIM))
+    head = NearestETFHead(FEATURE_DIM, NUM_CLASSES, solver="products")
+    optimiser = torch.optim.SGD(backbone.parameters(), lr=0.1, momentum=0.9)
+    worst_weight, worst_gradient = 0.0, 0.0
+    for step in range(500):
+        chosen = torch.randint(len(images), (100,))
+        features = backbone(images[chosen])
+        by_factors = NearestETFHead(FEATURE_DIM, NUM_CLASSES, solver="factors")
+        by_factors.load_state_dict(head.state_dict())
+        gradients = []
+        for each in (by_factors, head):
+            leaf = features.detach().clone().requires_grad_()
+            functional.cross_entropy(each(leaf, labels[chosen]), labels[chosen]).backward()
+            gradients.append(leaf.grad)
+        if step > 0:  # the first is within a thousandth of the limit that the factors give
+            worst_weight = max(worst_weight, float((head.weight - by_factors.weight).abs().max()))
+            worst_gradient = max(worst_gradient, float((gradients[1] - gradients[0]).norm() / gradients[0].norm()))
+        optimiser.zero_grad()
+        features.backward(gradients[1])
+        optimiser.step()
+    assert worst_weight < 1e-5
+    assert worst_gradient < 1e-3
+    assert float((head.eval()(backbone(images)).argmax(dim=1) == labels).float().mean()) > 0.97
+
+
+def losses_of_free_features(num_steps=300, **options):
+    """Losses of an unconstrained model with 100 classes."""
+    generator = torch.Generator().manual_seed(0)
+    features = nn.Parameter(torch.randn(500, 128, generator=generator))
+    labels = torch.arange(500) % 100
+    head = NearestETFHead(128, 100, **options)
+    optimiser = torch.optim.SGD([features], lr=20.0, momentum=0.9)
+    losses = []
+    for _ in range(num_steps):
+        loss = functional.cross_entropy(head(features, labels), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"lagged": True}, {"lagged": True, "every": 5}, {"lagged": True, "every": 20}])
+def test_free_features_have_the_same_losses_with_either_solver(options):
+    by_factors, by_products = (losses_of_free_features(solver=solver, **options) for solver in ("factors", "products"))
+    torch.testing.assert_close(by_products, by_factors, rtol=0, atol=1e-4)
+    assert by_factors[-1] < 0.6 * by_factors[0]
+
+
+@pytest.mark.parametrize("solver", ["factors", "products"])
+def test_a_lagged_frame_moves_every_so_many_steps(solver):
+    torch.manual_seed(0)
+    head = NearestETFHead(8, 4, lagged=True, every=3, solver=solver)
+    labels = torch.arange(12) % 4
+    moved, means_moved = [], []
+    for _ in range(7):
+        frame, means = head.weight.clone(), head.class_means.running.clone()
+        basis = head.basis.clone()
+        head(torch.randn(12, 8), labels)
+        moved.append(not torch.equal(head.weight, frame))
+        means_moved.append(not torch.equal(head.class_means.running, means))
+        if moved[-1]:
+            is_first = head.class_means.steps == 1
+            expected = next_basis(head.class_means.running, basis, is_first, proximal_weight=1e-3, solver=solver)
+            torch.testing.assert_close(head.weight, frame_weight(expected))
+    assert moved == [True, False, False, True, False, False, True]
+    assert all(means_moved)
+
+
+@pytest.mark.parametrize("taken", [2, 3])
+def test_the_frame_moves_in_time_after_a_checkpoint(taken):
+    torch.manual_seed(0)
+    batches = [torch.randn(12, 8) for _ in range(8)]
+    labels = torch.arange(12) % 4
+    whole, before, after = (NearestETFHead(8, 4, lagged=True, every=3) for _ in range(3))
+    for batch in batches:
+        whole(batch, labels)
+    for batch in batches[:taken]:
+        before(batch, labels)
+    after.load_state_dict(before.state_dict())
+    for batch in batches[taken:]:
+        after(batch, labels)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(after.state_dict()[name], value), name
+
+
+def test_a_compiled_head_keeps_time_too():
+    torch.manual_seed(0)
+    batches = [torch.randn(12, 8) for _ in range(5)]
+    labels = torch.arange(12) % 4
+    plain, compiled = (NearestETFHead(8, 4, lagged=True, every=2) for _ in range(2))
+    call = torch.compile(compiled, fullgraph=True, backend="aot_eager")
+    for batch in batches:
+        torch.testing.assert_close(call(batch, labels), plain(batch, labels))
+    torch.testing.assert_close(compiled.weight, plain.weight)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"every": 0}, "at least 1; got 0"), ({"every": 2.0}, "whole number"), ({"every": 5, "lagged": False}, "lagged=True")],
+)
+def test_wrong_numbers_of_steps_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        NearestETFHead(8, 4, **{"lagged": True, **options})
+
+
+def test_eight_heads_go_through_vmap_at_once():
+    torch.manual_seed(0)
+    heads = [NearestETFHead(8, 4, solver="products", direction="random") for _ in range(8)]
+    labels, features = torch.arange(12) % 4, torch.randn(8, 12, 8)
+    state = {name: torch.stack([dict(head.named_buffers())[name] for head in heads]) for name, _ in heads[0].named_buffers()}
+    template = NearestETFHead(8, 4, solver="products")
+
+    def call(state, features):
+        return torch.func.functional_call(template, state, (features, labels))
+
+    logits = torch.func.vmap(call)(state, features)
+    expected = torch.stack([head(each, labels) for head, each in zip(heads, features, strict=True)])
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+    # The state of each has taken in its batch.
+    torch.testing.assert_close(state["frame"], torch.stack([head.weight for head in heads]), rtol=0, atol=1e-5)
+
+
+def test_a_head_is_differentiated_twice_by_products():
+    torch.manual_seed(0)
+    labels, features = torch.arange(12) % 4, torch.randn(12, 8, dtype=torch.float64, requires_grad=True)
+
+    def logits(features):
+        return NearestETFHead(8, 4, solver="products").double()(features, labels)
+
+    assert torch.autograd.gradgradcheck(logits, features)
+
+
+def test_a_classifier_compiles_with_products():
+    torch.manual_seed(0)
+    model = Classifier(nn.Linear(6, 8), NearestETFHead(8, 4, solver="products"))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    inputs, labels = torch.randn(12, 6), torch.arange(12) % 4
+    for _ in range(3):
+        functional.cross_entropy(compiled(inputs, labels), labels).backward()
+    assert model.backbone.weight.grad is not None
