@@ -48,7 +48,7 @@ def test_the_solvers_agree_at_every_step_of_a_real_training_run():
     assert float((head.eval()(backbone(images)).argmax(dim=1) == labels).float().mean()) > 0.97
 
 
-def losses_of_free_features(num_steps=300, **options):
+def losses_of_free_features(num_steps=100, **options):
     """Losses of an unconstrained model with 100 classes."""
     generator = torch.Generator().manual_seed(0)
     features = nn.Parameter(torch.randn(500, 128, generator=generator))
@@ -70,7 +70,7 @@ def losses_of_free_features(num_steps=300, **options):
 def test_free_features_have_the_same_losses_with_either_solver(options):
     by_factors, by_products = (losses_of_free_features(solver=solver, **options) for solver in ("factors", "products"))
     torch.testing.assert_close(by_products, by_factors, rtol=0, atol=1e-4)
-    assert by_factors[-1] < 0.6 * by_factors[0]
+    assert by_factors[-1] < 0.8 * by_factors[0]
 
 
 @pytest.mark.parametrize("solver", ["factors", "products"])

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.registration import is_transformed, operation
+from guided_collapse.geometry.registration import operation
 
 
 def snapshot(state: Tensor) -> Tensor:
@@ -14,7 +14,7 @@ def snapshot(state: Tensor) -> Tensor:
     A plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping the clone, and
     finds it changed, without notice (pytorch/pytorch pull request 197039). It does not look into a registered operation.
     """
-    return state.clone() if is_transformed() else _snapshot(state)
+    return _snapshot(state) if torch.compiler.is_compiling() else state.clone()
 
 
 @operation("snapshot")
