@@ -30,7 +30,7 @@ LEGAL = {
     ("data", "backbone", "head", "heads", "protocol", "optimiser", "schedule", "stem", "long_tail"): set(),
     ("precision", "accelerator", "strategy", "test_fraction"): set(),
     ("epochs", "batch_size", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
-    ("image_size", "crop_size", "devices", "nodes", "steps"): set(),
+    ("image_size", "crop_size", "images_per_class", "devices", "nodes", "steps"): set(),
 }
 LEGAL_OF = {name: values for names, values in LEGAL.items() for name in names}
 
