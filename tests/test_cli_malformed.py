@@ -101,7 +101,7 @@ CONTRADICTIONS = [
     "train digits --momentum 0.5 --optimiser adamw",
     "train digits --learning-rate 0.1",
     "train digits --schedule cosine",
-    "train digits --width 2",
+    "train ufm-10 --images-per-class 8",
     "train digits --stem cifar",
     "train digits --test-fraction 0.5",
     "train digits --long-tail-ratio 10",
