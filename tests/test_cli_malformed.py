@@ -34,7 +34,7 @@ LEGAL = {
     ("data", "backbone", "head", "heads", "protocol", "optimiser", "schedule", "stem", "long_tail"): set(),
     ("precision", "accelerator", "test_fraction"): set(),
     ("epochs", "batch_size", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
-    ("image_size", "crop_size", "devices", "nodes", "steps"): set(),
+    ("image_size", "crop_size", "images_per_class", "devices", "nodes", "steps"): set(),
 }
 LEGAL_OF = {name: values for names, values in LEGAL.items() for name in names}
 
@@ -105,7 +105,7 @@ CONTRADICTIONS = [
     "train digits --momentum 0.5 --optimiser adamw",
     "train digits --learning-rate 0.1",
     "train digits --schedule cosine",
-    "train digits --width 2",
+    "train ufm-10 --images-per-class 8",
     "train digits --stem cifar",
     "train digits --test-fraction 0.5",
     "train digits --long-tail-ratio 10",

@@ -22,6 +22,7 @@ from results import build, tables
 from results.collect import collect, thinned
 from tests.report.made_up import write_cost, write_run
 from tests.test_docs import DOCS, ROOT
+from tests.training.settings.test_configuration import YOUNGER
 
 RESULTS = ROOT / "results"
 RECORDS = RESULTS / "records"
@@ -60,7 +61,7 @@ def test_each_experiment_can_be_run_again_by_the_command_given(records):
     for run in records.runs:
         request = compare_request(commands[run.experiment][2], commands[run.experiment][3:])
         expected = request.configuration.resolved().to_dict() | {"head": run.head, "seed": run.seed}
-        assert dict(run.configuration) == expected, run.folder
+        assert {**YOUNGER, **run.configuration} == expected, run.folder
 
 
 def test_each_cost_can_be_measured_again_by_the_command_given(records):
