@@ -30,8 +30,11 @@ OTHERWISE = {
     ("train", "training/measure.py"): "a split",
     ("train", "cli/command.py"): "a command",
     ("devices", "training/settings/placement.py"): "a field of the placement",
-    ("steps", "profiling/request.py"): "a field of a request",
-    ("loss_lower_bound", "records/declared/quantities.py"): "the name of a reference line",
+    ("steps", "profiling/cost.py"): "a field of a request",
+    ("train", "records/declared/metrics.py"): "a split",
+    ("test", "records/declared/metrics.py"): "a split",
+    ("loss_lower_bound", "records/declared/metrics.py"): "the name of a reference line",
+    ("loss_lower_bound", "records/declared/metric_declaration.py"): "the name of a reference line",
     ("loss_lower_bound", "report/experiment.py"): "the name of a reference line",
     ("loss_lower_bound", "report/page/panels.py"): "the name of a reference line",
 }

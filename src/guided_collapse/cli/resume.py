@@ -11,9 +11,9 @@ from guided_collapse.cli.requests import parsed, split_words
 from guided_collapse.cli.train import TrainRequest, carried_out
 from guided_collapse.errors import RequestError, requested
 from guided_collapse.records.schema import CONFIG
+from guided_collapse.training.folder.facts import configuration_of
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.settings.checks import POSITIVE_COUNT, check_ranges
-from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.settings.placement import Placement
 
 
@@ -55,7 +55,7 @@ def resume_request(name: str | None, flags: Sequence[str]) -> TrainRequest:
     folder = Path(name)
     with requested():
         facts = RunFolder(folder).facts()
-    configuration = Configuration.from_dict(facts["configuration"])
+    configuration = configuration_of(facts)
     out = folder.resolve().parents[2]
     if RunFolder.of(configuration, out).path != folder.resolve():
         raise RequestError(

@@ -55,6 +55,15 @@ class Operation(Generic[Arguments, Result]):
         torch.library.register_autograd(self._qualified_name, backward, setup_context=setup_context)
 
 
+def constant_in_graphs(function: Function) -> Function:
+    """Marks a function of plain values whose result compilers take as it is, instead of tracing how it comes about.
+
+    It does what `torch.compiler.assume_constant_result` does, which would load torch's compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
 def is_transformed() -> bool:
     """Whether a transform of torch.func (grad, vmap, jvp, ...) is at work, outside of a compiler."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None

@@ -11,8 +11,9 @@ from guided_collapse.geometry.registration import operation
 def snapshot(state: Tensor) -> Tensor:
     """A differentiable copy of a buffer or parameter that a forward pass both reads for the backward pass and writes to.
 
-    A plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping the clone, and
-    finds it changed, without notice (pytorch/pytorch pull request 197039). It does not look into a registered operation.
+    In a compiled graph a plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping
+    the clone, and finds it changed, without notice (pytorch/pytorch pull request 197039). It does not look into a registered
+    operation.
     """
     return _snapshot(state) if torch.compiler.is_compiling() else state.clone()
 

@@ -12,7 +12,7 @@ from guided_collapse.records.declared.metric_declaration import MetricDeclaratio
 from guided_collapse.records.declared.metrics import METRICS, declare, entries, recorded
 from guided_collapse.records.declared.quantities import QUANTITIES
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "guided_collapse"
 
 

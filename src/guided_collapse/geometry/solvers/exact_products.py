@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from guided_collapse.geometry.registration import constant_in_graphs
+
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """A context in which operations on the device keep the dtype they are given."""
@@ -29,7 +31,7 @@ def add_product(beta: float, summand: Tensor, alpha: float, left: Tensor, right:
     return beta * summand + alpha * product(left, right)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def float32_is_float32() -> bool:
     """Whether products of float32 matrices are computed in float32 (see `torch.set_float32_matmul_precision`)."""
     try:

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from guided_collapse.geometry.registration import constant_in_graphs
 from guided_collapse.geometry.simplex import centre_classes
 from guided_collapse.geometry.solvers.products import OddPolynomial, polar_by_products, polar_polynomials
 
@@ -31,7 +32,7 @@ def norm_bound(num_classes: int, proximal_weight: float) -> float:
     return 2 / math.sqrt(num_classes - 1) + proximal_weight * math.sqrt(num_classes)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def polynomials_of(num_classes: int, proximal_weight: float, dtype: torch.dtype) -> tuple[OddPolynomial, ...]:
     """The polynomials for every X that a training run meets, known without a look at one.
 
