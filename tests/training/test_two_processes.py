@@ -14,8 +14,8 @@ from tests.training.runs import DIGITS, flags_of, placed, records
 pytestmark = pytest.mark.slow
 
 # Six steps in all: where rounding flips a max-pool or ReLU, one process differs from one as much as from two,
-# and later steps multiply that. Without BatchNorm, whose statistics are each process's own on CPUs, and with gain 0.1, because steps
-# ten times as long multiply rounding errors tenfold every few steps, on some processors beyond what is allowed here.
+# and later steps multiply that. Without BatchNorm, whose statistics are each process's own on CPUs, and with gain 0.1, because
+# longer steps multiply rounding errors, on some processors beyond what is allowed here.
 CONFIGURATION = replace(DIGITS, epochs=2, batch_size=480, batch_norm=False, gain=0.1)
 OPTIMISERS = ("agd", "sgd")
 

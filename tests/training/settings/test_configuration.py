@@ -7,11 +7,8 @@ from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.training.settings.configuration import Configuration
 
 RECORDS = Path(__file__).parents[3] / "results" / "records"
-YOUNGER = {
-    "images_per_class": None,
-    "solver": None,
-    "every": 1,
-}  # than the records: fields that they do not have, and what they mean without them
+# Fields that the records do not have, and what they mean without them.
+YOUNGER = {"images_per_class": None, "solver": None, "every": 1}
 IMAGES = {"experiment": "x", "data": "digits", "backbone": "small"}
 
 
