@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor, nn
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -28,6 +29,7 @@ class Operation(Generic[Arguments, Result]):
         self._qualified_name = f"guided_collapse::{name}"
         torch.library.define(self._qualified_name, torch.library.infer_schema(function, mutates_args=()))
         torch.library.impl(self._qualified_name, "default", function)
+        self.function = function
         self._call = getattr(torch.ops.guided_collapse, name).default
         IMPLEMENTATIONS[self._call] = function
 
@@ -62,6 +64,16 @@ def constant_in_graphs(function: Function) -> Function:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a function of the tensor can be called as it is: nobody traces, counts or transforms operations."""
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not is_transformed()
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
 
 
 def is_transformed() -> bool:

@@ -12,7 +12,8 @@ from guided_collapse.geometry.registration import constant_in_graphs
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """A context in which operations on the device keep the dtype they are given."""
     # Not every device has autocast, nor does `torch.autocast` take those that have none.
-    return torch.autocast(device.type, enabled=False) if torch.amp.is_autocast_available(device.type) else nullcontext()
+    at_work = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if at_work else nullcontext()
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

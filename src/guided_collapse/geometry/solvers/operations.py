@@ -1,16 +1,19 @@
 """The solve as a torch operation: opaque to compilers, with shapes for tracing and a gradient of its own."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from guided_collapse.geometry.registration import operation
+from guided_collapse.geometry.registration import is_plain, operation
 from guided_collapse.geometry.simplex import centre_classes
 from guided_collapse.geometry.solvers.exact_products import without_autocast
 from guided_collapse.geometry.solvers.polar import PolarFactors, polar_factors, polar_gradient
+
+# Means of such a norm have squares, and products with a gradient, that are in range of float32.
+SAFE_NORMS = (1e-10, 1e10)
 
 
 def nearest_basis(means: Tensor, proximal_basis: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor]:
@@ -37,7 +40,10 @@ def nearest_basis(means: Tensor, proximal_basis: Tensor, proximal_weight: float)
             "the nearest simplex ETF has a reverse-mode gradient only; got a forward-mode derivative. Use backward()."
         )
     # The operation takes and gives U' to keep every matrix in one memory layout: transposing costs as much as multiplying.
-    transposed_basis, _, values, *_ = _solve(means, proximal_basis.T, proximal_weight)
+    if is_plain(means):
+        transposed_basis, values = _PlainSolve.apply(means, proximal_basis.T, proximal_weight)  # type: ignore[no-untyped-call]
+    else:
+        transposed_basis, _, values, *_ = _solve(means, proximal_basis.T, proximal_weight)
     return transposed_basis.T, values
 
 
@@ -51,22 +57,34 @@ def _fits(means: Tensor) -> bool:
     return feature_dim >= num_classes
 
 
-def _magnitude(means: Tensor) -> float:
-    """The largest absolute entry, or 1 if all are zero: dividing by it keeps squares within range, whatever the scale."""
+class _Scale(NamedTuple):
+    """What means are divided by so that squares stay within range, 1 if they do, and the norm that they then have."""
+
+    magnitude: float
+    norm: float
+
+
+def _scale(means: Tensor) -> _Scale:
+    norm = float(torch.linalg.vector_norm(means, dtype=torch.float64))
+    if SAFE_NORMS[0] < norm < SAFE_NORMS[1]:
+        return _Scale(1.0, norm)
     lowest, highest = torch.aminmax(means)
     largest = float(torch.maximum(-lowest, highest))
     if not math.isfinite(largest):
         raise ValueError("centred_class_means must be finite; got NaN or infinite entries. Look for a diverging loss.")
-    return largest or 1.0
+    magnitude = largest or 1.0
+    return _Scale(magnitude, float(torch.linalg.vector_norm(means.to(torch.float64) / magnitude)))
 
 
 @operation("nearest_basis")
 def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     with without_autocast(means.device):
-        # X over 2 / (|means| sqrt(C-1)), with means of magnitude 1: the polar factor does not depend on the scale. In float64 also
-        # for float32 means, because the projection must leave an exact null direction.
-        matrix = means.to(torch.float64, copy=True).div_(_magnitude(means))
-        norm = float(torch.linalg.vector_norm(matrix))
+        # X over 2 / (|means| sqrt(C-1)), with means in range: the polar factor does not depend on the scale. In float64 also for
+        # float32 means, because the projection must leave an exact null direction.
+        magnitude, norm = _scale(means)
+        matrix = means.to(torch.float64, copy=True)
+        if magnitude != 1:
+            matrix.div_(magnitude)
         pull = proximal_weight * norm * math.sqrt(len(means) - 1) / 2
         centre_classes(matrix, out=matrix).add_(proximal, alpha=pull)
         whole_norm = float(torch.linalg.vector_norm(matrix))
@@ -112,11 +130,11 @@ def _differentiate(
             grad_matrix = polar_gradient(grad.T, factors, centre_classes(proximal).T).T.contiguous()
         centre_classes(grad_matrix, out=grad_matrix)
         # What would only rescale the means changes nothing: it gets no gradient.
-        magnitude = _magnitude(means)
-        scaled = means / magnitude
-        squared_norm = float(torch.linalg.vector_norm(scaled)) ** 2
-        radial = float(torch.dot(grad_matrix.flatten(), scaled.flatten())) / squared_norm if squared_norm > 0 else 0.0
-        return grad_matrix.sub_(scaled, alpha=radial).div_(magnitude)
+        magnitude, norm = _scale(means)
+        scaled = means if magnitude == 1 else means / magnitude
+        radial = float(torch.dot(grad_matrix.flatten(), scaled.flatten())) / norm**2 if norm > 0 else 0.0
+        grad_matrix.sub_(scaled, alpha=radial)
+        return grad_matrix if magnitude == 1 else grad_matrix.div_(magnitude)
 
 
 @_differentiate.register_fake
@@ -148,6 +166,27 @@ def _refuse(*_: Any) -> Any:
 
 _solve.register_autograd(_gradient, setup_context=_remember)
 _differentiate.register_autograd(_refuse)
+
+
+class _PlainSolve(torch.autograd.Function):
+    """The operation called past torch's dispatcher, which takes as long as a solve with few classes."""
+
+    @staticmethod
+    def forward(ctx: Any, means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor]:
+        transposed_basis, *factors = _solve.function(means, proximal, proximal_weight)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(means, proximal, *factors)
+        values = factors[1]
+        ctx.mark_non_differentiable(values)
+        return transposed_basis, values
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, None, None]:
+        if grad is None:
+            return None, None, None
+        # With a graph of this pass it is the operation, which refuses a second derivative in words.
+        differentiate = _differentiate if torch.is_grad_enabled() else _differentiate.function
+        return differentiate(grad, *ctx.saved_tensors), None, None
 
 
 def proximal_point(means: Tensor, basis: Tensor, is_first: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from guided_collapse.geometry.solvers.exact_products import float32_is_float32
+
 COLUMN_BLOCKS = 4
 SAFE_IN_FLOAT32 = (1e-12, 1e12)
 """Between these, sums of products neither overflow nor vanish in float32."""
@@ -14,7 +16,7 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
     Only where products of float32 matrices are computed in float32: where TF32 or bfloat16 is allowed in its place
     (`torch.set_float32_matmul_precision`), with three digits or two, it is float64 for all.
     """
-    return torch.float32 if dtype != torch.float64 and _products_are_float32() else torch.float64
+    return torch.float32 if dtype != torch.float64 and float32_is_float32() else torch.float64
 
 
 def safe_in_float32(values: Tensor) -> bool:
@@ -66,11 +68,3 @@ def nearly_singular(scatter: Tensor, tolerance: float) -> bool:
     correlations = scatter * units * units[:, None]
     correlations.diagonal().fill_(1 - tolerance)
     return bool(torch.linalg.cholesky_ex(correlations).info)
-
-
-def _products_are_float32() -> bool:
-    try:
-        return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:
-        # Torch refuses to answer where the newer switches, one for each backend, have been set to less.
-        return False
