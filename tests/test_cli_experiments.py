@@ -17,6 +17,7 @@ from guided_collapse.errors import DamageError, RequestError, WorkError
 from guided_collapse.records.schema import StepCost
 from guided_collapse.training.loop import Training
 from tests.data.made_up import write_folders
+from tests.report.made_up import head_counts
 from tests.test_docs import ROOT
 from tests.training.runs import FREE, flags_of, placed
 

@@ -155,7 +155,11 @@ def test_what_an_epoch_has_not_is_not_written():
         ),
         (PeakRates, {"float32_tflops": 0, "memory_gbs": 1, "source": "a"}, "float32_tflops must be a positive number; got 0"),
         (PeakRates, {"float32_tflops": 1, "memory_gbs": 1}, "source must be text; got None"),
-        (HeadCounts, {"head": "a", "device_kind": "cpu", "operations": -1}, "operations must be a whole number of at least 0; got -1"),
+        (
+            HeadCounts,
+            {"head": "a", "device_kind": "cpu", "operations": -1},
+            "operations must be a whole number of at least 0; got -1",
+        ),
         (StepCost, [1], r"a record must be an object; got \[1\]"),
         (EpochRecord, {"epoch": 1, "train": {"loss": "low"}}, "train cannot be used: loss must be a number"),
     ],

@@ -14,7 +14,7 @@ from guided_collapse.profiling.operations import CountOperations, OperationCount
 from guided_collapse.records.schema import HeadCounts
 
 # A meta tensor has a shape and no values. Heads treat it as they do every tensor that is not on a CPU, and it takes no time.
-DEVICES = {"cpu": torch.device("cpu"), "accelerator": torch.device("meta")}
+DEVICES = (("cpu", torch.device("cpu")), ("accelerator", torch.device("meta")))
 
 
 def head_counts(name: str, head: Head, batch_size: int) -> tuple[HeadCounts, ...]:
@@ -32,7 +32,7 @@ def head_counts(name: str, head: Head, batch_size: int) -> tuple[HeadCounts, ...
             solver=checked_solver(head.solver, device) if isinstance(head, NearestETFHead) else None,
             **asdict(step_counts(copy.deepcopy(head).to(device), batch_size, device)),
         )
-        for kind, device in DEVICES.items()
+        for kind, device in DEVICES
     )
 
 

@@ -16,7 +16,7 @@ HEADINGS = dict(
 UNITS = {"GFLOP": 1e9, "MB moved": 1e6}
 LEAST = "lower bound (ms)"
 MEANING = (
-    "Counted, not timed: one step of head and loss, forward and backward, in float32, as a CPU does it and as any other device does. "
+    "Counted, not timed: one step of head and loss, forward and backward, in float32, as a CPU does it and any other device. "
     "GFLOP are those of matrix products, without what factorisations do inside; MB moved are what operations read and write if "
     "nothing is fused."
 )
@@ -66,10 +66,10 @@ def _least_cell(value: float | None) -> Cell:
 def _bounds(costs: Sequence[CostRecord]) -> tuple[str, ...]:
     """What the bounds rest on, a line for each experiment that has them."""
     return tuple(
-        f"{cost.experiment}: the lower bound is the time below which this work, with every operation from memory to memory, cannot be "
+        f"{cost.experiment}: the lower bound is the time below which this work, every operation from memory to memory, cannot be "
         f"done at {cost.peaks.float32_tflops:g} TFLOP/s and {cost.peaks.memory_gbs:g} GB/s, the peak rates of "
-        f"{cost.peaks.device_name or 'the device'} ({cost.peaks.source}). It is not a measured time: the launch of operations, and all "
-        "else that keeps a device from its peak, come on top."
+        f"{cost.peaks.device_name or 'the device'} ({cost.peaks.source}). It is not a measured time: the launch of operations, and "
+        "all else that keeps a device from its peak, come on top."
         for cost in costs
         if cost.peaks is not None
     )
