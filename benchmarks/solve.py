@@ -1,10 +1,13 @@
-"""Time and memory of the nearest-ETF solve: ours, the paper's own route, and autograd through torch.linalg.svd.
+"""Time and memory of the nearest-ETF solve: by both solvers, by the paper's own route, and by autograd through torch.linalg.svd.
 
     python benchmarks/solve.py --record results/records/solve.json
 
 prints all sizes, then the ratio to one thin SVD at (2048, 1000), and records both; without the flag it only prints.
 Each measurement runs in a process of its own, so that its peak memory is its own. Times are medians; compare them only within one
 run. The paper's route is the trust region forward and the dense declarative node backward, where its matrices fit into memory.
+
+Operations, host waits, operations in float64, factorisations, floating-point work of products and bytes moved are counted, of one
+forward and backward pass: they are the same on every machine. Those of the paper's route are not, as it leaves torch.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +30,13 @@ from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import centre_classes, frame_weight
 from guided_collapse.paper.route import basis_by_paper_route
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
+from guided_collapse.profiling.operations import CountOperations, OperationCounts
 from guided_collapse.training.environment import commit, hardware, versions
 
 SIZES = {"UFM-10": (512, 10), "UFM-100": (1024, 100), "UFM-200": (1024, 200), "UFM-1000": (1024, 1000), "ImageNet": (2048, 1000)}
 DELTA = 1e-3
 REPETITIONS = 9
+PAPER_ROUTE = "the paper's route"
 
 
 def inner_matrix(means: Tensor, anchor: Tensor) -> Tensor:
@@ -38,8 +44,12 @@ def inner_matrix(means: Tensor, anchor: Tensor) -> Tensor:
     return 2 / (len(means) - 1) ** 0.5 * centre_classes(unit_frobenius_norm(means)).T + DELTA * anchor
 
 
-def ours(means: Tensor, anchor: Tensor) -> Tensor:
-    return nearest_etf(means, anchor, proximal_weight=DELTA).weight
+def by_factors(means: Tensor, anchor: Tensor) -> Tensor:
+    return nearest_etf(means, anchor, proximal_weight=DELTA, solver="factors").weight
+
+
+def by_products(means: Tensor, anchor: Tensor) -> Tensor:
+    return nearest_etf(means, anchor, proximal_weight=DELTA, solver="products").weight
 
 
 def through_svd(means: Tensor, anchor: Tensor) -> Tensor:
@@ -52,9 +62,10 @@ def by_paper_route(means: Tensor, anchor: Tensor) -> Tensor:
 
 
 METHODS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "ours": ours,
+    "factors": by_factors,
+    "products": by_products,
     "autograd through svd": through_svd,
-    "the paper's route": by_paper_route,
+    PAPER_ROUTE: by_paper_route,
 }
 
 
@@ -72,7 +83,7 @@ def median_seconds(run: Callable[[], object], repetitions: int) -> float:
     return statistics.median(times)
 
 
-def measure(method: str, feature_dim: int, num_classes: int) -> dict[str, float]:
+def measure(method: str, feature_dim: int, num_classes: int) -> dict[str, Any]:
     solve = METHODS[method]
 
     def both(leaf: Tensor, anchor: Tensor) -> None:
@@ -80,22 +91,26 @@ def measure(method: str, feature_dim: int, num_classes: int) -> dict[str, float]
         weight.backward(torch.ones_like(weight))
 
     # First calls of everything, so that what libraries load and keep is not counted.
-    few_means, few_anchor = inputs(16, 4) if method == "the paper's route" else inputs(256, 64)
+    few_means, few_anchor = inputs(16, 4) if method == PAPER_ROUTE else inputs(256, 64)
     both(few_means.requires_grad_(), few_anchor)
     means, anchor = inputs(feature_dim, num_classes)
-    repetitions = 1 if method == "the paper's route" else REPETITIONS
+    repetitions = 1 if method == PAPER_ROUTE else REPETITIONS
     before = start_counting_memory(torch.device("cpu"))
-    result = {"forward": median_seconds(lambda: solve(means, anchor), repetitions)}
+    result: dict[str, Any] = {"forward": median_seconds(lambda: solve(means, anchor), repetitions)}
     leaf = means.clone().requires_grad_()
     try:
         result["forward and backward"] = median_seconds(lambda: both(leaf, anchor), repetitions)
     except MemoryError as error:
         result["refused"] = str(error)
     result["megabytes"] = peak_mb(torch.device("cpu")) - before
+    if method != PAPER_ROUTE:
+        with CountOperations() as counting:
+            both(leaf, anchor)
+        result["counts"] = asdict(counting.counts)
     return result
 
 
-def measure_in_a_process_of_its_own(method: str, feature_dim: int, num_classes: int, limit_seconds: float) -> dict[str, float]:
+def measure_in_a_process_of_its_own(method: str, feature_dim: int, num_classes: int, limit_seconds: float) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", method, str(feature_dim), str(num_classes)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=limit_seconds)
@@ -106,7 +121,8 @@ def measure_in_a_process_of_its_own(method: str, feature_dim: int, num_classes: 
 
 def compare_methods(limit_seconds: float) -> list[dict[str, Any]]:
     rows = []
-    print(f"{'size':10} {'method':22} {'forward':>10} {'+ backward':>10} {'peak extra':>12}")
+    counted = f"{'operations':>11} {'waits':>6} {'float64':>8} {'factorisations':>15} {'GFLOP':>9} {'MB moved':>9}"
+    print(f"{'size':10} {'method':22} {'forward':>10} {'+ backward':>10} {'peak extra':>12} {counted}")
     for name, (feature_dim, num_classes) in SIZES.items():
         for method in METHODS:
             result = measure_in_a_process_of_its_own(method, feature_dim, num_classes, limit_seconds)
@@ -114,8 +130,16 @@ def compare_methods(limit_seconds: float) -> list[dict[str, Any]]:
             forward = f"{1e3 * result['forward']:8.1f}ms" if "forward" in result else "-"
             both = f"{1e3 * result['forward and backward']:8.1f}ms" if "forward and backward" in result else "-"
             memory = f"{result['megabytes']:9.0f} MB" if "megabytes" in result else "-"
-            print(f"{name:10} {method:22} {forward:>10} {both:>10} {memory:>12}  {result.get('refused', '')}", flush=True)
+            counts = counts_text(result["counts"]) if "counts" in result else ""
+            print(f"{name:10} {method:22} {forward:>10} {both:>10} {memory:>12} {counts} {result.get('refused', '')}", flush=True)
     return rows
+
+
+def counts_text(counts: dict[str, int]) -> str:
+    """What `OperationCounts` has, in columns."""
+    found = OperationCounts(**counts)
+    asked = f"{found.operations:11} {found.waits:6} {found.double_precision:8} {found.factorisations:15}"
+    return f"{asked} {found.work / 1e9:9.4g} {found.moved_bytes / 1e6:9.4g}"
 
 
 def spectra(size: int) -> dict[str, Tensor | None]:

@@ -35,7 +35,9 @@ NETWORKS = {
     "imagenet-resnet50": "ResNet-50",
 }
 METHODS = {
-    "ours": "this library",
+    "ours": "this library",  # in records from before there were two solvers
+    "factors": "this library, factors",
+    "products": "this library, products",
     "autograd through svd": "autograd through `torch.linalg.svd`",
     "the paper's route": "the paper's route",
 }
@@ -111,8 +113,9 @@ def solves(measured: Sequence[dict[str, Any]]) -> list[str]:
     by_size: dict[tuple[int, int], dict[str, str]] = {}
     for row in measured:
         by_size.setdefault((row["feature_dim"], row["num_classes"]), {})[row["method"]] = _solve_text(row)
-    rows = [[f"{dim}, {classes}", *(texts[method] for method in METHODS)] for (dim, classes), texts in by_size.items()]
-    return _table(["feature_dim, num_classes", *METHODS.values()], rows)
+    methods = [method for method in METHODS if any(method in texts for texts in by_size.values())]
+    rows = [[f"{dim}, {classes}", *(texts[method] for method in methods)] for (dim, classes), texts in by_size.items()]
+    return _table(["feature_dim, num_classes", *(METHODS[method] for method in methods)], rows)
 
 
 def ratios(measured: Sequence[dict[str, Any]]) -> list[str]:

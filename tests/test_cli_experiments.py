@@ -17,6 +17,7 @@ from guided_collapse.errors import DamageError, RequestError, WorkError
 from guided_collapse.records.schema import StepCost
 from guided_collapse.training.loop import Training
 from tests.data.made_up import write_folders
+from tests.report.made_up import head_counts
 from tests.test_docs import ROOT
 from tests.training.runs import FREE, flags_of, placed
 
@@ -211,13 +212,18 @@ def test_flags_of_a_configuration_are_understood():
 
 def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
     times = dict(zip(StepCost.PARTS, (1.0, 2.0, 4.0, 8.5), strict=True))
-    answer = json.dumps(StepCost(**times, peak_mb=12.5, steps=2, hardware={"cpu": "Abacus"}).to_json())
+    counts = (head_counts(), head_counts(device_kind="accelerator", solver="products"))
+    answer = json.dumps(StepCost(**times, peak_mb=12.5, steps=2, hardware={"cpu": "Abacus"}, counts=counts).to_json())
     done = subprocess.CompletedProcess([], 0, f"Lightning says something\n{answer}\n", "")
     asked = []
     monkeypatch.setattr("guided_collapse.profiling.cost.subprocess.run", lambda *_, **given: asked.append(given) or done)
-    status, out, err = call(capsys, "cost", "digits", "--heads", "implicit", "--no-paper-route", "--steps", 2, "--out", tmp_path)
+    flags = ("--heads", "implicit", "--no-paper-route", "--steps", 2, "--out", tmp_path)
+    status, out, err = call(capsys, "cost", "digits", *flags, "--peak-tflops", 20, "--peak-gbs", 500)
     assert status == 0, err
-    assert ["digits", "implicit", "3", "12.5", "2", "4", "12.5"] in [line.split() for line in out.splitlines()]
+    lines = [line.split() for line in out.splitlines()]
+    assert ["digits", "implicit", "3", "12.5", "2", "4", "12.5"] in lines
+    assert ["digits", "implicit", "cpu", "factors", "250", "14", "17", "1", "4", "1", "-"] in lines
+    assert ["digits", "implicit", "accelerator", "products", "250", "14", "17", "1", "4", "1", "0.2"] in lines
     assert out.splitlines()[-1] == str(tmp_path / "digits" / "cost.json")
     assert json.loads(asked[0]["input"])["steps"] == 2
 

@@ -29,10 +29,10 @@ LEGAL = {
     ("experiment",): {"nan", "0", "no-such-thing"},
     ("out", "data_root"): {"", "nan", "0", "no-such-thing"},
     ("weight_decay", "checkpoint_seconds", "rotation", "proximal_weight"): {"0", "1.5"},
-    ("gain", "learning_rate", "temperature", "width", "long_tail_ratio", "limit_seconds"): {"1.5"},
+    ("gain", "learning_rate", "temperature", "width", "long_tail_ratio", "limit_seconds", "peak_tflops", "peak_gbs"): {"1.5"},
     ("momentum", "seed", "seeds", "crop_padding", "num_workers", "warm_up"): {"0"},
     ("data", "backbone", "head", "heads", "protocol", "optimiser", "schedule", "stem", "long_tail"): set(),
-    ("precision", "accelerator", "test_fraction"): set(),
+    ("precision", "accelerator", "device_named", "test_fraction"): set(),
     ("epochs", "batch_size", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
     ("image_size", "crop_size", "images_per_class", "devices", "nodes", "steps"): set(),
 }
@@ -47,6 +47,8 @@ SETTING = {
     "long_tail_ratio": ["--long-tail", "step"],
     "width": ["--backbone", "vgg13", "--image-size", "32"],
     "stem": ["--backbone", "resnet18", "--image-size", "32"],
+    "peak_tflops": ["--peak-gbs", "900"],
+    "peak_gbs": ["--peak-tflops", "20"],
 }
 PRESET = dict.fromkeys(("num_samples", "num_classes"), "ufm-10")
 COMMANDS = {
@@ -94,7 +96,7 @@ def generated():
 
 def arguments_for(command, name, value):
     first = {"resume": "RUN"}.get(command, PRESET.get(name, "digits"))
-    setting = SETTING.get(name, []) if command in ("train", "compare") else []
+    setting = SETTING.get(name, []) if command != "resume" else []
     return [command, first, *setting, f"--{name.replace('_', '-')}={value}"]
 
 
@@ -148,6 +150,12 @@ CONTRADICTIONS = [
     "cost digits --accelerator mps",
     "cost digits --heads --no-paper-route",
     "cost ufm-10 --batch-size 1001",
+    "cost digits --peak-tflops 20",
+    "cost digits --peak-gbs 900",
+    "cost digits --device-named A100 --peak-tflops 20",
+    "cost digits --device-named A100 --peak-tflops 20 --peak-gbs 900",
+    "cost digits --heads --device-named A100",
+    "cost digits --heads --peak-tflops 20 --peak-gbs 900",
     "cost",
     "train",
     "resume",

@@ -11,11 +11,18 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from guided_collapse.cli import main
 from guided_collapse.cli.command import COMMANDS
 from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.metrics.result import CollapseResult
+from guided_collapse.profiling.cost import CostRequest
+from guided_collapse.profiling.head_counts import head_counts
+from guided_collapse.profiling.peaks import KNOWN_DEVICES
+from guided_collapse.records.schema import CostRecord
+from guided_collapse.report.tables.counts import counts_table
+from guided_collapse.training.build import build_head
 from tests.data.made_up import write_cifar10_package, write_folders
 
 pytestmark = pytest.mark.slow
@@ -165,6 +172,40 @@ def test_several_devices():
     done = subprocess.run([sys.executable, "example.py"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[-1]) > 0.9
+
+
+@pytest.mark.documentation
+def test_devices(capsys):
+    page = ROOT / "docs" / "devices.md"
+    names = run_python(page)
+    assert names["features"].grad.isfinite().all()
+    for command in commands(page):
+        assert main([*shlex.split(command)[1:], "--heads", "fixed", "--steps", "1", "--warm-up", "0"]) == 0, command
+        assert "lower bound (ms)" in capsys.readouterr().out
+
+
+def test_the_counts_that_are_shown_are_counted():
+    configuration = PRESETS["ufm-10"].resolved()
+    counted = []
+    for name in dict.fromkeys(CostRequest().heads):
+        sizes = configuration.feature_dim, configuration.num_classes
+        head = build_head(replace(configuration, head=name), *sizes, torch.Generator())
+        found = head_counts(name, head, configuration.batch_size)
+        counted += [[cell.text for cell in row[1:]] for row in counts_table([cost_with(found)]).rows]
+    text = (ROOT / "docs" / "devices.md").read_text()
+    shown = re.findall(r"^\| ([\w-]+ \| (?:cpu|accelerator) \| .*) \|$", text, flags=re.MULTILINE)
+    assert [row.split(" | ") for row in shown] == counted
+    assert "At `ufm-10` (512 features, 10 classes, 1000 samples in a step)" in text
+
+
+def cost_with(counts):
+    cost = dict.fromkeys(("batch_size", "precision", "feature_dim", "num_classes", "commit"))
+    return CostRecord(experiment="ufm-10", rows=(), versions={}, hardware={}, counts=counts, **cost)
+
+
+def test_the_devices_that_are_named_are_known():
+    text = (ROOT / "docs" / "devices.md").read_text()
+    assert f"Known devices are {', '.join(list(KNOWN_DEVICES)[:-1])} and {list(KNOWN_DEVICES)[-1]}," in text
 
 
 PAGES = pytest.mark.parametrize("file", [ROOT / "README.md", *DOCS], ids=lambda file: str(file.relative_to(ROOT)))

@@ -3,6 +3,7 @@
 import json
 import mmap
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.profiling import cost as module
 from guided_collapse.profiling.cost import PAPER_ROUTE, CostRequest, measure_cost
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
+from guided_collapse.profiling.peaks import KNOWN_DEVICES, DeviceName
 from guided_collapse.profiling.step_cost import (
     Marks,
     StepCostRequest,
@@ -25,8 +27,9 @@ from guided_collapse.profiling.step_cost import (
 )
 from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.records.reading import read_cost
-from guided_collapse.records.schema import StepCost
+from guided_collapse.records.schema import PeakRates, StepCost
 from guided_collapse.training.build import build_model, build_optimiser
+from tests.report.made_up import head_counts
 
 SMALL = replace(PRESETS["ufm-10"], num_classes=4, feature_dim=12, num_samples=20, batch_size=20).resolved()
 ANSWER = StepCost(
@@ -59,6 +62,8 @@ def test_every_head_is_measured(head):
     assert all(getattr(answer, name) > 0 for name in StepCost.PARTS)
     assert (answer.steps, answer.note) == (2, None)
     assert (answer.feature_dim, answer.num_classes) == (12, 4)
+    assert [counts.device_kind for counts in answer.counts] == ([] if head == PAPER_ROUTE else ["cpu", "accelerator"])
+    assert {counts.head for counts in answer.counts} <= {head}
 
 
 def test_a_step_too_slow_for_warm_up_is_measured_all_the_same():
@@ -121,6 +126,26 @@ def test_the_record_is_what_the_report_reads(monkeypatch, tmp_path):
     assert (paper.forward_ms, paper.backward_ms, paper.peak_mb, paper.note) == (3.0, None, None, "needs 7 bytes")
     assert record.conditions == {"batch_size": 8, "feature_dim": 12, "num_classes": 4, "precision": "32-true"}
     assert record.hardware == {"cpu": "Abacus"}
+    assert (record.counts, record.peaks) == ((), None)
+
+
+def test_counts_and_peak_rates_are_in_the_record(monkeypatch, tmp_path):
+    answering(monkeypatch, {head: replace(ANSWER, counts=(head_counts(head),)) for head in ("implicit", "fixed")})
+    request = CostRequest(heads=("implicit", "fixed"), paper_route=False, out=tmp_path, device_named="A100")
+    record = read_cost(measure_cost(SMALL, request))
+    assert record.counts == (head_counts("implicit"), head_counts("fixed"))
+    assert (record.peaks.device_name, record.peaks.float32_tflops, record.peaks.memory_gbs) == ("A100", 19.5, 1555.0)
+    record = read_cost(measure_cost(SMALL, replace(request, device_named=None, peak_tflops=3.0, peak_gbs=7.0)))
+    assert record.peaks == PeakRates(float32_tflops=3.0, memory_gbs=7.0, source="as given")
+
+
+def test_every_known_device_has_rates_and_a_source():
+    assert set(KNOWN_DEVICES) == set(get_args(DeviceName))
+    for name, device in KNOWN_DEVICES.items():
+        assert device.device_name == name
+        assert 1 < device.float32_tflops < 200
+        assert 50 < device.memory_gbs < 10_000
+        assert len(device.source) > 10
 
 
 def test_what_was_given_up_is_in_the_record(monkeypatch, tmp_path):
@@ -188,6 +213,17 @@ def test_flags():
 def test_requests_that_measure_nothing():
     with pytest.raises(ValueError, match="steps must be at least 1"):
         CostRequest(steps=0)
+    for options, said in [
+        ({"peak_tflops": 20.0}, "go together; got peak_tflops alone"),
+        ({"peak_gbs": 20.0}, "go together; got peak_gbs alone"),
+        ({"peak_tflops": 0.0, "peak_gbs": 20.0}, "peak_tflops must be positive; got 0"),
+        ({"peak_tflops": 1.0, "peak_gbs": -1.0}, "peak_gbs must be positive; got -1"),
+        ({"device_named": "A100", "peak_gbs": 20.0}, "got A100 and peak_gbs"),
+        ({"device_named": "A10"}, "device_named must be one of A100"),
+        ({"device_named": "A100", "heads": ()}, "without effect"),
+    ]:
+        with pytest.raises(RequestError, match=said):
+            CostRequest(**options)
     with pytest.raises(ValueError, match="at least one head"):
         CostRequest(heads=(), paper_route=False)
 

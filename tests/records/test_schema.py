@@ -12,7 +12,7 @@ import pytest
 from guided_collapse.records import schema
 from guided_collapse.records.epochs import records_as_text, records_from_text
 from guided_collapse.records.fields import Record, RecordError
-from guided_collapse.records.schema import CostRecord, EpochRecord, Hardware, Inputs, RunFacts, StepCost
+from guided_collapse.records.schema import CostRecord, EpochRecord, Hardware, HeadCounts, Inputs, PeakRates, RunFacts, StepCost
 from guided_collapse.training.settings.configuration import Configuration
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +155,13 @@ def test_what_an_epoch_has_not_is_not_written():
             Inputs,
             {"shape": [1, 8, 8], "mean": [0], "std": [1], "class_names": [3]},
             "class_names must be a list of text",
+        ),
+        (PeakRates, {"float32_tflops": 0, "memory_gbs": 1, "source": "a"}, "float32_tflops must be a positive number; got 0"),
+        (PeakRates, {"float32_tflops": 1, "memory_gbs": 1}, "source must be text; got None"),
+        (
+            HeadCounts,
+            {"head": "a", "device_kind": "cpu", "operations": -1},
+            "operations must be a whole number of at least 0; got -1",
         ),
         (StepCost, [1], r"a record must be an object; got \[1\]"),
         (EpochRecord, {"epoch": 1, "train": {"loss": "low"}}, "train cannot be used: loss must be a number"),

@@ -24,12 +24,14 @@ def run(words: list[str]) -> int:
     from guided_collapse.profiling.cost import measure_cost
     from guided_collapse.records.reading import read_cost
     from guided_collapse.report.tables.cost import cost_table
+    from guided_collapse.report.tables.counts import counts_table
     from guided_collapse.report.tables.formats import plain_text
 
     file = measure_cost(wanted.configuration, wanted.request)
-    table = cost_table([read_cost(file)])
-    if table is not None:
-        print(plain_text(table))
+    cost = read_cost(file)
+    for table in (cost_table([cost]), counts_table([cost])):
+        if table is not None:
+            print(plain_text(table))
     print(file)
     return DONE
 

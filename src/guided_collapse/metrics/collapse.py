@@ -9,6 +9,7 @@ from torch import Tensor
 from guided_collapse.geometry.simplex import check_num_classes
 from guided_collapse.lazy import imported
 from guided_collapse.metrics.checks import check_classifier, check_matching, check_not_vanishing, check_samples, classes_shown_by
+from guided_collapse.metrics.formulas.double_precision import where_float64_is
 from guided_collapse.metrics.formulas.frames import angle_deviation, nearest_frame_distance, norm_variation, simplex_deviation
 from guided_collapse.metrics.formulas.measured import Measured
 from guided_collapse.metrics.formulas.products import norm_of_any_size
@@ -43,7 +44,8 @@ def measure_collapse(
 
     The features are to be those that the weight is multiplied with, of clean data, from a model in eval mode. Classes without
     samples have no mean and are left out of all that involves class means; the result names them. Numbers are right to about 1e-6
-    for float32 features (VCI to 1e-4) and 1e-9 for float64 ones.
+    for float32 features (VCI to 1e-4) and 1e-9 for float64 ones. It takes float64: features on a device without it (Apple's) are
+    measured on the CPU.
 
     Args:
         features: (num_samples, feature_dim).
@@ -131,7 +133,7 @@ def nc2(weight: Tensor) -> float:
     check_classifier(weight, None, len(weight), weight.shape[-1])
     check_num_classes(len(weight))
     check_not_vanishing(weight, "weight")
-    exact = weight.to(torch.float64)
+    exact = where_float64_is(weight).to(torch.float64)
     return simplex_deviation(exact @ exact.T)
 
 

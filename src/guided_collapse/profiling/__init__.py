@@ -1,1 +1,1 @@
-"""What a training step costs: time and memory."""
+"""What a training step costs: time, memory, and what it asks of a device."""

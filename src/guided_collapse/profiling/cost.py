@@ -1,6 +1,7 @@
-"""What the heads cost in an experiment: time of a step and peak memory, beside the paper's own route where it fits.
+"""What the heads cost in an experiment: time of a step, peak memory, and what a step asks of a device, by count.
 
-Each head is measured by `step_cost` in a process of its own. Here nothing needs torch before a request is understood.
+Each head is measured by `step_cost` in a process of its own, and so is the paper's own route where it fits. Here nothing needs
+torch before a request is understood.
 """
 
 import json
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from guided_collapse.errors import RequestError, WorkError, requested
+from guided_collapse.profiling.peaks import GIVEN, KNOWN_DEVICES, DeviceName
 from guided_collapse.records.files import write_json
-from guided_collapse.records.schema import COST, CostRecord, HeadCost, StepCost
-from guided_collapse.training.settings.checks import COUNT, POSITIVE_COUNT, Range, at_least, check_ranges
+from guided_collapse.records.schema import COST, CostRecord, HeadCost, PeakRates, StepCost
+from guided_collapse.training.settings.checks import COUNT, POSITIVE, POSITIVE_COUNT, Range, at_least, check_choice, check_ranges
 from guided_collapse.training.settings.configuration import Configuration, HeadName, Precision
 from guided_collapse.training.settings.placement import Accelerator
 
@@ -24,7 +26,10 @@ PAPER_ROUTE = "paper-route"
 
 @dataclass(frozen=True)
 class CostRequest:
-    """Measure time and memory of a training step for each head, on random inputs of the experiment's shape."""
+    """Measure time and memory of a training step for each head, on random inputs of the experiment's shape.
+
+    Beside them stands what head and loss ask of a CPU and of an accelerator, by count, which is the same on every machine.
+    """
 
     heads: tuple[HeadName, ...] = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
     """Heads to measure."""
@@ -42,19 +47,54 @@ class CostRequest:
     """Kind of device to run on."""
     limit_seconds: float = 240.0
     """Time limit for each head, including its start; a head that takes longer is given up, and the record says so."""
+    peak_tflops: float | None = None
+    """Most float32 operations of a device in a second, in 10^12; with --peak-gbs, the table has lower bounds of time."""
+    peak_gbs: float | None = None
+    """Most bytes that a device reads and writes in a second, in 10^9."""
+    device_named: DeviceName | None = None
+    """A device whose peak rates are known, in place of the two rates."""
     out: Path = Path("runs")
     """Output folder."""
+
+    @property
+    def peaks(self) -> PeakRates | None:
+        """The peak rates that were given or named; None if there are none."""
+        if self.device_named is not None:
+            return KNOWN_DEVICES[self.device_named]
+        if self.peak_tflops is None or self.peak_gbs is None:
+            return None
+        return PeakRates(float32_tflops=self.peak_tflops, memory_gbs=self.peak_gbs, source=GIVEN)
 
     def __post_init__(self) -> None:
         check_ranges(self, _COST_RANGES)
         if not self.heads and not self.paper_route:
             raise RequestError("cost needs at least one head; got none. Give --heads, or leave --no-paper-route out.")
+        self._check_peaks()
+
+    def _check_peaks(self) -> None:
+        rates = [name for name in ("peak_tflops", "peak_gbs") if getattr(self, name) is not None]
+        if self.device_named is not None:
+            check_choice("device_named", self.device_named, tuple(KNOWN_DEVICES))
+            if rates:
+                raise RequestError(
+                    "device_named must stand alone, as its peak rates are known; "
+                    f"got {self.device_named} and {' and '.join(rates)}. Give the name, or both rates."
+                )
+        if len(rates) == 1:
+            raise RequestError(f"peak_tflops and peak_gbs go together; got {rates[0]} alone. Give both, or --device-named.")
+        if self.peaks is not None and not self.heads:
+            raise RequestError(
+                "peak rates need a head whose work is counted, and that of the paper's route is not; "
+                "got no head, so that they would be without effect. Give --heads, or leave them out."
+            )
 
 
 _COST_RANGES: Mapping[str, Range] = {
     "steps": at_least(1),
     "warm_up": COUNT,
     "batch_size": POSITIVE_COUNT,
+    "peak_tflops": POSITIVE,
+    "peak_gbs": POSITIVE,
     "limit_seconds": Range("positive and at most a day", 1e-3, 86400.0),
 }
 
@@ -112,14 +152,14 @@ def measure_cost(configuration: Configuration, request: CostRequest) -> Path:
         print(f"{configuration.experiment} {head}: measuring, at most {request.limit_seconds:g} s", file=sys.stderr, flush=True)
         answers[head] = _measured(configuration, head, request)
         # After each head, so that an interruption loses none.
-        write_json(file, _record(configuration, answers).to_json())
+        write_json(file, _record(configuration, answers, request.peaks).to_json())
     failures = [answer.note for answer in answers.values() if answer.failed]
     if len(failures) == len(answers):
         raise WorkError(f"no head could be measured: {failures[0]}")
     return file
 
 
-def _record(configuration: Configuration, answers: Mapping[str, StepCost]) -> CostRecord:
+def _record(configuration: Configuration, answers: Mapping[str, StepCost], peaks: PeakRates | None) -> CostRecord:
     from guided_collapse.training.environment import commit, versions  # here, because it takes torch
 
     known = next((answer for answer in answers.values() if answer.hardware), StepCost())
@@ -133,6 +173,8 @@ def _record(configuration: Configuration, answers: Mapping[str, StepCost]) -> Co
         versions=versions(),
         commit=commit(),
         hardware=known.hardware,
+        counts=tuple(counts for answer in answers.values() for counts in answer.counts),
+        peaks=peaks,
     )
 
 

@@ -19,7 +19,11 @@ WAITING = frozenset(
         *("nonzero", "nonzero_numpy", "masked_select", "bincount", "unique_dim", "_unique2", "unique_consecutive"),
     }
 )
-FACTORISATIONS = ("linalg_eigh", "linalg_svd", "linalg_qr", "linalg_cholesky", "linalg_lu", "linalg_inv", "linalg_ldl", "geqrf")
+# What their names begin with.
+FACTORISATIONS = (
+    *("linalg_eig", "linalg_svd", "linalg_qr", "linalg_cholesky", "linalg_lu", "linalg_inv", "linalg_ldl", "geqrf"),
+    *("_linalg_eig", "_linalg_svd", "_linalg_solve", "_linalg_det", "_linalg_slogdet", "cholesky"),
+)
 
 
 class WholeStep(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -30,6 +30,7 @@ from guided_collapse.paper.problem import ProximalProblem
 from guided_collapse.paper.route import basis_by_paper_route
 from guided_collapse.paper.trust_region import solve_by_trust_region
 from guided_collapse.profiling.cost import PAPER_ROUTE, StepCostRequest
+from guided_collapse.profiling.head_counts import head_counts
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
 from guided_collapse.records.schema import StepCost
 from guided_collapse.training.build import build_model, build_optimiser
@@ -97,7 +98,7 @@ class TimedSteps:
 
 
 def measure_step(request: StepCostRequest) -> StepCost:
-    """Medians of the parts of a step in milliseconds, and the peak of memory in MB beside what was there before the model.
+    """Medians of the parts of a step in milliseconds, the peak of memory in MB beside what was there before the model, and counts.
 
     What could not be measured is None, and a note says why.
     """
@@ -119,11 +120,14 @@ def measure_step(request: StepCostRequest) -> StepCost:
     if not measured:  # a step that takes all the time there is has to do without warm-up
         measured = warm_up[-1:]
     by_part = zip(*measured, strict=True)
+    peak = peak_mb(fabric.device)
     return StepCost(
         **{name: statistics.median(times) for name, times in zip(StepCost.PARTS, by_part, strict=False)},
-        peak_mb=peak_mb(fabric.device) - mb_before,
+        peak_mb=peak - mb_before,
         steps=len(measured),
         note=steps.note,
+        # What the paper's route computes is not torch's alone.
+        counts=() if request.head == PAPER_ROUTE else head_counts(request.head, model.head, configuration.batch_size),
         feature_dim=model.head.feature_dim,
         num_classes=model.head.num_classes,
         hardware=hardware(fabric.device, 1).to_json(),

@@ -137,6 +137,14 @@ def number_field(record: Mapping[str, Any], name: str, *, least: float = -LARGES
     return float(value)
 
 
+def positive_field(record: Mapping[str, Any], name: str) -> float:
+    """A field that must be a positive number."""
+    value = number_field(record, name, least=0)
+    if not value:
+        raise RecordError(f"{name} must be a positive number; got {record.get(name)!r}")
+    return value
+
+
 def texts_field(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """A field that must be a list of text; empty where it is missing."""
     value = record.get(name, [])
@@ -161,6 +169,22 @@ def each(kind: type[Kind]) -> Take[tuple[Kind, ...]]:
         if not isinstance(value, list):
             raise RecordError(f"{name} must be a list; got {value!r}")
         return tuple(kind.from_json(entry) for entry in value)
+
+    return take
+
+
+def any_number_of(kind: type[Kind]) -> Take[tuple[Kind, ...]]:
+    """A field that must be a list of such records; empty where it is missing."""
+    take = each(kind)
+    return lambda record, name: take(record, name) if name in record else ()
+
+
+def one(kind: type[Kind]) -> Take[Kind]:
+    """A field that must be such a record."""
+
+    def take(record: Mapping[str, Any], name: str) -> Kind:
+        with told_of(name):
+            return kind.from_json(record.get(name))
 
     return take
 
@@ -219,6 +243,7 @@ Positive = Annotated[int, functools.partial(whole_field, least=1)]
 AtLeastTwo = Annotated[int, functools.partial(whole_field, least=2)]
 Number = Annotated[float | None, number_field]
 Amount = Annotated[float | None, functools.partial(number_field, least=0)]
+PositiveNumber = Annotated[float, positive_field]
 Object = Annotated[Mapping[str, Any], object_field]
 Numbers = Annotated[Mapping[str, float | None] | None, numbers_field]
 MaybeText = Annotated[str | None, or_none(text_field)]

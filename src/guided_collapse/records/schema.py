@@ -21,6 +21,7 @@ from guided_collapse.records.fields import (
     Numbers,
     Object,
     Positive,
+    PositiveNumber,
     Record,
     RecordError,
     Shape,
@@ -28,7 +29,10 @@ from guided_collapse.records.fields import (
     Texts,
     VersionedRecord,
     Whole,
+    any_number_of,
     each,
+    one,
+    or_none,
 )
 
 FORMAT = 1
@@ -261,8 +265,72 @@ class HeadCost(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadCounts(Record):
+    """What one training step asks of a device for the head and the loss, forward and backward, in float32: counted, not timed.
+
+    Attributes:
+        head: its name.
+        device_kind: "cpu", or "accelerator" for any other device, which it is then made for.
+        solver: of the nearest frame; None for a head that solves nothing.
+        operations: that compute something.
+        waits: how often the host waits for a value.
+        double_precision: operations with a float64 tensor.
+        factorisations: eigenvalues, singular values, QR, Cholesky and the like.
+        work: floating-point operations of matrix products.
+        moved_bytes: that operations read and write if nothing is fused.
+    """
+
+    COUNTED: ClassVar = ("operations", "waits", "double_precision", "factorisations", "work", "moved_bytes")
+
+    head: Text
+    device_kind: Text
+    solver: MaybeText
+    operations: Whole
+    waits: Whole
+    double_precision: Whole
+    factorisations: Whole
+    work: Whole
+    moved_bytes: Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakRates(Record):
+    """What a device can do at most.
+
+    Attributes:
+        device_name: None for rates that were given as such.
+        float32_tflops: float32 operations in a second, in 10^12.
+        memory_gbs: bytes from and to its memory in a second, in 10^9.
+        source: of the figures.
+    """
+
+    device_name: MaybeText = None
+    float32_tflops: PositiveNumber
+    memory_gbs: PositiveNumber
+    source: Text
+
+    def least_ms(self, counts: HeadCounts) -> float:
+        """Milliseconds below which the counted work cannot be done: a bound from below, not a measured time."""
+        return 1e3 * max(counts.work / (1e12 * self.float32_tflops), counts.moved_bytes / (1e9 * self.memory_gbs))
+
+
+@dataclass(frozen=True, kw_only=True)
 class CostRecord(VersionedRecord):
-    """The costs of several heads in one experiment: `cost.json`."""
+    """The costs of several heads in one experiment: `cost.json`.
+
+    Attributes:
+        experiment: its name.
+        rows: time and memory, a row for each head.
+        batch_size: samples in a step.
+        precision: of what was timed.
+        feature_dim: that the heads see.
+        num_classes: of the data.
+        versions: of what computes, by package.
+        commit: of this package; None if it is installed.
+        hardware: as `Hardware` has it.
+        counts: what a step asks of a device, by head and kind of device; none in records of earlier versions.
+        peaks: of the device that was asked about; None if there was none.
+    """
 
     SAYS = "costs"
     HEADER: ClassVar = {"format": FORMAT, "kind": "cost"}
@@ -276,6 +344,13 @@ class CostRecord(VersionedRecord):
     versions: Object
     commit: MaybeText
     hardware: Object
+    counts: Annotated[tuple[HeadCounts, ...], any_number_of(HeadCounts)] = ()
+    peaks: Annotated[PeakRates | None, or_none(one(PeakRates))] = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As for every record, without counts and peaks where there are none."""
+        content = super().to_json()
+        return {name: value for name, value in content.items() if name not in ("counts", "peaks") or value}
 
     @property
     def conditions(self) -> dict[str, int | str]:
@@ -298,6 +373,7 @@ class StepCost(Record):
     peak_mb: Number = None
     steps: MaybeWhole = None
     note: MaybeText = None
+    counts: Annotated[tuple[HeadCounts, ...], any_number_of(HeadCounts)] = ()
     feature_dim: MaybeWhole = None
     num_classes: MaybeWhole = None
     hardware: Object = field(default_factory=dict)

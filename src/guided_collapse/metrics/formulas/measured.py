@@ -54,7 +54,7 @@ class Measured:
     @cached_property
     def exact_weight(self) -> Tensor | None:
         """W in float64, beside the statistics."""
-        return None if self.weight is None else self.weight.detach().to(self.centre)
+        return None if self.weight is None else self.weight.detach().to(self.device).to(self.centre)
 
     @cached_property
     def judged_weight(self) -> Tensor | None:
@@ -69,7 +69,7 @@ class Measured:
         if self.exact_weight is None:
             return None
         logits = self.exact_weight @ self.centre
-        return logits if self.bias is None else logits + self.bias.detach().to(logits)
+        return logits if self.bias is None else logits + self.bias.detach().to(self.device).to(logits)
 
     @cached_property
     def centre_scores(self) -> LinearScores:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.metrics.checks import check_enough_classes
+from guided_collapse.metrics.formulas.double_precision import where_float64_is
 from guided_collapse.metrics.formulas.products import nearly_singular, product_dtype, symmetrised
 from guided_collapse.metrics.formulas.within import add_large_class, add_small_classes
 
@@ -88,10 +89,10 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
     Raises:
         ValueError: if fewer than two classes have samples.
     """
-    labels = labels.to(torch.int64)
+    features = where_float64_is(features.detach())
+    labels = labels.to(features.device, torch.int64)
     counts = torch.bincount(labels, minlength=num_classes)
     check_enough_classes(counts)
-    features = features.detach()
     samples = torch.split(torch.argsort(labels, stable=True), counts[counts > 0].tolist())
     dtype = product_dtype(features.dtype)
     with torch.autocast(features.device.type, enabled=False):

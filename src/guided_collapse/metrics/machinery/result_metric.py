@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from guided_collapse.metrics.formulas.double_precision import has_float64
 from guided_collapse.metrics.result import CollapseResult
 
 
@@ -17,7 +19,10 @@ class Opaque:
 
 
 class ResultMetric(Metric):
-    """What the metrics of a stream have in common. State is moved to other devices, and stays in float64 whatever else is asked."""
+    """What the metrics of a stream have in common. State is moved to other devices, and stays in float64 whatever else is asked.
+
+    On a device without float64 it stays on the CPU, and features come there to be taken in.
+    """
 
     full_state_update = False
     higher_is_better = None
@@ -40,6 +45,9 @@ class ResultMetric(Metric):
         """What `to`, `half` and `set_dtype` come down to. Sums of squares in another type than float64 would be worth nothing."""
 
         def keeping_type(tensor: Tensor) -> Tensor:
+            # Where it would go, asked with a type that every device has.
+            if not has_float64(fn(torch.empty(0, dtype=torch.int64, device=tensor.device)).device):
+                return tensor.cpu()
             changed = fn(tensor)
             return changed if changed.dtype == tensor.dtype else tensor.to(changed.device)
 

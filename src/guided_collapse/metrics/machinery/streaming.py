@@ -34,6 +34,7 @@ class CollapseMetrics(ResultMetric):
     One pass, float64, memory O(feature_dim^2 + num_classes feature_dim) whatever the number of samples is. NC4, accuracies and
     cosine margins need the finished class means: go through the samples again with `second_pass`, or keep the features. The result
     does not depend on the order of the samples, on how they are cut into batches, or on how they are spread over processes.
+    Moved to a device without float64 (Apple's), it stays on the CPU, and each batch goes there.
 
     Args:
         num_classes: C, at least 2.
@@ -199,7 +200,7 @@ class CollapseMetrics(ResultMetric):
                 f"got {tuple(reference_means.shape)}."
             )
         check_finite(reference_means, "reference_means")
-        return reference_means.detach().to("cpu", torch.float64)
+        return reference_means.detach().cpu().to(torch.float64)
 
 
 def collapse_in_passes(

@@ -27,7 +27,7 @@ from guided_collapse.report.tables.table import Cell, Table, number_text
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
 # Those that each experiment's own part has already.
 ELSEWHERE = frozenset({"pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy"})
-COSTS = frozenset({"cost", "memory"})
+COSTS = frozenset({"cost", "counts", "memory"})
 RUNS = frozenset({"runs"})
 # Those of plotly, as lengths of lines and gaps.
 DASHES = {"solid": "", "dash": "7 4", "longdash": "11 4", "dot": "2 3", "dashdot": "8 3 2 3", "longdashdot": "11 3 2 3"}

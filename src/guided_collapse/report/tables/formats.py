@@ -11,6 +11,7 @@ from guided_collapse.records.text import aligned, one_line
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.tables.accuracy import accuracy_table
 from guided_collapse.report.tables.cost import cost_table, memory_table
+from guided_collapse.report.tables.counts import counts_table
 from guided_collapse.report.tables.pairs import pairs_table
 from guided_collapse.report.tables.reaching import reaching_table
 from guided_collapse.report.tables.summary import final_table, runs_table
@@ -28,6 +29,7 @@ def all_tables(experiments: Sequence[Experiment], costs: Sequence[CostRecord], e
         reaching_table(experiments, "seconds"),
         cost_table(costs),
         memory_table(costs),
+        counts_table(costs),
         runs_table(experiments) if experiments else None,
     ]
     return [table for table in tables if table is not None]
