@@ -8,7 +8,7 @@ from guided_collapse.heads.head import Head
 
 
 class Classifier(nn.Module):
-    """`model(inputs, labels)` in training mode, `model(inputs)` in eval mode.
+    """`model(inputs, labels)` in training mode, `model(inputs)` in eval mode, and always for a head that needs no labels.
 
     Args:
         backbone: maps inputs to features, (num_samples, feature_dim).
@@ -29,7 +29,7 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """The logits of a batch, (num_samples, num_classes); labels, (num_samples,), are required in training mode."""
+        """The logits of a batch, (num_samples, num_classes); labels, (num_samples,), as the head takes them."""
         logits: Tensor = self.head(self.backbone(inputs), labels)
         return logits
 

@@ -120,7 +120,9 @@ class RunningClassMeans(SinglePrecisionState):
             ValueError: for a batch that does not fit; the state is then as it was.
         """
         check_shapes(features, labels, feature_dim=self.feature_dim, training=True)
-        features = checked_values(features, labels, self.num_classes, state=self.running.dtype, check_values=self.check_values)
+        features = checked_values(
+            features, labels, self.num_classes, training=True, state=self.running.dtype, check_values=self.check_values
+        )
         features = features.to(torch.promote_types(features.dtype, torch.float32))
         global_mean = batch_mean(features)
         return BatchMeans(self.take_in(features - global_mean, global_mean, labels.to(torch.int64)), global_mean)
