@@ -33,6 +33,13 @@ class Classifier(nn.Module):
         logits: Tensor = self.head(self.backbone(inputs), labels)
         return logits
 
+    def points(self, inputs: Tensor) -> Tensor:
+        """What the head's weight is multiplied with, (num_samples, feature_dim): the features on their sphere, if the head has one.
+
+        This is what to measure: `metric.update(model.points(inputs), labels)`. The head takes in nothing, whatever the mode is.
+        """
+        return self.head.on_sphere(self.backbone(inputs))
+
     def export(self) -> nn.Module:
         """A copy of the backbone and the exported head, in eval mode: a model that takes inputs alone and needs no labels.
 

@@ -119,7 +119,7 @@ class Head(nn.Module, ABC):
             features, batch_labels, self.num_classes, training=self.training, state=state, check_values=self.check_values
         )
         with without_autocast(features.device):
-            points = self.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
+            points = self.on_sphere(features)
             if self.training:
                 known = torch.zeros(0, device=points.device) if labels is None else labels
                 return self._training_logits(points, known.to(torch.int64))
@@ -137,7 +137,11 @@ class Head(nn.Module, ABC):
         """
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """The points that the weight is multiplied with, (num_samples, feature_dim): f = temperature h/|h|, or the features."""
+        """The points that the weight is multiplied with, (num_samples, feature_dim): f = temperature h/|h|, or the features.
+
+        They are float32 or wider.
+        """
+        features = features.to(torch.promote_types(features.dtype, torch.float32))
         if self.temperature is None:
             return features
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
