@@ -148,7 +148,7 @@ class RunningClassMeans(SinglePrecisionState):
         centred = torch.where(present[:, None], sums / counts.clamp(min=1)[:, None] - residue, 0.0)
         centred = _without_rounding_errors(centred, global_mean.detach()).to(dtype)
 
-        running, seen, step = snapshot(self.running).to(dtype), snapshot(self.seen), snapshot(self.steps) + 1
+        running, seen, step = snapshot(self.running).to(dtype), snapshot(self.seen).to(torch.bool), snapshot(self.steps) + 1
         size, known_size = _root_mean_square(centred.detach(), present), _root_mean_square(running, seen)
         in_scale = running / torch.where(known_size > 0, known_size, 1.0) * size
         absent_but_known = seen & ~present
