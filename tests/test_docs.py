@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from guided_collapse.cli import main
 from guided_collapse.cli.command import COMMANDS
@@ -100,6 +101,7 @@ def test_the_head_in_ones_own_loop(capsys):
     assert names["trainer"].train_dataloader.batch_sampler.epoch == 2
     assert min(printed) > 0.9
     assert (Path("digits.pt2").stat().st_size, names["accuracy"]) > (0, 0.9)
+    assert torch.equal(names["loaded"].head.weight, names["pretrained"].head.weight)
     before, after = names["model"].eval(), names["restored"].eval()
     assert after.head.class_means.seen.equal(before.head.class_means.seen)
 
