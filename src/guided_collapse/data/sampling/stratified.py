@@ -64,15 +64,16 @@ class StratifiedBatchSampler(SeededBatchSampler):
         self._check()
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self.parts(self.rank, self.num_replicas)
+        # One more than the rank, because numpy takes a zero at the end of a seed for none.
+        generator = np.random.default_rng([self.seed, self.epoch, self.rank + 1])
+        for part in self.parts(self.rank, self.num_replicas):
+            yield generator.permutation(part).tolist()
 
     def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
-        """What one process takes of every batch: its part of every class, in random order."""
-        # One more than the rank, because numpy takes a zero at the end of a seed for none.
-        generator = np.random.default_rng([self.seed, self.epoch, rank + 1])
+        """What one process takes of every batch: its part of every class, ordered by class, as recorded runs have it."""
         for batch in self._global_batches():
             # The batch is ordered by class here, so that dealing gives each process its part of every class.
-            yield generator.permutation(batch[rank::processes]).tolist()
+            yield batch[rank::processes].tolist()
 
     @property
     def drop_last(self) -> bool:
