@@ -103,9 +103,11 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 def test_the_head_in_ones_own_loop(capsys):
     names = run_python(ROOT / "docs" / "training-loop.md")
     printed = [float(line.rpartition(" ")[2]) for line in capsys.readouterr().out.splitlines() if line.startswith("test accuracy")]
-    assert len(printed) == 4
+    assert len(printed) == 5
+    assert names["trainer"].train_dataloader.batch_sampler.epoch == 2
     assert min(printed) > 0.9
     assert (Path("digits.pt2").stat().st_size, names["accuracy"]) > (0, 0.9)
+    assert torch.equal(names["loaded"].head.weight, names["pretrained"].head.weight)
     before, after = names["model"].eval(), names["restored"].eval()
     assert after.head.class_means.seen.equal(before.head.class_means.seen)
 
@@ -114,6 +116,8 @@ def test_the_head_in_ones_own_loop(capsys):
 def test_measuring(capsys):
     names = run_python(ROOT / "docs" / "measuring.md")
     assert names["again"].nc1 == pytest.approx(names["result"].nc1, rel=1e-5)
+    assert names["for_a_logger"]["train/nc1"] == names["result"].nc1
+    assert names["streamed"].compute().nc1 == pytest.approx(names["of_the_model"].nc1, rel=1e-5)
     for command in commands(ROOT / "docs" / "measuring.md"):
         capsys.readouterr()
         assert main(shlex.split(command)[1:]) == 0

@@ -137,7 +137,6 @@ def test_float64_features_give_float64_logits(name):
 
 
 BAD_BATCHES = {
-    "labels missing": (torch.ones(4, FEATURE_DIM), None, "labels are required in training mode"),
     "labels too large": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, 5]), "num_classes - 1 = 4; got values from 0 to 5"),
     "labels negative": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, -1]), "got values from -1 to 1"),
     "labels not integers": (torch.ones(2, FEATURE_DIM), torch.tensor([0.0, 1.0]), "int8 to int64 or uint8; got torch.float32"),
@@ -164,6 +163,27 @@ def test_a_bad_batch_is_refused_before_any_state_changes(name, features, labels,
     with pytest.raises(ValueError, match=message):
         head(features, labels)
     assert all(torch.equal(before[key], value) for key, value in head.state_dict().items())
+
+
+@every_head
+def test_only_heads_that_follow_class_means_need_labels(name):
+    model, twin = build(name), build(name)
+    steps = list(batches(4))
+    before = copy.deepcopy(model.state_dict())
+    if isinstance(model.head, NearestETFHead):
+        with pytest.raises(ValueError, match=r"labels are required in training mode by a head that follows class means; got None"):
+            model(steps[0][0])
+        assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+        return
+    for inputs, labels in steps:
+        logits = model(inputs)
+        assert torch.equal(logits, twin(inputs, labels))
+        nn.functional.cross_entropy(logits, labels).backward()
+    assert all(torch.equal(twin.state_dict()[key], value) for key, value in model.state_dict().items())
+    with pytest.raises(ValueError, match="at least one sample; got none"):
+        model.head(torch.ones(0, FEATURE_DIM))
+    with pytest.raises(RuntimeError, match="checkpoint the backbone alone"):
+        checkpoint(model.head, torch.randn(10, FEATURE_DIM, requires_grad=True), use_reentrant=False).sum().backward()
 
 
 @every_head

@@ -74,6 +74,48 @@ def test_a_half_checkpoint_that_is_assigned_does_not_freeze_the_state(name, dtyp
     assert all(parameter.dtype == dtype for parameter in head.parameters())
 
 
+def cast_by_assignment(head, dtype):
+    """As loaders of other libraries put every tensor in place in the type that they were asked for."""
+    for module in head.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            loaded = buffer.to(dtype)
+            loaded.is_loaded = True
+            setattr(module, name, loaded)
+            assert getattr(module, name).is_loaded
+
+
+def cast_by_loading(head, dtype):
+    head.load_state_dict({name: value.to(dtype) for name, value in head.state_dict().items()}, assign=True)
+
+
+def cast_by_applying(head, dtype):
+    head._apply(lambda tensor: tensor.to(dtype))
+
+
+def cast_in_place(head, dtype):
+    for buffer in head.buffers():
+        if not buffer.is_floating_point():
+            buffer.data = buffer.data.to(dtype)
+
+
+@pytest.mark.parametrize("cast", [cast_by_assignment, cast_by_loading, cast_by_applying, cast_in_place])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed"])
+def test_counts_and_marks_that_are_cast_do_not_stop_training(name, dtype, cast):
+    head, twin = build(name).head, build(name).head
+    steps = list(feature_batches(torch.float32))[:3]
+    for module in (head, twin):
+        module(*steps[0])
+    cast(head, dtype)
+    types = {key: value.dtype for key, value in head.state_dict().items()}
+    if cast is not cast_in_place:
+        assert types == {key: value.dtype for key, value in twin.state_dict().items()}
+    for features, labels in steps[1:]:
+        logits, expected = head(features, labels), twin(features, labels)
+    # Half precision has rounded the state once.
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.5)
+
+
 def test_float64_state_is_not_rounded_by_float32_features():
     wide, features = RunningClassMeans(4, 3).double(), torch.randn(9, 4)
     exact = copy.deepcopy(wide)

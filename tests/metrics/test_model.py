@@ -2,13 +2,14 @@
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from guided_collapse import Classifier, FixedETFHead, LinearHead, NearestETFHead
+from guided_collapse import Classifier, CollapseMetrics, FixedETFHead, LinearHead, NearestETFHead
 from guided_collapse.metrics.collapse import measure_collapse
 from guided_collapse.metrics.model import _counted, collapse_of
 from tests.metrics.machinery.test_streaming import RANKS, agree
@@ -88,6 +89,44 @@ def test_our_heads_are_measured_where_they_predict(head, wrapped):
         points = model.head.temperature * points / points.norm(dim=1, keepdim=True)
     close(result, measure_collapse(points, LABELS, model.head.weight, model.head.bias), left_out=RANKS)
     assert result.accuracy == (predictions == LABELS).double().mean().item()
+
+
+@pytest.mark.parametrize("head", [NearestETFHead, lambda *sizes: LinearHead(*sizes, normalise=False)], ids=["nearest", "plain"])
+def test_the_points_of_a_classifier_are_what_to_stream(head):
+    model = Classifier(network()[:3], head(8, 4))
+    for _ in range(3):
+        model(INPUTS, LABELS)
+    expected = collapse_of(model, LOADER, progress=False)
+    metric = CollapseMetrics(num_classes=4, feature_dim=8)
+    model.backbone.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        for inputs, labels in LOADER:
+            metric.update(model.points(inputs), labels)
+    assert metric.measure(model.head.weight, model.head.bias).nc1 == pytest.approx(expected.nc1, rel=1e-4)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.bfloat16().points(INPUTS.bfloat16()).dtype == torch.float32
+
+
+class Named(nn.Module):
+    """As models of other libraries are: inputs by name, an object for an answer."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, *, pixel_values, scale=1.0):
+        return SimpleNamespace(logits=self.network(pixel_values * scale))
+
+
+@pytest.mark.parametrize("label_name", ["labels", "label"])
+def test_batches_may_be_dictionaries(label_name):
+    model = network()
+    loader = [{"pixel_values": INPUTS[part] / 2, label_name: LABELS[part], "scale": 2.0} for part in (slice(50), slice(50, 90))]
+    result = collapse_of(Named(model), loader, classifier="network.4", progress=False)
+    close(result, collapse_of(model, LOADER, classifier="4", progress=False))
+    with pytest.raises(ValueError, match=r"labels under one of labels, label; got pixel_values, target"):
+        collapse_of(Named(model), [{"pixel_values": INPUTS, "target": LABELS}], classifier="network.4", progress=False)
 
 
 def test_the_model_is_as_before_even_after_an_error():

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -14,6 +15,16 @@ def test_the_dictionary_is_plain_and_whole():
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert list(values) == [field.name for field in dataclasses.fields(result) if field.name != "added"]
     assert values["cosine_margins"] == sorted(values["cosine_margins"])
+
+
+def test_scalars_are_the_finite_numbers():
+    result = dataclasses.replace(measure_collapse(*case("missing")), cdnv=math.nan, trace_ratio=math.inf)
+    scalars = result.scalars(prefix="train/")
+    assert {"train/nc1": result.nc1, "train/num_samples": result.num_samples}.items() <= scalars.items()
+    assert all(type(value) in (int, float) and math.isfinite(value) for value in scalars.values())
+    plain = {name for name, value in result.to_dict().items() if type(value) in (int, float)}
+    assert {name.removeprefix("train/") for name in scalars} == plain
+    assert not {"cdnv", "trace_ratio", "test_nc4", "counts", "centre_weight", "global_mean"} & set(result.scalars())
 
 
 def test_it_is_frozen():

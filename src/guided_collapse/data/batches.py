@@ -25,7 +25,7 @@ class ProcessShare(NamedTuple):
     device: torch.device = torch.device("cpu")
 
     def of_batches(self, sampler: SeededBatchSampler) -> Iterator[list[int]]:
-        """This process's part of every batch; stratified batches come ordered by class, so each process has its share of each.
+        """This process's part of every batch; of a stratified one, its part of every class.
 
         Raises:
             ValueError: for batches with fewer samples than there are processes.
@@ -36,8 +36,7 @@ class ProcessShare(NamedTuple):
                 f"every process needs a sample in every batch; got batches of {smallest} for {self.processes} processes. "
                 "Raise batch_size."
             )
-        for batch in sampler:
-            yield batch[self.rank :: self.processes]
+        yield from sampler.parts(self.rank, self.processes)
 
     def in_order(self, num_samples: int, *, batch_size: int) -> list[list[int]]:
         """This process's samples of all, in order, in batches of that size at most."""

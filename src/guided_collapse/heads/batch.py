@@ -12,13 +12,21 @@ from guided_collapse.geometry.registration import is_transformed, operation
 LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, training: bool) -> None:
+def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, training: bool, needs_labels: bool = True) -> None:
     """Refuses a batch whose shapes or types do not fit the head.
+
+    Args:
+        features: (num_samples, feature_dim).
+        labels: (num_samples,), class indices, or None.
+        feature_dim: d.
+        training: whether the batch is to be taken in, without which labels are not looked at.
+        needs_labels: whether there must be labels in training mode; those that are given are looked at either way.
 
     Raises:
         ValueError: with the requirement and what was received.
     """
-    if not isinstance(features, Tensor) or not isinstance(labels, Tensor | None):
+    # Not `Tensor | None`, which the compiler of torch 2.6 to 2.9 cannot trace.
+    if not isinstance(features, Tensor) or not (labels is None or isinstance(labels, Tensor)):
         raise ValueError(
             "features and labels must be torch tensors; "
             f"got {type(features).__name__} and {type(labels).__name__}. Use torch.as_tensor."
@@ -32,8 +40,15 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
         raise ValueError(f"features must be floating-point; got {features.dtype}.")
     if not training:
         return
+    if features.shape[0] == 0:
+        raise ValueError("a training batch must have at least one sample; got none. Drop empty batches.")
     if labels is None:
-        raise ValueError("labels are required in training mode; got None. Pass head(features, labels), or call head.eval() first.")
+        if needs_labels:
+            raise ValueError(
+                "labels are required in training mode by a head that follows class means; got None. "
+                "Pass head(features, labels), or call head.eval() first."
+            )
+        return
     if labels.is_floating_point() and labels.ndim == 2:
         raise ValueError(
             "labels must be class indices, one index for each sample; got soft or one-hot labels of shape "
@@ -45,19 +60,18 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
         raise ValueError(
             f"labels must be (num_samples,) = ({features.shape[0]},), one for each row of features; got {tuple(labels.shape)}."
         )
-    if features.shape[0] == 0:
-        raise ValueError("a training batch must have at least one sample; got none. Drop empty batches.")
 
 
 def checked_values(
-    features: Tensor, labels: Tensor | None, num_classes: int, *, state: torch.dtype, check_values: bool | None
+    features: Tensor, labels: Tensor | None, num_classes: int, *, training: bool, state: torch.dtype, check_values: bool | None
 ) -> Tensor:
     """The features, once they are known to be finite and the labels to be in range, as far as values are looked at.
 
     Args:
         features: (num_samples, feature_dim).
-        labels: (num_samples,), of a batch that is to be taken in; None in eval mode.
+        labels: (num_samples,); None if there are none to look at.
         num_classes: C.
+        training: whether the batch is to be taken in.
         state: the type of what keeps means of the features.
         check_values: whether to look at values, which waits for the device; None does on a CPU, where there is nothing to wait for.
 
@@ -72,7 +86,7 @@ def checked_values(
     largest = min(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max, torch.finfo(state).max)
     # The squares of the class means, once centred, are summed over all classes.
     limit = math.sqrt(largest / features.shape[1] / num_classes) / 2
-    return _checked_values(features, labels, num_classes, limit, looks_at_values(check_values, features.device))
+    return _checked_values(features, labels, num_classes, limit, training, looks_at_values(check_values, features.device))
 
 
 def looks_at_values(check_values: bool | None, device: torch.device) -> bool:
@@ -82,8 +96,8 @@ def looks_at_values(check_values: bool | None, device: torch.device) -> bool:
 
 # An operation, so that a compiled graph keeps the check: its result is used, and its inside is not traced.
 @operation("checked_values")
-def _checked_values(features: Tensor, labels: Tensor, num_classes: int, limit: float, look: bool) -> Tensor:
-    if labels.numel() > 0 and torch._C._current_graph_task_id() != -1:
+def _checked_values(features: Tensor, labels: Tensor, num_classes: int, limit: float, training: bool, look: bool) -> Tensor:
+    if training and torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             "a head takes in every batch once, so it must stay outside activation checkpointing; got a forward pass inside a "
             "backward pass. Use head(checkpoint(backbone, inputs), labels): checkpoint the backbone alone."
@@ -129,12 +143,12 @@ def largest_finite(values: Tensor, name: str, context: str = "") -> float:
 
 
 @_checked_values.register_fake
-def _(features: Tensor, labels: Tensor, num_classes: int, limit: float, look: bool) -> Tensor:
+def _(features: Tensor, labels: Tensor, num_classes: int, limit: float, training: bool, look: bool) -> Tensor:
     return torch.empty_like(features)
 
 
-def _pass_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-    return grad, None, None, None, None
+def _pass_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    return grad, None, None, None, None, None
 
 
 _checked_values.register_autograd(_pass_gradient)

@@ -8,7 +8,7 @@ from guided_collapse.heads.head import Head
 
 
 class Classifier(nn.Module):
-    """`model(inputs, labels)` in training mode, `model(inputs)` in eval mode.
+    """`model(inputs, labels)` in training mode, `model(inputs)` in eval mode, and always for a head that needs no labels.
 
     Args:
         backbone: maps inputs to features, (num_samples, feature_dim).
@@ -29,9 +29,16 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """The logits of a batch, (num_samples, num_classes); labels, (num_samples,), are required in training mode."""
+        """The logits of a batch, (num_samples, num_classes); labels, (num_samples,), as the head takes them."""
         logits: Tensor = self.head(self.backbone(inputs), labels)
         return logits
+
+    def points(self, inputs: Tensor) -> Tensor:
+        """What the head's weight is multiplied with, (num_samples, feature_dim): the features on their sphere, if the head has one.
+
+        This is what to measure: `metric.update(model.points(inputs), labels)`. The head takes in nothing, whatever the mode is.
+        """
+        return self.head.on_sphere(self.backbone(inputs))
 
     def export(self) -> nn.Module:
         """A copy of the backbone and the exported head, in eval mode: a model that takes inputs alone and needs no labels.

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ SMALLEST_NORM = 1e-12
 
 class Head(nn.Module, ABC):
     """A classifier head: `head(features, labels)` in training mode and `head(features)` in eval mode give logits.
+
+    Heads that do not follow class means, which `needs_labels` says, take `head(features)` in training mode too.
 
     logits = (f - f_G) W' with f = temperature h/|h|. The global mean f_G is the batch's in training, with its gradient, and a
     running mean in evaluation, so the logits of a sample never depend on the others in its batch. Everything is computed in
@@ -39,6 +42,9 @@ class Head(nn.Module, ABC):
         >>> [tuple(head(features, labels).shape) for head in heads]
         [(6, 3), (6, 3), (6, 3)]
     """
+
+    needs_labels: ClassVar[bool] = True
+    """Whether training mode takes labels: for the heads that follow class means it does, for the others labels may be left out."""
 
     temperature: float | None
     """tau, the norm of the features on their sphere; None leaves them as they are."""
@@ -97,7 +103,7 @@ class Head(nn.Module, ABC):
 
         Args:
             features: (num_samples, feature_dim).
-            labels: (num_samples,), class indices; required in training mode, ignored in eval mode.
+            labels: (num_samples,), class indices; required in training mode by a head with `needs_labels`, ignored in eval mode.
 
         Returns:
             (num_samples, num_classes), float32 or float64.
@@ -106,24 +112,36 @@ class Head(nn.Module, ABC):
             ValueError: for a batch that does not fit; the state is then as it was.
             RuntimeError: inside activation checkpointing.
         """
-        check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training)
+        check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training, needs_labels=self.needs_labels)
         state = torch.float64 if self.running_mean is None or self.temperature is not None else self.running_mean.value.dtype
         batch_labels = labels if self.training else None
-        features = checked_values(features, batch_labels, self.num_classes, state=state, check_values=self.check_values)
+        features = checked_values(
+            features, batch_labels, self.num_classes, training=self.training, state=state, check_values=self.check_values
+        )
         with without_autocast(features.device):
-            points = self.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
-            if self.training and labels is not None:
-                return self._training_logits(points, labels.to(torch.int64))
+            points = self.on_sphere(features)
+            if self.training:
+                known = torch.zeros(0, device=points.device) if labels is None else labels
+                return self._training_logits(points, known.to(torch.int64))
             # With gradient a copy of the weight: training may write to it before the backward pass.
             weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
             return functional.linear(points, weight.to(points.dtype), self.bias.to(points.dtype))
 
     @abstractmethod
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Logits in training mode, (num_samples, num_classes), after which the state has taken in the batch."""
+        """Logits in training mode, (num_samples, num_classes), after which the state has taken in the batch.
+
+        Args:
+            points: (num_samples, feature_dim), on the sphere.
+            labels: (num_samples,), int64; for a head that needs none, (0,) where none were given.
+        """
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """The points that the weight is multiplied with, (num_samples, feature_dim): f = temperature h/|h|, or the features."""
+        """The points that the weight is multiplied with, (num_samples, feature_dim): f = temperature h/|h|, or the features.
+
+        They are float32 or wider.
+        """
+        features = features.to(torch.promote_types(features.dtype, torch.float32))
         if self.temperature is None:
             return features
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)

@@ -31,11 +31,13 @@ class LinearHead(Head):
         >>> import torch
         >>> from guided_collapse import LinearHead
         >>> head = LinearHead(8, 3)
-        >>> head(torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2])).shape
+        >>> head(torch.randn(6, 8)).shape
         torch.Size([6, 3])
         >>> head.weight.norm(dim=1).allclose(torch.ones(3))
         True
     """
+
+    needs_labels = False
 
     def __init__(
         self,

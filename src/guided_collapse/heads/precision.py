@@ -18,20 +18,30 @@ class SinglePrecisionState(nn.Module):
     """A module whose own buffers stay in float32 or wider when a model is turned to half precision, or loaded from it.
 
     Running statistics take in a small share of each batch, which half precision would round away, and the rows of a frame would
-    not be orthogonal any more.
+    not be orthogonal any more. Counts and marks stay integers and booleans, whatever the rest of a model is turned to.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # This is how `load_state_dict(..., assign=True)` puts a checkpoint's own tensors in place.
-        if isinstance(value, Tensor) and value.dtype in HALF and name in self.__dict__.get("_buffers", ()):
-            value = value.float()
+        # This is how `load_state_dict(..., assign=True)` and `from_pretrained` put a checkpoint's own tensors in place.
+        before = self.__dict__.get("_buffers", {}).get(name)
+        if isinstance(value, Tensor) and isinstance(before, Tensor):
+            kept = value.to(_kept_dtype(before, value.dtype))
+            # The loader marks what it has loaded, and sets what has no mark anew.
+            kept.__dict__.update(value.__dict__)
+            value = kept
         super().__setattr__(name, value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def kept(tensor: Tensor) -> Tensor:
             converted = fn(tensor)
-            if tensor.is_floating_point() and converted.dtype in HALF:
-                return tensor.to(converted.device)
-            return converted
+            kept_dtype = _kept_dtype(tensor, converted.dtype)
+            return converted if converted.dtype == kept_dtype else tensor.to(converted.device, kept_dtype)
 
         return super()._apply(kept, recurse)  # type: ignore[no-untyped-call]
+
+
+def _kept_dtype(state: Tensor, asked: torch.dtype) -> torch.dtype:
+    """What state is turned to if another type is asked for."""
+    if not state.is_floating_point():
+        return state.dtype
+    return torch.promote_types(state.dtype, torch.float32) if asked in HALF else asked

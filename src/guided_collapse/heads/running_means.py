@@ -120,7 +120,9 @@ class RunningClassMeans(SinglePrecisionState):
             ValueError: for a batch that does not fit; the state is then as it was.
         """
         check_shapes(features, labels, feature_dim=self.feature_dim, training=True)
-        features = checked_values(features, labels, self.num_classes, state=self.running.dtype, check_values=self.check_values)
+        features = checked_values(
+            features, labels, self.num_classes, training=True, state=self.running.dtype, check_values=self.check_values
+        )
         features = features.to(torch.promote_types(features.dtype, torch.float32))
         global_mean = batch_mean(features)
         return BatchMeans(self.take_in(features - global_mean, global_mean, labels.to(torch.int64)), global_mean)
@@ -146,7 +148,7 @@ class RunningClassMeans(SinglePrecisionState):
         centred = torch.where(present[:, None], sums / counts.clamp(min=1)[:, None] - residue, 0.0)
         centred = _without_rounding_errors(centred, global_mean.detach()).to(dtype)
 
-        running, seen, step = snapshot(self.running).to(dtype), snapshot(self.seen), snapshot(self.steps) + 1
+        running, seen, step = snapshot(self.running).to(dtype), snapshot(self.seen).to(torch.bool), snapshot(self.steps) + 1
         size, known_size = _root_mean_square(centred.detach(), present), _root_mean_square(running, seen)
         in_scale = running / torch.where(known_size > 0, known_size, 1.0) * size
         absent_but_known = seen & ~present

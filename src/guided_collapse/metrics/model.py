@@ -1,7 +1,7 @@
 """The measurement of a model on a loader."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from guided_collapse.metrics.machinery.streaming import CollapseMetrics, Labelle
 from guided_collapse.metrics.result import CollapseResult
 
 Loader = Iterable[Any]
+LABEL_NAMES = ("labels", "label")
 Item = TypeVar("Item")
 
 
@@ -41,7 +42,8 @@ def collapse_of(
 
     Args:
         model: maps inputs to anything.
-        loader: gives batches (inputs, labels); labels (num_samples,), class indices.
+        loader: gives batches (inputs, labels), labels (num_samples,), class indices; or dictionaries with the labels under "labels"
+            or "label", the rest of which the model is given by name.
         layer: the name of the module whose output are the features, (num_samples, feature_dim), and which the model calls once;
             None takes the classifier's input.
         classifier: the last linear layer, or its name.
@@ -100,11 +102,35 @@ def collapse_of(
 def _batches(capture: Capture, loader: Loader, device: torch.device | str, what: str, progress: bool) -> Iterator[LabelledFeatures]:
     """Features and labels of every batch."""
     for batch in _counted(loader, what) if progress else loader:
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            raise ValueError(f"the loader must give batches (inputs, labels); got {type(batch).__name__}. Wrap it so that it does.")
-        inputs, labels = batch
-        features = capture(inputs.to(device) if isinstance(inputs, Tensor) else inputs).features
+        if isinstance(batch, Mapping):
+            labels = batch[_label_name(batch)]
+            inputs = {name: _moved(value, device) for name, value in batch.items() if name != _label_name(batch)}
+            features = capture.by_name(inputs).features
+        elif isinstance(batch, (tuple, list)) and len(batch) == 2:
+            inputs, labels = batch
+            features = capture(_moved(inputs, device)).features
+        else:
+            raise ValueError(
+                f"the loader must give batches (inputs, labels); got {type(batch).__name__}. "
+                "Wrap it so that it does, or so that it gives dictionaries with the labels under 'labels'."
+            )
         yield LabelledFeatures(features, torch.as_tensor(labels).to(features.device))
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    """A tensor on the device; anything else as it is."""
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _label_name(batch: Mapping[str, Any]) -> str:
+    """Under which of the usual names a dictionary has its labels."""
+    found = [name for name in LABEL_NAMES if name in batch]
+    if len(found) != 1:
+        raise ValueError(
+            f"a batch that is a dictionary must have its labels under one of {', '.join(LABEL_NAMES)}; got {', '.join(batch)}. "
+            "Rename them, or give batches (inputs, labels)."
+        )
+    return found[0]
 
 
 def _not_empty(items: Iterable[Item], requirement: str) -> Iterator[Item]:

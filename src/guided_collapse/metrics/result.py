@@ -12,7 +12,7 @@ from guided_collapse.records.declared.metrics import entries
 
 @dataclass(frozen=True, eq=False)
 class CollapseResult:
-    """How collapsed features and classifier are. `print` shows a table; `to_dict` gives plain values.
+    """How collapsed features and classifier are. `print` shows a table, `to_dict` gives plain values, `scalars` a logger's numbers.
 
     A number is None where what it takes was not given, with the reason in `left_out`, and NaN or infinite where it has no value,
     with the reason in `notes`. C is the number of classes with samples wherever class means are involved, and the number of
@@ -106,6 +106,15 @@ class CollapseResult:
         """
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "added"}
         return {name: _plain(value) for name, value in (values | dict(self.added)).items()}
+
+    def scalars(self, prefix: str = "") -> dict[str, float]:
+        """The finite numbers alone, by name, as loggers take them: what is None, NaN, infinite or a list is left out.
+
+        Args:
+            prefix: what names begin with, such as "train/".
+        """
+        numbers = {name: value for name, value in self.to_dict().items() if isinstance(value, int | float)}
+        return {f"{prefix}{name}": value for name, value in numbers.items() if not isinstance(value, bool)}
 
     def __str__(self) -> str:
         lines = _heading(self)

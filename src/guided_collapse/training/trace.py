@@ -74,7 +74,7 @@ class TraceRecorder:
             for shown in range(num_shown):
                 wanted = torch.nonzero(labels == shown)[: int(missing[shown]), 0]
                 if len(wanted) > 0:
-                    found.append(model.head.on_sphere(model.backbone(inputs[wanted]).float()))
+                    found.append(model.points(inputs[wanted]))
                     found_labels.append(labels[wanted])
                     missing[shown] -= len(wanted)
             if not missing.any():

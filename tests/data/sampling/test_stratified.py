@@ -117,24 +117,62 @@ def test_every_class_has_its_share_where_most_choices_of_the_left_over_sample_wo
 
 
 @pytest.mark.parametrize(
-    ("counts", "batch_size", "replicas", "seed", "epoch", "checksum"),
+    ("counts", "batch_size", "replicas", "seed", "epoch", "members", "checksum"),
     [
-        ([40, 30, 50], 24, 1, 0, 0, "89b21320acd7709c"),
-        ([100] * 10, 13, 1, 7, 3, "9a38e61665a93e79"),
-        ([500, 3, 1, 60, 0, 17], 32, 1, 2, 11, "8406035c4998e95d"),
-        ([7, 1], 8, 1, 0, 5, "fef9e197ebc461c3"),
-        ([40, 30, 50], 24, 2, 0, 1, "b5b4b531adbd9c06"),
-        ([33, 17, 10, 3], 12, 3, 4, 2, "18b798293aa1dbeb"),
-        ([100] * 10, 52, 4, 1, 1, "612a97f0cf310629"),
+        ([40, 30, 50], 24, 1, 0, 0, "89ecd71cb569bfec", "169e510f50271102"),
+        ([100] * 10, 13, 1, 7, 3, "e854976ec123cbe2", "f0c2b029de7b95bf"),
+        ([500, 3, 1, 60, 0, 17], 32, 1, 2, 11, "512c4d0e3e0d1cd7", "6ac547bb558ab912"),
+        ([7, 1], 8, 1, 0, 5, "073c6b080b40ec0a", "b01cd4d8473faca8"),
+        ([40, 30, 50], 24, 2, 0, 1, "58cfd35cd2b726f2", "c0f4333cd04530b4"),
+        ([33, 17, 10, 3], 12, 3, 4, 2, "2e5bd1715196f382", "778fd36cd1c2defb"),
+        ([100] * 10, 52, 4, 1, 1, "3f76f6f85443fcd1", "21bd86915c7fc156"),
     ],
 )
-def test_the_order_on_which_recorded_runs_depend(counts, batch_size, replicas, seed, epoch, checksum):
+def test_the_order_on_which_recorded_runs_depend(counts, batch_size, replicas, seed, epoch, members, checksum):
     orders = []
     for rank in range(replicas):
         sampler = StratifiedBatchSampler(labels_of(counts), batch_size, num_replicas=replicas, rank=rank, seed=seed)
         sampler.set_epoch(epoch)
         orders.append(list(sampler))
-    assert hashlib.sha256(json.dumps(orders).encode()).hexdigest()[:16] == checksum
+    # Earlier versions gave the same batches, each ordered by class.
+    assert checksum_of([[sorted(batch) for batch in batches] for batches in orders]) == members
+    assert checksum_of(orders) == checksum
+
+
+def checksum_of(orders):
+    return hashlib.sha256(json.dumps(orders).encode()).hexdigest()[:16]
+
+
+def test_neighbours_in_a_batch_are_of_different_classes_as_in_a_plain_shuffle():
+    # torchvision's MixUp and CutMix mix a batch with itself, moved by one.
+    labels = labels_of([100] * 10)
+    for replicas in (1, 2):
+        shares = []
+        for rank in range(replicas):
+            sampler = StratifiedBatchSampler(labels, 100 * replicas, num_replicas=replicas, rank=rank)
+            for epoch in range(5):
+                sampler.set_epoch(epoch)
+                shares += [np.mean(labels[batch] != labels[np.roll(batch, 1)]) for batch in sampler]
+        assert 0.88 < np.mean(shares) < 0.94
+
+
+def test_whoever_would_divide_the_batches_once_more_is_refused():
+    labels = labels_of([6, 10])
+    assert StratifiedBatchSampler(labels, 4).drop_last is False
+    shared = StratifiedBatchSampler(labels, 4, num_replicas=2, rank=0)
+    with pytest.raises(ValueError, match=r"because it divides them itself; got .* 2 processes.*prepare model and optimiser alone"):
+        _ = shared.drop_last
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        with pytest.raises(ValueError, match="2 processes"):
+            _ = StratifiedBatchSampler(labels, 4, num_replicas=1, rank=0).drop_last
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_trainers_find_set_epoch_where_they_look_for_it():
+    sampler = StratifiedBatchSampler(labels_of([6, 10]), 4)
+    assert sampler.sampler is sampler
 
 
 def test_one_process_and_several_see_the_same_global_batches():

@@ -186,3 +186,20 @@ def test_refusals():
     metrics.update(torch.randn(5, 4), torch.ones(5, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"= \(3, 4\); got \(2, 4\)"):
         metrics.measure(torch.zeros(2, 4))
+
+
+def test_a_metric_in_a_module_of_half_precision_gives_what_it_gives_alone():
+    # As Lightning's bf16-true has it: the module is turned, and half precision is the default type while it runs.
+    data = case("balanced")._replace(features=case("balanced").features.bfloat16())
+    expected = filled(data, [7]).compute()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        module = torch.nn.ModuleDict({"metric": CollapseMetrics(data.num_classes, data.features.shape[1])}).to(torch.bfloat16)
+        feed(module["metric"], data, [7])
+        second = module["metric"].second_pass(data.weight.bfloat16())
+        feed(second, data, [7])
+        found, whole = module["metric"].compute(), second.compute()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.nc1 == whole.nc1 == expected.nc1
+    assert whole.accuracy is not None

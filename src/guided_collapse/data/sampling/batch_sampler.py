@@ -1,14 +1,15 @@
 """What samplers of batches share, and the plain one."""
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import SupportsIndex
+from typing import Self, SupportsIndex
 
 import numpy as np
 from torch.utils.data import Sampler
 
 
-class SeededBatchSampler(Sampler[list[int]]):
+class SeededBatchSampler(Sampler[list[int]], ABC):
     """Gives the batches of an epoch, which depend on (seed, epoch) alone.
 
     Args:
@@ -31,6 +32,20 @@ class SeededBatchSampler(Sampler[list[int]]):
             ValueError: for an epoch that is not a whole number, or negative.
         """
         self.epoch = source_number(epoch, "epoch")
+
+    @abstractmethod
+    def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
+        """What one of several processes takes of every batch of the epoch, when each takes its part.
+
+        Args:
+            rank: the process, from 0.
+            processes: how many share a batch.
+        """
+
+    @property
+    def sampler(self) -> Self:
+        """The sampler itself: trainers such as Lightning's look here for what has a `set_epoch`."""
+        return self
 
     def __len__(self) -> int:
         """The number of batches of an epoch, the same in every process."""
@@ -55,9 +70,13 @@ class ShuffledBatchSampler(SeededBatchSampler):
         super().__init__(num_samples, batch_size, seed=seed)
 
     def __iter__(self) -> Iterator[list[int]]:
+        return self.parts(0, 1)
+
+    def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
+        """What one process takes of every batch: one sample of each round in which they are dealt out."""
         order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_samples)
         for batch in np.array_split(order, len(self)):
-            yield batch.tolist()
+            yield batch[rank::processes].tolist()
 
 
 def whole_number(value: SupportsIndex, name: str) -> int:

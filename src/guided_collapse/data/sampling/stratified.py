@@ -22,8 +22,9 @@ class StratifiedBatchSampler(SeededBatchSampler):
 
     `batch_size` is that of the global batch, whatever the number of processes: the global batch is stratified, then divided so that
     each process gets its part of every class. Batches of an epoch are as even as they can be: ceil(num_samples / batch_size) of
-    them, whose sizes differ by no more than `num_replicas`, so no small batch remains at the end. The order depends on
-    (seed, epoch) alone. Use it as `DataLoader(dataset, batch_sampler=sampler)` and call `set_epoch` before each epoch.
+    them, whose sizes differ by no more than `num_replicas`, so no small batch remains at the end. Within a batch samples are in
+    random order, so that what mixes neighbours, as MixUp does, mixes classes. The order depends on (seed, epoch) alone. Use it as
+    `DataLoader(dataset, batch_sampler=sampler)` and call `set_epoch` before each epoch.
 
     If `num_replicas` does not divide the number of samples, the few that are left over ride along in one batch.
 
@@ -63,9 +64,36 @@ class StratifiedBatchSampler(SeededBatchSampler):
         self._check()
 
     def __iter__(self) -> Iterator[list[int]]:
+        # One more than the rank, because numpy takes a zero at the end of a seed for none.
+        generator = np.random.default_rng([self.seed, self.epoch, self.rank + 1])
+        for part in self.parts(self.rank, self.num_replicas):
+            yield generator.permutation(part).tolist()
+
+    def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
+        """What one process takes of every batch: its part of every class, ordered by class, as recorded runs have it."""
         for batch in self._global_batches():
             # The batch is ordered by class here, so that dealing gives each process its part of every class.
-            yield batch[self.rank :: self.num_replicas].tolist()
+            yield batch[rank::processes].tolist()
+
+    @property
+    def drop_last(self) -> bool:
+        """False: every sample comes once an epoch.
+
+        What divides the batches of a sampler among processes asks for this, as accelerate does in `prepare`. These are divided
+        already, and their sizes differ, so dividing them again would leave samples or whole processes out.
+
+        Raises:
+            ValueError: where there are several processes.
+        """
+        distributed = dist.is_available() and dist.is_initialized()
+        processes = max(self.num_replicas, dist.get_world_size() if distributed else 1)
+        if processes > 1:
+            raise ValueError(
+                "the batches of StratifiedBatchSampler must not be divided among processes by anything else, because it divides "
+                f"them itself; got a request to do so, with {processes} processes. Leave its loader as it is: with accelerate "
+                "prepare model and optimiser alone, in Lightning's Trainer set use_distributed_sampler=False."
+            )
+        return False
 
     def _global_batches(self) -> list[Indices]:
         """The batches of the epoch, each ordered by class: samples are dealt out to the batches class by class, like cards."""

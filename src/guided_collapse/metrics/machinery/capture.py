@@ -1,7 +1,7 @@
 """Where in a model the features and the classifier are, and how to get at them."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -63,8 +63,15 @@ class Capture:
 
     def __call__(self, inputs: Any) -> Captured:
         """The features of a batch of inputs, and what the model makes of them."""
+        return self._captured(lambda: self.model(inputs))
+
+    def by_name(self, inputs: Mapping[str, Any]) -> Captured:
+        """The same for a model that is given its inputs by name."""
+        return self._captured(lambda: self.model(**inputs))
+
+    def _captured(self, run: Callable[[], Any]) -> Captured:
         self.features = None
-        output = self.model(inputs)
+        output = run()
         features, self.features = self.features, None
         if features is None:
             raise ValueError("the named module must take part in model(inputs); it was never called. Name another one.")
@@ -76,8 +83,7 @@ class Capture:
         if not isinstance(self.classifier, Head):
             return Captured(features, output)
         # A head of this package multiplies its weight with the features on their sphere.
-        points = self.classifier.on_sphere(features.to(torch.promote_types(features.dtype, torch.float32)))
-        return Captured(points, output)
+        return Captured(self.classifier.on_sphere(features), output)
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -1,0 +1,51 @@
+"""Checkpoints: those of linear layers, of earlier versions, and files of safetensors."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train
+
+every_head = pytest.mark.parametrize("name", HEADS)
+frames = pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed-random"])
+
+
+def trained(name):
+    model = build(name)
+    train(model, batches(3))
+    return model.eval()
+
+
+@frames
+def test_the_checkpoint_of_a_linear_layer_leaves_the_frame_alone(name):
+    model = trained(name)
+    before = model.head.weight.clone()
+    linear = {"weight": torch.randn(NUM_CLASSES, FEATURE_DIM), "bias": torch.randn(NUM_CLASSES)}
+    found = model.load_state_dict({f"head.{key}": value for key, value in linear.items()}, strict=False)
+    assert set(found.unexpected_keys) == {"head.weight", "head.bias"}
+    assert torch.equal(model.head.weight, before)
+    unit_rows = torch.nn.functional.normalize(linear["weight"], dim=1)
+    model.head.load_state_dict({"weight": unit_rows}, strict=False)
+    assert torch.equal(model.head.weight, before)
+
+
+@frames
+def test_checkpoints_of_earlier_versions_load(name):
+    model, inputs = trained(name), next(batches(1))[0]
+    earlier = model.state_dict()
+    earlier["head.weight"] = earlier.pop("head.frame")
+    if "head.transposed_basis" in earlier:
+        earlier["head.basis"] = earlier.pop("head.transposed_basis").T
+    fresh = build(name)
+    fresh.load_state_dict(earlier)
+    assert all(torch.equal(value, fresh.state_dict()[key]) for key, value in model.state_dict().items())
+    assert torch.equal(fresh.eval()(inputs), model(inputs))
+
+
+@every_head
+def test_safetensors_takes_the_state_as_it_is(name, tmp_path):
+    model = trained(name)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    fresh = build(name)
+    fresh.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    assert all(torch.equal(value, fresh.state_dict()[key]) for key, value in model.state_dict().items())
