@@ -31,15 +31,16 @@ LEGAL = {
     ("weight_decay", "checkpoint_seconds", "rotation", "proximal_weight"): {"0", "1.5"},
     ("gain", "learning_rate", "temperature", "width", "long_tail_ratio", "limit_seconds", "peak_tflops", "peak_gbs"): {"1.5"},
     ("momentum", "seed", "seeds", "crop_padding", "num_workers", "warm_up"): {"0"},
-    ("data", "backbone", "head", "heads", "protocol", "optimiser", "schedule", "stem", "long_tail"): set(),
+    ("data", "backbone", "head", "heads", "protocol", "optimiser", "schedule", "stem", "solver", "long_tail"): set(),
     ("precision", "accelerator", "device_named", "test_fraction"): set(),
-    ("epochs", "batch_size", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
+    ("epochs", "batch_size", "every", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
     ("image_size", "crop_size", "images_per_class", "devices", "nodes", "steps"): set(),
 }
 LEGAL_OF = {name: values for names, values in LEGAL.items() for name in names}
 
 # With these the field has an effect, so that only its own value is wrong.
 SETTING = {
+    "every": ["--head", "implicit-lagged"],
     "momentum": ["--optimiser", "sgd"],
     "learning_rate": ["--optimiser", "sgd"],
     "weight_decay": ["--optimiser", "sgd"],
