@@ -1,7 +1,7 @@
 import errno
 
 import pytest
-from guided_collapse.data.download.root import MissingData
+from guided_collapse.data.sources import MissingData
 
 from guided_collapse.errors import DamageError, RequestError, WorkError, requested
 

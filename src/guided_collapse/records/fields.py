@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, get_origin, get_type
 # Largest number of a record, far from where squares and powers of ten overflow, and most characters of one.
 LARGEST = 1e100
 MOST_CHARACTERS = 10_000_000
+MOST_LEVELS = 100
 
 
 Value = TypeVar("Value")
@@ -226,14 +227,16 @@ def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-def _writable(value: Any) -> Any:
+def _writable(value: Any, levels: int = MOST_LEVELS) -> Any:
     # JSON can hold halves of surrogate pairs, which no file in UTF-8 can.
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
+    if levels == 0:
+        raise ValueError(f"it must have at most {MOST_LEVELS} lists and objects inside each other")
     if isinstance(value, list):
-        return [_writable(entry) for entry in value]
+        return [_writable(entry, levels - 1) for entry in value]
     if isinstance(value, dict):
-        return {_writable(name): _writable(entry) for name, entry in value.items()}
+        return {_writable(name): _writable(entry, levels - 1) for name, entry in value.items()}
     return value
 
 
