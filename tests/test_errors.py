@@ -1,8 +1,8 @@
 import errno
 
 import pytest
-from guided_collapse.data.sources import MissingData
 
+from guided_collapse.data.sources import MissingData
 from guided_collapse.errors import DamageError, RequestError, WorkError, requested
 
 
