@@ -53,3 +53,10 @@ def train(model: nn.Module, steps: Iterable[Batch], optimiser: torch.optim.Optim
         optimiser.step()
         losses.append(loss.item())
     return losses
+
+
+def trained_model(name: str, num_steps: int) -> Classifier:
+    """A model with this head after some steps, in eval mode."""
+    model = build(name)
+    train(model, batches(num_steps))
+    return model.eval()

@@ -4,16 +4,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train
+from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, trained_model
 
 every_head = pytest.mark.parametrize("name", HEADS)
 frames = pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed-random"])
 
 
 def trained(name):
-    model = build(name)
-    train(model, batches(3))
-    return model.eval()
+    return trained_model(name, num_steps=3)
 
 
 @frames

@@ -10,16 +10,14 @@ from torch.utils.checkpoint import checkpoint
 
 from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
 from guided_collapse.heads.batch import LABEL_TYPES
-from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train
+from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train, trained_model
 
 every_head = pytest.mark.parametrize("name", HEADS)
 
 
 @pytest.fixture
 def trained(name):
-    model = build(name)
-    train(model, batches(10))
-    return model.eval()
+    return trained_model(name, num_steps=10)
 
 
 @every_head

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.nearest import check_proximal_weight, nearest_etf, unit_frobenius_norm
+from guided_collapse.geometry.nearest import check_proximal_weight, nearest_etf, squared_distance, unit_frobenius_norm
 from guided_collapse.geometry.simplex import centre_classes, check_num_classes
+from guided_collapse.geometry.solvers.exact_products import without_autocast
 from guided_collapse.geometry.solvers.operations import nearest_basis
 from guided_collapse.geometry.tight.harmonic import harmonic_columns
 from guided_collapse.geometry.tight.unit_rows import with_unit_rows
@@ -51,8 +52,7 @@ class NearestFrame:
     @property
     def distance(self) -> Tensor:
         """|H~ - W/sqrt(C)|_F^2, a scalar with gradient: 0 when the class means are such a frame up to scale."""
-        means = unit_frobenius_norm(self.centred_class_means)
-        return (means - self.weight / math.sqrt(len(self.weight))).square().sum()
+        return squared_distance(self.centred_class_means, self.weight)
 
     @property
     def tightness_defect(self) -> Tensor:
@@ -146,7 +146,7 @@ def nearest_frame(
     if feature_dim >= num_classes - 1:
         etf = nearest_etf(centred_class_means, proximal_basis, proximal_weight=proximal_weight)
         return NearestFrame(etf.basis, etf.weight, etf.centred_class_means, etf.rank)
-    with torch.autocast(centred_class_means.device.type, enabled=False):
+    with without_autocast(centred_class_means.device):
         means = centred_class_means.to(torch.promote_types(centred_class_means.dtype, torch.float32))
         if proximal_basis is None:
             proximal = harmonic_columns(num_classes, feature_dim, dtype=means.dtype).to(means.device)

@@ -45,8 +45,7 @@ class NearestETF:
     @property
     def distance(self) -> Tensor:
         """|H~ - U M~|_F^2, a scalar with gradient: 0 when the class means are a simplex ETF up to scale."""
-        means = unit_frobenius_norm(self.centred_class_means)
-        return (means - self.weight / math.sqrt(len(self.weight))).square().sum()
+        return squared_distance(self.centred_class_means, self.weight)
 
 
 def nearest_etf(
@@ -123,6 +122,11 @@ def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
     if solver not in get_args(Solver):
         raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, or None; got {solver!r}.")
     return solver
+
+
+def squared_distance(centred_class_means: Tensor, weight: Tensor) -> Tensor:
+    """|H~ - W/sqrt(C)|_F^2, a scalar with gradient, for means of any scale and a frame, both (num_classes, feature_dim)."""
+    return (unit_frobenius_norm(centred_class_means) - weight / math.sqrt(len(weight))).square().sum()
 
 
 def unit_frobenius_norm(matrix: Tensor) -> Tensor:

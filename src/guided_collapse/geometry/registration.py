@@ -81,6 +81,22 @@ def is_transformed() -> bool:
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def refusal_of_second_derivatives(what: str, way_out: str) -> Callable[..., Any]:
+    """The gradient of a gradient that has none: it says so, and what to do.
+
+    Args:
+        what: can be differentiated once.
+        way_out: one sentence.
+    """
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError(
+            f"{what} can be differentiated once, not twice; got a second derivative (create_graph=True). {way_out}"
+        )
+
+    return refuse
+
+
 def operation(name: str) -> Callable[[Callable[Arguments, Result]], Operation[Arguments, Result]]:
     """Makes a function an operation of that name."""
     return lambda function: Operation(name, function)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from guided_collapse.geometry.registration import is_plain, operation
+from guided_collapse.geometry.registration import is_plain, operation, refusal_of_second_derivatives
 from guided_collapse.geometry.simplex import centre_classes
 from guided_collapse.geometry.solvers.exact_products import without_autocast
 from guided_collapse.geometry.solvers.polar import PolarFactors, polar_factors, polar_gradient
@@ -157,15 +157,14 @@ def _gradient(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor 
     return _differentiate(grad, *ctx.saved_tensors), None, None
 
 
-def _refuse(*_: Any) -> Any:
-    raise NotImplementedError(
-        "the nearest simplex ETF can be differentiated once, not twice; got a second derivative (create_graph=True). "
-        "Detach the head's weight in the part of the loss that is differentiated twice, or use implicit_gradient=False."
-    )
-
-
 _solve.register_autograd(_gradient, setup_context=_remember)
-_differentiate.register_autograd(_refuse)
+_differentiate.register_autograd(
+    refusal_of_second_derivatives(
+        "the nearest simplex ETF",
+        "Detach the head's weight in the part of the loss that is differentiated twice, or use implicit_gradient=False or "
+        'solver="products".',
+    )
+)
 
 
 class _PlainSolve(torch.autograd.Function):

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.registration import operation
+from guided_collapse.geometry.registration import operation, refusal_of_second_derivatives
 from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.solvers.exact_products import without_autocast
 from guided_collapse.geometry.solvers.polar import PolarFactors, polar_gradient
 from guided_collapse.geometry.tight.roots import inverse_square_root
 
@@ -75,7 +76,7 @@ def _orthonormalise_gradient(grad: Tensor, solution: Orthonormalised) -> Tensor:
 
 @operation("polar_columns")
 def _polar_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.autocast(matrix.device.type, enabled=False):
+    with without_autocast(matrix.device):
         solution = _orthonormalise(matrix)
         return solution.columns, solution.root
 
@@ -87,7 +88,7 @@ def _(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 @operation("polar_columns_backward")
 def _polar_columns_backward(grad: Tensor, columns: Tensor, root: Tensor) -> Tensor:
-    with torch.autocast(grad.device.type, enabled=False):
+    with without_autocast(grad.device):
         return _orthonormalise_gradient(grad, Orthonormalised(columns, root))
 
 
@@ -101,7 +102,7 @@ def _alternate(
     columns: Tensor, target: Tensor, fallback: Tensor, pulls: Sequence[float], centred: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     num_classes, num_columns = columns.shape
-    with torch.autocast(columns.device.type, enabled=False):
+    with without_autocast(columns.device):
         current = columns.clone(memory_format=torch.contiguous_format)
         norms = columns.new_empty(len(pulls), num_classes)
         means = columns.new_zeros(len(pulls), num_columns)
@@ -154,7 +155,7 @@ def _alternate_backward(
     pulls: Sequence[float],
     centred: bool,
 ) -> tuple[Tensor, Tensor]:
-    with torch.autocast(grad.device.type, enabled=False):
+    with without_autocast(grad.device):
         grad, current = grad.clone(memory_format=torch.contiguous_format), columns
         grad_target = torch.zeros_like(target, memory_format=torch.contiguous_format)
         for index in reversed(range(len(pulls))):
@@ -206,13 +207,9 @@ def _rounds_gradient(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[
     return *grads, None, None, None
 
 
-def _refuse(*_: Any) -> Any:
-    raise NotImplementedError(
-        "the nearest frame can be differentiated once, not twice; got a second derivative (create_graph=True). "
-        "Detach the frame in the part of the loss that is differentiated twice."
-    )
-
-
+_refuse = refusal_of_second_derivatives(
+    "the nearest frame", "Detach the frame in the part of the loss that is differentiated twice."
+)
 _polar_columns.register_autograd(_polar_gradient, setup_context=_remember_polar)
 _polar_columns_backward.register_autograd(_refuse)
 _alternate.register_autograd(_rounds_gradient, setup_context=_remember_rounds)
