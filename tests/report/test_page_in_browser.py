@@ -34,7 +34,7 @@ def written_page(folder, heads=(*HEADS, EVIL_HEAD, "paper-route")):
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
+def _one_browser(tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
     for head in HEADS:
         for seed in range(2):
@@ -45,25 +45,38 @@ def browser(tmp_path_factory):
     with Browser(folder / "profile") as found:
         found.requests()  # forgets those of the empty first tab
         found.path = path
-        found.open(path)
-        found.wait(DRAWN)
+        found.as_it_opens = False
         yield found
 
 
+@pytest.fixture
+def browser(_one_browser):
+    """The page, as it opens but for what a test leaves as it found it."""
+    if not _one_browser.as_it_opens:
+        _one_browser.open(_one_browser.path)
+        _one_browser.wait(DRAWN)
+        _one_browser.as_it_opens = True
+    return _one_browser
+
+
 @pytest.fixture(autouse=True)
-def _without_errors(browser):
+def _without_errors(_one_browser):
     yield
-    assert browser.log_of("browser") == []
+    assert _one_browser.log_of("browser") == []
 
 
 @pytest.fixture
-def afresh(browser):
-    """The page as it opens, before and after a test that changes it."""
-    browser.open(browser.path)
-    browser.wait(DRAWN)
+def to_be_changed(browser):
+    """The page for a test that changes it."""
     yield browser
-    browser.open(browser.path)
-    browser.wait(DRAWN)
+    browser.as_it_opens = False
+
+
+@pytest.fixture
+def elsewhere(_one_browser):
+    """The browser for a test that opens a page itself."""
+    _one_browser.as_it_opens = False
+    return _one_browser
 
 
 def panel(browser, title, code):
@@ -96,20 +109,21 @@ def test_every_figure_is_drawn(browser):
     assert painted == [True] * 4
 
 
-def test_of_many_figures_those_are_drawn_that_come_into_view(afresh, tmp_path):
+def test_of_many_figures_those_are_drawn_that_come_into_view(elsewhere, tmp_path):
+    browser = elsewhere
     for number in range(10):
         write_run(tmp_path / "runs", f"toy-{number}", epochs=3)
-    afresh.open(written_page(tmp_path))
+    browser.open(written_page(tmp_path))
     drawn = "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelectorAll('.js-line').length > 0)"
     first, last = f"{drawn}[0]", f"{drawn}.at(-1)"
-    afresh.run("document.querySelector('.plot').scrollIntoView()")
-    afresh.wait(f"{first} && {DRAWN}")
-    found = afresh.run(f"return {drawn}")
+    browser.run("document.querySelector('.plot').scrollIntoView()")
+    browser.wait(f"{first} && {DRAWN}")
+    found = browser.run(f"return {drawn}")
     assert len(found) == 140
     assert sum(found) < 100
     assert not found[-1]
-    afresh.run("[...document.querySelectorAll('.plot')].at(-1).scrollIntoView()")
-    afresh.wait(f"{last} && {DRAWN}")
+    browser.run("[...document.querySelectorAll('.plot')].at(-1).scrollIntoView()")
+    browser.wait(f"{last} && {DRAWN}")
 
 
 def test_curves_equal_an_independent_computation(browser):
@@ -136,8 +150,8 @@ def test_a_head_that_is_switched_off_disappears(browser):
     assert len(medians(browser, "Loss, train")) == 3
 
 
-def test_the_log_switches_change_the_axis(afresh):
-    browser = afresh
+def test_the_log_switches_change_the_axis(to_be_changed):
+    browser = to_be_changed
 
     def kinds():
         titles = ("Loss, train", "NC1, within-class variability", "Cosine margins at the end, train")
@@ -182,8 +196,8 @@ def test_every_control_is_reached_by_tab(browser):
     assert {"skip", "theme", "head", "log-epochs", "axis", "plot"} <= reached
 
 
-def test_the_animation_moves(afresh):
-    browser = afresh
+def test_the_animation_moves(to_be_changed):
+    browser = to_be_changed
     part = "document.querySelector('#experiment-1 .animation')"
     pixels = f"return [...{part}.querySelectorAll('canvas')].map((c) => c.toDataURL())"
     first = browser.run(pixels)
@@ -214,8 +228,8 @@ def test_names_are_shown_as_text(browser):
     assert EVIL_HEAD in hover
 
 
-def test_dark_and_light(afresh):
-    browser = afresh
+def test_dark_and_light(to_be_changed):
+    browser = to_be_changed
 
     def ground():
         return browser.run("return getComputedStyle(document.body).backgroundColor")
@@ -242,34 +256,36 @@ def bottoms(browser, selector):
 
 
 @pytest.mark.parametrize("experiments", [["toy"], ["toy", "ufm-10", "ufm-100"]], ids=["one", "three"])
-def test_the_first_screen_holds_the_answer(afresh, tmp_path, experiments):
+def test_the_first_screen_holds_the_answer(elsewhere, tmp_path, experiments):
+    browser = elsewhere
     for experiment in experiments:
         for head in HEADS:
             for seed in range(3):
                 known = {"trace": True} if experiment == "toy" and seed == 0 else {"num_test": 100 * (experiment == "toy")}
                 write_run(tmp_path / "runs", experiment, head, seed, epochs=5, **known)
-    afresh.command("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
+    browser.command("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
     try:
-        afresh.open(written_page(tmp_path, HEADS))
-        afresh.wait(DRAWN)
+        browser.open(written_page(tmp_path, HEADS))
+        browser.wait(DRAWN)
         first = "#experiment-0"
         for selector in ("[data-table=outcome] table", "[data-table=pairs] table", ".answer .plot .main-svg", ".play"):
-            found = bottoms(afresh, f"{first} {selector}")
+            found = bottoms(browser, f"{first} {selector}")
             assert found, selector
             assert max(found) <= 800, selector
-        assert len(bottoms(afresh, "#results tbody tr")) == (0 if len(experiments) == 1 else 3)
-        assert max(bottoms(afresh, "#results table"), default=0) < 800
+        assert len(bottoms(browser, "#results tbody tr")) == (0 if len(experiments) == 1 else 3)
+        assert max(bottoms(browser, "#results table"), default=0) < 800
         hidden = "[...document.querySelectorAll('.answer .scroll')].filter((part) => part.scrollWidth > part.clientWidth)"
-        assert afresh.run(f"return {hidden}.length") == 0
+        assert browser.run(f"return {hidden}.length") == 0
         if len(experiments) == 1:
             # The animation, but for its last quarter where letters are larger.
-            assert max(bottoms(afresh, f"{first} canvas")) <= 850
-        assert afresh.run("return document.querySelector('main').lastElementChild.id") == "runs"
+            assert max(bottoms(browser, f"{first} canvas")) <= 850
+        assert browser.run("return document.querySelector('main').lastElementChild.id") == "runs"
     finally:
-        afresh.command("Emulation.clearDeviceMetricsOverride")
+        browser.command("Emulation.clearDeviceMetricsOverride")
 
 
-def test_a_phone_needs_no_sideways_scrolling(browser):
+def test_a_phone_needs_no_sideways_scrolling(elsewhere):
+    browser = elsewhere
     browser.command("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
     browser.open(browser.path)
     browser.wait(DRAWN)

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,8 +36,13 @@ def names_in(file: Path) -> Iterator[str]:
             yield from (ast.unparse(part.target) for part in node.body if isinstance(part, ast.AnnAssign))
 
 
+@cache
+def names_by_file() -> dict[str, set[str]]:
+    return {str(file.relative_to(SOURCE)): set(names_in(file)) for file in sorted(SOURCE.rglob("*.py"))}
+
+
 def files_that_name(name: str) -> list[str]:
-    return [str(file.relative_to(SOURCE)) for file in sorted(SOURCE.rglob("*.py")) if name in set(names_in(file))]
+    return [file for file, names in names_by_file().items() if name in names]
 
 
 @pytest.mark.parametrize("name", METRICS)
