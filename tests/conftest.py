@@ -23,6 +23,14 @@ def _made_up_data_pass_for_real(monkeypatch):
             monkeypatch.delitem(known.checksums, file)
 
 
+@pytest.fixture
+def _undrawn(monkeypatch):
+    """Figures for print are made but not drawn, which takes seconds: for tests of what else is in a report."""
+    from guided_collapse.report.figures import for_print
+
+    monkeypatch.setattr(for_print, "as_files", lambda figure, name: {f"{name}.pdf": b"", f"{name}.png": b""})
+
+
 def pytest_collection_modifyitems(items):
     """Slow tests first, so that none of them is left at the end, with nothing beside it for the other worker."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -63,12 +64,17 @@ def __getattr__(name):
 
     return Shallow
 """
-CALL = "import sys, addition; from guided_collapse.cli import main; sys.exit(main(sys.argv[1:]))"
-
-
-MEASURED = """
+# One process for all, because each takes seconds to load torch.
+PROGRAM = """
 import json
+import sys
 import addition
+from guided_collapse.cli import main
+
+for words in json.loads(sys.argv[1]):
+    assert main(words) == 0
+    print("---")
+
 import torch
 from guided_collapse import CollapseMetrics, measure_collapse
 
@@ -81,28 +87,39 @@ print(json.dumps([str(whole), *(result.to_dict() for result in results)]))
 """
 
 
-def call(folder: Path, *words: str, program: str = CALL) -> str:
+class Printed(NamedTuple):
+    """What a process prints to which the addition was made."""
+
+    runs: Path
+    listed: str
+    compared: str
+    measured: str
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory) -> Printed:
+    folder = tmp_path_factory.mktemp("declared")
+    (folder / "addition.py").write_text(ADDITION)
+    write_folders(folder / "data" / "patterns", num_per_class=6)
+    flags = ("--heads", "steady", "--seeds", "0", "--accelerator", "cpu", "--quiet", "--data-root", str(folder / "data"))
+    calls = [["list"], ["compare", "patterns-shallow", *flags, "--out", str(folder / "runs")]]
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", program, *words], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", PROGRAM, json.dumps(calls)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return Printed(folder / "runs" / "patterns-shallow", *done.stdout.split("---\n"))
 
 
-def test_a_head_a_network_and_a_data_set_are_each_one_declaration(tmp_path):
-    (tmp_path / "addition.py").write_text(ADDITION)
-    write_folders(tmp_path / "data" / "patterns", num_per_class=6)
-    listed = call(tmp_path, "list")
-    assert ["patterns-shallow", "patterns", "shallow,"] in [line.split()[:3] for line in listed.splitlines()]
-    assert "steady" in listed
-    flags = ("--heads", "steady", "--seeds", "0", "--accelerator", "cpu", "--quiet", "--data-root", str(tmp_path / "data"))
-    printed = call(tmp_path, "compare", "patterns-shallow", *flags, "--out", str(tmp_path / "runs"))
-    assert "steady" in printed
-    facts = json.loads((tmp_path / "runs" / "patterns-shallow" / "steady" / "seed-0" / "config.json").read_text())
+def test_a_head_a_network_and_a_data_set_are_each_one_declaration(printed):
+    assert ["patterns-shallow", "patterns", "shallow,"] in [line.split()[:3] for line in printed.listed.splitlines()]
+    assert "steady" in printed.listed
+    assert "steady" in printed.compared
+    facts = json.loads((printed.runs / "steady" / "seed-0" / "config.json").read_text())
     assert facts["configuration"]["backbone"] == "shallow"
-    page = (tmp_path / "runs" / "patterns-shallow" / "report" / "report.html").read_text()
+    page = (printed.runs / "report" / "report.html").read_text()
     assert "steady" in page
-    *_, last = (tmp_path / "runs" / "patterns-shallow" / "steady" / "seed-0" / "metrics.jsonl").read_text().splitlines()
+    *_, last = (printed.runs / "steady" / "seed-0" / "metrics.jsonl").read_text().splitlines()
     record = json.loads(last)
     assert record["train"]["farthest_mean"] > 0
     assert "farthest_mean" not in record["test"]
@@ -112,9 +129,8 @@ def test_a_head_a_network_and_a_data_set_are_each_one_declaration(tmp_path):
     assert "The largest distance of a class mean from the global mean." in page
 
 
-def test_a_metric_is_one_declaration_and_a_formula(tmp_path):
-    (tmp_path / "addition.py").write_text(ADDITION)
-    table, whole, alone, stream = json.loads(call(tmp_path, program=MEASURED))
+def test_a_metric_is_one_declaration_and_a_formula(printed):
+    table, whole, alone, stream = json.loads(printed.measured)
     assert f"means\n  {'farthest class mean':<40}{math.sqrt(4.5):>12.6g}" in table
     assert table.count(f"  {'smallest cosine margin':<40}{2:>12.6g}") == 2
     for found in (whole, alone, stream):

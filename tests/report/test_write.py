@@ -78,6 +78,7 @@ def test_nothing_is_written_where_a_part_has_no_room(place, tmp_path):
     assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [tmp_path / "out" / place]
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_one_bad_file_costs_the_report_that_run_alone(tmp_path):
     write_run(tmp_path / "runs", epochs=2)
     holed = write_run(tmp_path / "runs", seed=1, lines=[{"epoch": 1}, {"epoch": 3}])
@@ -100,6 +101,7 @@ def test_one_bad_file_costs_the_report_that_run_alone(tmp_path):
 
 
 @pytest.mark.filterwarnings("always")
+@pytest.mark.usefixtures("_undrawn")
 @pytest.mark.parametrize(("damage", "status"), [(False, 0), (True, 1)])
 def test_the_command_says_whether_something_was_left_out(damage, status, tmp_path, capsys):
     write_cost(tmp_path / "runs")
@@ -115,6 +117,7 @@ def test_the_command_says_whether_something_was_left_out(damage, status, tmp_pat
 HOSTILE = "<script>alert(1)</script>|&\\\n\u202e$x_%{}#^~`*[a](b)"
 
 
+@pytest.mark.usefixtures("_undrawn")
 @pytest.mark.parametrize(("experiment", "head"), [(HOSTILE, f"={HOSTILE}"), ("x" * 300, "y" * 300), ("word " * 60, "@ " * 150)])
 def test_names_that_are_made_to_harm_stay_names_in_every_file(experiment, head, tmp_path):
     for seed in range(2):
@@ -153,6 +156,7 @@ def test_a_write_that_fails_leaves_no_half_file(tmp_path):
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
 
 
+@pytest.mark.usefixtures("_undrawn")
 @pytest.mark.parametrize(("longest", "epochs"), [(7, {"7"}), (60, {"50"}), (250, {"50", "200"})])
 def test_epochs_that_are_not_chosen_are_the_papers_as_far_as_runs_go(longest, epochs, tmp_path):
     write_run(tmp_path / "runs", epochs=longest)
