@@ -32,7 +32,7 @@ LEGAL = {
     ("gain", "learning_rate", "temperature", "width", "long_tail_ratio", "limit_seconds", "peak_tflops", "peak_gbs"): {"1.5"},
     ("momentum", "seed", "seeds", "crop_padding", "num_workers", "warm_up"): {"0"},
     ("data", "backbone", "head", "heads", "protocol", "optimiser", "schedule", "stem", "solver", "long_tail"): set(),
-    ("precision", "accelerator", "device_named", "test_fraction"): set(),
+    ("precision", "accelerator", "device_named", "test_fraction", "validation_fraction"): set(),
     ("epochs", "batch_size", "every", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
     ("image_size", "crop_size", "images_per_class", "devices", "nodes", "steps"): set(),
 }

@@ -25,6 +25,7 @@ COMMANDS = {
     "list": "list the experiments and heads",
     "train": "train one run: train PRESET --head H --seed K, or train --data FOLDER",
     "compare": "compare heads over seeds: compare PRESET --heads H1 H2 --seeds K1 K2",
+    "search": "find good settings for each head, then compare: search PRESET --grid learning_rate=0.05,0.1",
     "resume": "continue a run from its last checkpoint: resume RUN_DIR",
     "report": "write a page, tables and figures about runs: report RUNS --out DIR",
     "cost": "measure time and memory of a training step for each head: cost PRESET",

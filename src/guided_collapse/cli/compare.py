@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from guided_collapse.cli.command import DONE, FAILED
 from guided_collapse.cli.requests import checked, parsed, split_words, starting_point
 from guided_collapse.errors import RequestError, requested
+from guided_collapse.training.settings.checks import at_least, check_ranges
 from guided_collapse.training.settings.configuration import Configuration, HeadName
 from guided_collapse.training.settings.placement import Placement
 
@@ -21,11 +22,14 @@ class CompareRequest:
     """Heads to compare."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds to train each head with."""
+    jobs: int = 1
+    """Number of runs at a time; with CUDA each gets its own devices."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "seeds"):
             if not getattr(self, name):
                 raise RequestError(f"{name} must be one or more; got none. Name them after --{name}, or leave it out.")
+        check_ranges(self, {"jobs": at_least(1)})
         for seed in self.seeds:
             replace(self.configuration, seed=seed)  # which checks it
 
@@ -43,7 +47,7 @@ def run(words: list[str]) -> int:
         check_launch(wanted.placement, wanted.configuration.precision)
         if not wanted.configuration.is_unconstrained:
             check_source(wanted.configuration.data)
-    comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement)
+    comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement, jobs=wanted.jobs)
     if comparison.finished:
         print(comparison_table(comparison))
         folder = wanted.placement.out / wanted.configuration.experiment
@@ -59,9 +63,18 @@ def compare_request(name: str | None, flags: Sequence[str]) -> CompareRequest:
     Raises:
         RequestError: for an unknown preset or head, a single head or seed, or flags that do not fit together.
     """
-    for flag, instead in (("--head", "--heads"), ("--seed", "--seeds")):
-        if any(given == flag or given.startswith(f"{flag}=") for given in flags):
-            raise RequestError(f"compare takes {instead}, with one or more values; got {flag}.")
+    refuse_single("compare", flags)
     default = CompareRequest(starting_point(name, flags), Placement())
     wanted = parsed(default, f"compare {name or '[PRESET]'}", flags)
     return replace(wanted, configuration=checked(wanted.configuration, wanted.placement, flags, wanted.heads))
+
+
+def refuse_single(command: str, flags: Sequence[str]) -> None:
+    """Refuses the flags for one head or seed, which are those of `train`.
+
+    Raises:
+        RequestError: with the flags for several.
+    """
+    for flag, instead in (("--head", "--heads"), ("--seed", "--seeds")):
+        if any(given == flag or given.startswith(f"{flag}=") for given in flags):
+            raise RequestError(f"{command} takes {instead}, with one or more values; got {flag}.")

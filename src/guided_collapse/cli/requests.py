@@ -20,7 +20,7 @@ from guided_collapse.errors import RequestError, requested
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.training.settings.checks import check_choice
-from guided_collapse.training.settings.configuration import Configuration, HeadName
+from guided_collapse.training.settings.configuration import HEAD_FIELDS, Configuration, HeadName
 from guided_collapse.training.settings.placement import Placement
 
 FEWEST_COLUMNS = 40
@@ -172,16 +172,14 @@ _FREE = Idle("backbone", ("unconstrained",))
 _IDLE: Mapping[str, Idle] = {
     "gain": Idle("optimiser", ("sgd", "adamw")),
     "momentum": Idle("optimiser", ("agd", "adamw")),
-    **{
-        field: Idle("head", tuple(name for name, head in HEADS.items() if field not in head.takes))
-        for field in ("temperature", "proximal_weight", "solver", "every")
-    },
+    **{field: Idle("head", tuple(name for name, head in HEADS.items() if field not in head.takes)) for field in HEAD_FIELDS},
     **{
         field: Idle("backbone", (*_networks_without(field), "unconstrained")) for field in ("width", "stem", "affine", "batch_norm")
     },
     "feature_dim": Idle("backbone", _networks_without("feature_dim")),
     "image_size": _FREE,
     "test_fraction": Idle("data", (*KNOWN, "unconstrained")),
+    "validation_fraction": _FREE,
     "images_per_class": _FREE,
     "long_tail": _FREE,
     "long_tail_ratio": Idle("long_tail", ("none",)),

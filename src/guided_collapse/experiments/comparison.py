@@ -1,11 +1,15 @@
 """Heads against each other over seeds."""
 
+import os
 import statistics
 import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from queue import SimpleQueue
 
 from guided_collapse.errors import WorkError
 from guided_collapse.records.declared.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
@@ -30,6 +34,8 @@ def compare(
     heads: Sequence[HeadName],
     seeds: Sequence[int],
     placement: Placement,
+    *,
+    jobs: int = 1,
 ) -> Comparison:
     """Runs every head with every seed; what is finished is skipped, what was begun is resumed, and a failure stops only its run.
 
@@ -38,23 +44,49 @@ def compare(
         heads: names of heads.
         seeds: seeds, each used for every head.
         placement: where to run. With several processes each run is a command of its own.
+        jobs: how many runs at a time.
     """
+    # Seeds outside, so that an interrupted comparison still has something to compare.
+    wanted = [replace(configuration, head=head, seed=seed) for seed in dict.fromkeys(seeds) for head in dict.fromkeys(heads)]
+    return run_all(wanted, placement, jobs=jobs)
+
+
+def run_all(configurations: Sequence[Configuration], placement: Placement, *, jobs: int = 1) -> Comparison:
+    """Runs every configuration, some at a time; a failure stops only its run.
+
+    Args:
+        configurations: each with a folder of its own.
+        placement: where to run.
+        jobs: how many runs at a time. With several, each is a command of its own, and on CUDA has a device of its own.
+    """
+    slots: SimpleQueue[int] = SimpleQueue()
+    for slot in range(jobs):
+        slots.put(slot)
+
+    def attempt(configuration: Configuration) -> str | None:
+        slot = slots.get()
+        try:
+            if jobs == placement.processes == 1:
+                train(configuration, placement)
+            else:
+                _train_in_a_command(configuration, placement, slot=slot, jobs=jobs)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            slots.put(slot)
+        return None
+
     finished: list[RunFolder] = []
     failed: list[tuple[RunFolder, str]] = []
-    # Seeds outside, so that an interrupted comparison still has something to compare.
-    for seed in dict.fromkeys(seeds):
-        for head in dict.fromkeys(heads):
-            wanted = replace(configuration, head=head, seed=seed).resolved()
-            run = RunFolder.of(wanted, placement.out)
-            try:
-                if placement.processes == 1:
-                    train(wanted, placement)
-                else:
-                    _train_in_a_command(wanted, placement)
+    wanted = [configuration.resolved() for configuration in configurations]
+    with ThreadPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
+        for configuration, reason in zip(wanted, (pool.map if pool else map)(attempt, wanted), strict=True):
+            run = RunFolder.of(configuration, placement.out)
+            if reason is None:
                 finished.append(run)
-            except Exception as error:
-                warnings.warn(f"{run.path} failed: {error}", RuntimeWarning, stacklevel=2)
-                failed.append((run, f"{type(error).__name__}: {error}"))
+            else:
+                warnings.warn(f"{run.path} failed: {reason}", RuntimeWarning, stacklevel=2)
+                failed.append((run, reason))
     return Comparison(tuple(finished), tuple(failed))
 
 
@@ -101,12 +133,21 @@ def _median_and_range(entries: Sequence[float]) -> str:
     return median if len(entries) == 1 else f"{median} ({lowest} to {highest})"
 
 
-def _train_in_a_command(configuration: Configuration, placement: Placement) -> None:
-    """A process of its own, which Fabric may start copies of."""
+def _train_in_a_command(configuration: Configuration, placement: Placement, *, slot: int, jobs: int) -> None:
+    """A process of its own, which Fabric may start copies of, with its share of the machine if others run beside it."""
     command = [sys.executable, "-m", "guided_collapse.cli", "train", *_flags(configuration), *_flags(placement)]
-    done = subprocess.run(command, check=False)
+    environment = os.environ if jobs == 1 else os.environ | _share_of_the_machine(placement.devices, slot=slot, jobs=jobs)
+    done = subprocess.run(command, env=environment, check=False)
     if done.returncode != 0:
         raise WorkError(f"its command ended with status {done.returncode}")
+
+
+def _share_of_the_machine(devices: int, *, slot: int, jobs: int) -> dict[str, str]:
+    """Environment variables that keep runs beside each other on different devices, and leave each its part of the cores."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    known = [str(device) for device in range(jobs * devices)] if visible is None else visible.split(",")
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // (jobs * devices), 1))
+    return {"CUDA_VISIBLE_DEVICES": ",".join(known[slot * devices : (slot + 1) * devices]), "OMP_NUM_THREADS": threads}
 
 
 def _flags(values: Configuration | Placement) -> list[str]:

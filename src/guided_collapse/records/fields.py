@@ -206,6 +206,14 @@ def numbers_field(record: Mapping[str, Any], name: str) -> Mapping[str, float | 
     return values
 
 
+def wholes_field(record: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """A field that must be a list of whole numbers."""
+    value = record.get(name)
+    if not (isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)):
+        raise RecordError(f"{name} must be a list of whole numbers; got {value!r}")
+    return tuple(value)
+
+
 def shape_field(record: Mapping[str, Any], name: str) -> tuple[int, int, int]:
     """A field that must be the channels, height and width of an image."""
     value = record.get(name)
@@ -252,6 +260,7 @@ Numbers = Annotated[Mapping[str, float | None] | None, numbers_field]
 MaybeText = Annotated[str | None, or_none(text_field)]
 MaybeWhole = Annotated[int | None, or_none(whole_field)]
 MaybeObject = Annotated[Mapping[str, Any] | None, or_none(object_field)]
+Wholes = Annotated[tuple[int, ...], wholes_field]
 Texts = Annotated[tuple[str, ...], texts_field]
 Shape = Annotated[tuple[int, int, int], shape_field]
 Channels = Annotated[tuple[float, ...], channels_field]

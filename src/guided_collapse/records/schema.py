@@ -29,6 +29,7 @@ from guided_collapse.records.fields import (
     Texts,
     VersionedRecord,
     Whole,
+    Wholes,
     any_number_of,
     each,
     one,
@@ -52,6 +53,7 @@ PREVIOUS_CHECKPOINT = "previous.ckpt"
 MODEL = "model.safetensors"
 FAILURE = "failed.json"
 COST = "cost.json"
+SEARCH = "search.json"
 
 SEALED = (METRICS, MARGINS, TRACE)
 """Whose checksums a finished model keeps."""
@@ -357,6 +359,69 @@ class CostRecord(VersionedRecord):
         """What else the costs depend on, by name, as far as it was recorded."""
         found = {name: getattr(self, name) for name in ("batch_size", "feature_dim", "num_classes", "precision")}
         return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Trial(Record):
+    """What a setting of a head has come to on the validation images, at the end of training.
+
+    Attributes:
+        head: its name.
+        settings: values of the searched fields, by name; those without effect on the head are left out.
+        seed: of the run.
+        top1: accuracy, from 0 to 1; None if the run diverged.
+        loss: None if the run diverged.
+    """
+
+    head: Text
+    settings: Object
+    seed: Whole
+    top1: Amount
+    loss: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRecord(VersionedRecord):
+    """A search for the settings of heads: `search.json`, written before the first trial, and again before the fresh seeds.
+
+    Attributes:
+        experiment: its name.
+        configuration: what all runs share, as plain values.
+        heads: their names.
+        grid: the values of each searched field, by name.
+        validation_fraction: of the training images, on which trials are tested.
+        trial_epochs: of a trial.
+        trial_seeds: each used for every trial.
+        seeds: fresh ones, of the runs with the chosen settings.
+        rule: by which a setting is chosen, in words.
+        planned: when, in the form of ISO 8601.
+        trials: those that are done.
+        choice: the settings of each head; empty until all trials are done.
+        decided: when the choice was made.
+    """
+
+    SAYS = "a search"
+    HEADER: ClassVar = {"format": FORMAT, "kind": "search"}
+
+    experiment: Text
+    configuration: Object
+    heads: Texts
+    grid: Object
+    validation_fraction: PositiveNumber
+    trial_epochs: Positive
+    trial_seeds: Wholes
+    seeds: Wholes
+    rule: Text
+    planned: Text
+    trials: Annotated[tuple[Trial, ...], any_number_of(Trial)] = ()
+    choice: Object = field(default_factory=dict)
+    decided: MaybeText = None
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What was decided before the first trial."""
+        later = ("planned", "trials", "choice", "decided")
+        return {name: value for name, value in self.to_json().items() if name not in later}
 
 
 @dataclass(frozen=True, kw_only=True)

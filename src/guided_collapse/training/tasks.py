@@ -17,6 +17,7 @@ from guided_collapse.data.checked import load_checked
 from guided_collapse.data.known import KNOWN, check_source, known_data
 from guided_collapse.data.readers.folders import load_folder
 from guided_collapse.data.sampling.batch_sampler import SeededBatchSampler, ShuffledBatchSampler
+from guided_collapse.data.sampling.hold_out import hold_out
 from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
 from guided_collapse.data.sampling.thinning import few_of_each, long_tailed
 from guided_collapse.data.split import ImageData
@@ -158,6 +159,16 @@ def image_backbone(configuration: Configuration, in_channels: int, generator: to
     )
 
 
+def with_validation(data: ImageData, fraction: float) -> ImageData:
+    """The same with a fraction of the training images of each class in the place of the test images, the same in every run.
+
+    Raises:
+        ValueError: if that leaves a class without an image in one of the two parts.
+    """
+    parts = hold_out(data.train.labels, round(fraction * len(data.train)), seed=None)
+    return replace(data, train=data.train.take(parts.train), test=data.train.take(parts.test))
+
+
 def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
     """The task that the configuration names.
 
@@ -184,4 +195,6 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
     if configuration.long_tail != "none":
         tail = long_tailed(data.train, kind=configuration.long_tail, ratio=configuration.long_tail_ratio)
         data = replace(data, train=tail)
+    if configuration.validation_fraction is not None:
+        data = with_validation(data, configuration.validation_fraction)
     return ImageTask(configuration, data, statistics, num_workers=num_workers)

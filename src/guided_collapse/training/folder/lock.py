@@ -9,6 +9,7 @@ used without.
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,9 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+
+SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @contextmanager
@@ -41,6 +45,20 @@ def locked(folder: Path) -> Iterator[None]:
             # Windows removes no file that is open: there it stays, and does no harm.
             with suppress(PermissionError):
                 path.unlink(missing_ok=True)
+
+
+def wait_until_free(folder: Path) -> None:
+    """Waits while another process is at work in the folder, and says so once."""
+    said = False
+    while folder.is_dir():
+        try:
+            with locked(folder):
+                return
+        except WorkError as error:
+            if not said:
+                print(f"waiting: {error}", file=sys.stderr)
+            said = True
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def _locked_file(path: Path, folder: Path) -> IO[str]:

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from guided_collapse.errors import DamageError, RequestError
 from guided_collapse.records import schema
+from guided_collapse.records.contents import read_object
 from guided_collapse.records.epochs import records_as_text, records_from_text
 from guided_collapse.records.files import checksum, remove_leftovers, write_bytes, write_json, write_text
 from guided_collapse.records.schema import EpochRecord, Failure, RunFacts
@@ -256,6 +257,18 @@ class RunFolder:
     def write_model(self, content: bytes, facts: Facts) -> None:
         """Writes the finished model, in safetensors, sealed with these facts and the files that are there."""
         write_bytes(self.model_file, sealed(content, Seal(facts, self._checksums())))
+
+    def failure(self) -> Failure | None:
+        """Why the run failed; None if that is not known.
+
+        Raises:
+            DamageError: for a file that does not say it.
+        """
+        file = self.path / schema.FAILURE
+        try:
+            return Failure.from_json(read_object(file)) if file.exists() else None
+        except ValueError as error:
+            raise DamageError(f"{file} is damaged: {error}") from error
 
     def write_failure(self, error: BaseException) -> None:
         """Says why and where in the code the run failed, if that can be written where perhaps nothing could be."""

@@ -46,6 +46,10 @@ DEFAULTS: Mapping[OptimiserName, Mapping[str, Any]] = {
 }
 
 
+HEAD_FIELDS = ("temperature", "proximal_weight", "solver", "every")
+"""The fields that heads may take; which one takes which is declared with them."""
+
+
 @dataclass(frozen=True)
 class Configuration:
     """What a run computes: the same configuration gives the same result on every machine, up to rounding.
@@ -108,6 +112,8 @@ class Configuration:
     """Resize images to this height and width; by default that of the named data set, or of most images in the folder, up to 256."""
     test_fraction: float = 0.2
     """Fraction of the images held out for testing, if the folder has no test images of its own."""
+    validation_fraction: float | None = None
+    """Set aside this fraction of the training images of each class and test on them, without a look at the test images."""
     images_per_class: int | None = None
     """Train on this many images of each class, the same in every run; by default all. Test images stay as they are."""
     long_tail: LongTail = "none"
@@ -250,6 +256,7 @@ _RANGES: Mapping[str, Range] = {
     "num_classes": at_least(2),
     "image_size": POSITIVE_COUNT,
     "test_fraction": Range("between 0 and 1", SMALLEST_NUMBER, math.nextafter(1.0, 0.0)),
+    "validation_fraction": Range("between 0 and 1", SMALLEST_NUMBER, math.nextafter(1.0, 0.0)),
     "images_per_class": POSITIVE_COUNT,
     "long_tail_ratio": Range("at least 1", 1.0),
     "crop_padding": COUNT,

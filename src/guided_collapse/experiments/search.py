@@ -1,0 +1,223 @@
+"""A fair search for the settings of heads, decided before it is run.
+
+Every head gets the same grid and the same number of epochs on a validation part of the training images; the test images are not
+looked at. The best setting of each head is then trained anew on all training images, with fresh seeds, and tested once.
+
+The trials are runs like all others, each resumable and with a lock of its own, and the grid is fixed. So a plan in a file is all
+that a search adds, and no engine for searches is used: its storage would say once more what the runs say, and to stop trials
+early would give heads different budgets.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from guided_collapse.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.comparison import Comparison, run_all
+from guided_collapse.records.contents import read_object
+from guided_collapse.records.declared.heads import HEADS
+from guided_collapse.records.declared.quantities import TEST_LOSS, TEST_TOP1
+from guided_collapse.records.fields import RecordError
+from guided_collapse.records.files import write_json
+from guided_collapse.records.schema import SEARCH, SearchRecord, Trial
+from guided_collapse.records.search import TRIALS, setting_in_words
+from guided_collapse.training.folder.lock import locked, wait_until_free
+from guided_collapse.training.folder.run import RunFolder
+from guided_collapse.training.settings.checks import check_choice
+from guided_collapse.training.settings.configuration import HEAD_FIELDS, Configuration, HeadName
+from guided_collapse.training.settings.placement import Placement
+
+SEARCHED = ("learning_rate", "temperature", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
+"""The fields that a grid may have."""
+CHOSEN = "chosen"
+"""The folder of the runs with fresh seeds."""
+RULE = (
+    "the setting with the highest accuracy on the validation images after the last epoch, on average over the seeds of the trials; "
+    "of equals the one with the lowest loss there, then the first of the grid; a setting that diverged is never chosen"
+)
+
+
+@dataclass(frozen=True)
+class SearchOutcome:
+    """A search that has come to its end."""
+
+    folder: Path
+    record: SearchRecord
+    fresh: Comparison
+    """The runs of the chosen settings with fresh seeds."""
+
+
+def planned_search(
+    configuration: Configuration,
+    heads: Sequence[HeadName],
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    trial_seeds: Sequence[int] = (1000,),
+    trial_epochs: int | None = None,
+    validation_fraction: float = 0.2,
+) -> SearchRecord:
+    """The plan of a search.
+
+    Args:
+        configuration: what all runs share.
+        heads: names of heads.
+        grid: values of each searched field, one of `SEARCHED`; every combination is tried.
+        seeds: of the runs with the chosen settings.
+        trial_seeds: of every trial; none of `seeds`.
+        trial_epochs: of a trial; None takes as many as the configuration has.
+        validation_fraction: of the training images, on which trials are tested.
+
+    Raises:
+        RequestError: for a grid that is empty or has a field or value that cannot be, seeds that are not fresh, or unconstrained
+            features, which have nothing to test on.
+    """
+    if configuration.is_unconstrained:
+        raise RequestError("a search needs images to test on; got unconstrained features. Choose another experiment.")
+    if not heads or not seeds or not trial_seeds or not grid or not all(grid.values()):
+        raise RequestError(
+            "a search needs heads, seeds, seeds of trials, and a grid with a value for each field; "
+            f"got {list(heads)}, {list(seeds)}, {list(trial_seeds)} and {dict(grid)}."
+        )
+    if both := set(seeds) & set(trial_seeds):
+        raise RequestError(f"seeds must be fresh ones, that no trial has had; got {sorted(both)} for both.")
+    for name in grid:
+        check_choice("a field of the grid", name, SEARCHED)
+    plan = SearchRecord(
+        experiment=configuration.experiment,
+        configuration=configuration.resolved().to_dict(),
+        heads=tuple(dict.fromkeys(heads)),
+        grid={name: list(dict.fromkeys(values)) for name, values in grid.items()},
+        validation_fraction=validation_fraction,
+        trial_epochs=configuration.epochs if trial_epochs is None else trial_epochs,
+        trial_seeds=tuple(dict.fromkeys(trial_seeds)),
+        seeds=tuple(dict.fromkeys(seeds)),
+        rule=RULE,
+        planned=_now(),
+    )
+    _trial_configurations(plan)  # which checks all values
+    return plan
+
+
+def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> SearchOutcome:
+    """Runs the search from where it is: trials, choice, fresh seeds; what is done is not repeated.
+
+    Args:
+        plan: as `planned_search` makes it; it is written down first.
+        placement: where to run. The search goes into the folder `<experiment>-search` there.
+        jobs: how many runs at a time.
+
+    Raises:
+        RequestError: if the folder has a search of another plan.
+        WorkError: if a trial failed for another reason than that it diverged, with the reason.
+    """
+    folder = placement.out / f"{plan.experiment}-search"
+    record = _taken_up(plan, folder)
+    if not record.choice:
+        record = replace(record, trials=_trials(record, placement, folder, jobs))
+        record = replace(record, choice=_choice(record), decided=_now())
+        write_json(folder / SEARCH, record.to_json())
+    shared = Configuration.from_dict(dict(record.configuration))
+    fresh = [replace(shared, head=head, seed=seed, **record.choice[head]) for seed in record.seeds for head in record.heads]
+    return SearchOutcome(folder, record, _run(fresh, placement, folder / CHOSEN, jobs))
+
+
+def settings_of(head: HeadName, grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the grid's values that differ for the head, in the order of the grid."""
+    idle = set(HEAD_FIELDS) - set(HEADS[head].takes)
+    effective = {name: values for name, values in grid.items() if name not in idle}
+    return [dict(zip(effective, chosen, strict=True)) for chosen in itertools.product(*effective.values())]
+
+
+def _taken_up(plan: SearchRecord, folder: Path) -> SearchRecord:
+    """The record of the search in the folder, which is begun if there is none."""
+    file = folder / SEARCH
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            if not file.exists():
+                write_json(file, plan.to_json())
+    try:
+        there = SearchRecord.from_json(read_object(file))
+    except RecordError as error:
+        raise DamageError(f"{file} is damaged: {error}") from error
+    if there.plan != plan.plan:
+        changed = [name for name, value in plan.plan.items() if there.plan[name] != value]
+        raise RequestError(
+            f"{file} is the plan of another search, which differs in {', '.join(changed)}. A search is decided before it is run: "
+            "choose another --out or --experiment, or move it away."
+        )
+    return there
+
+
+def _trial_configurations(plan: SearchRecord) -> list[tuple[dict[str, Any], Configuration]]:
+    """Settings and configuration of every trial; each setting is an experiment of its own."""
+    shared = Configuration.from_dict(dict(plan.configuration))
+    found = []
+    for seed, head in itertools.product(plan.trial_seeds, plan.heads):
+        for settings in settings_of(head, plan.grid):
+            wanted = replace(
+                shared,
+                experiment=setting_in_words(settings),
+                head=head,
+                seed=seed,
+                epochs=plan.trial_epochs,
+                validation_fraction=plan.validation_fraction,
+                trace=False,
+                **settings,
+            )
+            found.append((settings, wanted))
+    return found
+
+
+def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -> tuple[Trial, ...]:
+    wanted = _trial_configurations(plan)
+    done = _run([configuration for _, configuration in wanted], placement, folder / TRIALS, jobs)
+    for run, reason in done.failed:
+        failure = run.failure()
+        # Once a run has begun, a plain ValueError is that of a head: features that are no longer finite.
+        if failure is None or not failure.error.startswith("ValueError:"):
+            raise WorkError(f"the trial in {run.path} failed, and no choice was made: {reason}. Give the command again.")
+    finished = {run.path for run in done.finished}
+    trials = []
+    for settings, configuration in wanted:
+        run = RunFolder.of(configuration, folder / TRIALS)
+        last = run.records(until=plan.trial_epochs)[-1] if run.path in finished else None
+        top1, loss = (None if last is None else last.measured("test")[quantity.name] for quantity in (TEST_TOP1, TEST_LOSS))
+        trials.append(Trial(configuration.head, settings, configuration.seed, top1, loss))
+    return tuple(trials)
+
+
+def _choice(record: SearchRecord) -> dict[str, Any]:
+    """The best settings of each head, by the rule."""
+    choice = {}
+    for head in record.heads:
+        ranked = [(_rank(record, head, settings), settings) for settings in settings_of(head, record.grid)]
+        best, settings = min(ranked, key=lambda entry: entry[0])
+        if math.isinf(best[0]):
+            raise WorkError(f"every setting of {head} diverged, so there is none to choose. Try smaller learning rates.")
+        choice[head] = settings
+    return choice
+
+
+def _rank(record: SearchRecord, head: HeadName, settings: Mapping[str, Any]) -> tuple[float, float]:
+    """Smaller is better: minus the accuracy, and the loss, both on average over seeds; infinite if one diverged."""
+    trials = [trial for trial in record.trials if trial.head == head and trial.settings == settings]
+    if any(trial.top1 is None or trial.loss is None for trial in trials):
+        return math.inf, math.inf
+    return -math.fsum(trial.top1 or 0.0 for trial in trials), math.fsum(trial.loss or 0.0 for trial in trials)
+
+
+def _run(configurations: Sequence[Configuration], placement: Placement, out: Path, jobs: int) -> Comparison:
+    """Runs all; a run at which another process is at work, perhaps left over from a search that was killed, is waited for."""
+    for configuration in configurations:
+        wait_until_free(RunFolder.of(configuration, out).path)
+    return run_all(configurations, replace(placement, out=out), jobs=jobs)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
