@@ -52,7 +52,7 @@ def test_table_has_median_and_range(tmp_path):
 def test_several_processes_run_as_a_command(tmp_path, monkeypatch):
     commands = []
 
-    def fails(command, check):
+    def fails(command, env, check):
         commands.append(command)
         return subprocess.CompletedProcess(command, 3)
 

@@ -108,7 +108,7 @@ def test_the_check_sees_names(tmp_path, monkeypatch):
     }.items():
         (tmp_path / "a.py").write_text(line)
         assert named_again(tmp_path / "a.py") == found, line
-    assert len(file_names()) == 11
+    assert len(file_names()) == 12
     assert {"experiment", "sample_labels", "note", "format", "sha256", "class_names", "threads", "running"} <= field_names()
 
 

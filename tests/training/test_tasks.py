@@ -90,6 +90,21 @@ def test_a_few_images_of_each_class_are_the_same_for_every_seed_and_test_is_left
     assert build_task(tail).train_labels.bincount().tolist() == [8, 4, 2]
 
 
+def test_validation_images_are_training_images_of_every_class_and_never_test_images(tmp_path):
+    write_folders(tmp_path, num_per_class=20, classes=("cat", "dog", "eel"))
+    whole = build_task(replace(DIGITS, data=str(tmp_path))).images.data
+    task = build_task(replace(DIGITS, data=str(tmp_path), validation_fraction=0.25)).images.data
+    parts = [{image.numpy().tobytes() for image in part.images} for part in (task.train, task.test, whole.train, whole.test)]
+    train, validation, all_training, test = parts
+    assert [len(part) for part in parts] == [45, 15, 60, 60]
+    assert train | validation == all_training
+    assert not train & validation
+    assert not (train | validation) & test
+    assert task.test.labels.bincount().tolist() == [5, 5, 5]
+    few = replace(DIGITS, data=str(tmp_path), images_per_class=8, validation_fraction=0.25)
+    assert build_task(few).train_labels.bincount().tolist() == [6, 6, 6]
+
+
 def test_refusals(tmp_path):
     with pytest.raises(ValueError, match=r"a folder of images or one of digits, .*'nowhere', which is neither"):
         build_task(replace(DIGITS, data="nowhere"))

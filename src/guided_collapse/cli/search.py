@@ -39,7 +39,7 @@ class SearchRequest:
     """Number of runs at a time; with CUDA each gets its own devices."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, {"jobs": at_least(1), "trial_epochs": at_least(1)})
+        check_ranges(self, {"jobs": at_least(1)})
 
 
 def run(words: list[str]) -> int:
@@ -49,7 +49,8 @@ def run(words: list[str]) -> int:
     from guided_collapse.data.known import check_source
     from guided_collapse.experiments.comparison import comparison_table
     from guided_collapse.experiments.search import planned_search, search
-    from guided_collapse.records.search import trials_table
+    from guided_collapse.report.tables.formats import plain_text
+    from guided_collapse.report.tables.search import search_table
     from guided_collapse.report.write import write_report
     from guided_collapse.training.launch import check_launch
 
@@ -66,9 +67,10 @@ def run(words: list[str]) -> int:
             validation_fraction=wanted.validation_share,
         )
     outcome = search(plan, wanted.placement, jobs=wanted.jobs)
-    print(trials_table(outcome.record))
+    tried = search_table([outcome.record])
+    print(plain_text(tried) if tried else "")
     if outcome.fresh.finished:
-        print(f"\n{comparison_table(outcome.fresh)}")
+        print(f"{comparison_table(outcome.fresh)}")
         print(f"\n{write_report([outcome.folder], outcome.folder / 'report').page}")
     for failed, reason in outcome.fresh.failed:
         print(f"failed: {failed.path}: {reason}", file=sys.stderr)

@@ -18,13 +18,12 @@ from typing import Any
 
 from guided_collapse.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments.comparison import Comparison, run_all
-from guided_collapse.records.contents import read_object
 from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.records.declared.quantities import TEST_LOSS, TEST_TOP1
 from guided_collapse.records.fields import RecordError
 from guided_collapse.records.files import write_json
-from guided_collapse.records.schema import SEARCH, SearchRecord, Trial
-from guided_collapse.records.search import TRIALS, setting_in_words
+from guided_collapse.records.reading import read_search
+from guided_collapse.records.schema import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
 from guided_collapse.training.folder.lock import locked, wait_until_free
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.settings.checks import check_choice
@@ -142,9 +141,9 @@ def _taken_up(plan: SearchRecord, folder: Path) -> SearchRecord:
             if not file.exists():
                 write_json(file, plan.to_json())
     try:
-        there = SearchRecord.from_json(read_object(file))
+        there = read_search(file)
     except RecordError as error:
-        raise DamageError(f"{file} is damaged: {error}") from error
+        raise DamageError(f"{file.parent}: {error}") from error
     if there.plan != plan.plan:
         changed = [name for name, value in plan.plan.items() if there.plan[name] != value]
         raise RequestError(
@@ -187,8 +186,12 @@ def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -
     for settings, configuration in wanted:
         run = RunFolder.of(configuration, folder / TRIALS)
         last = run.records(until=plan.trial_epochs)[-1] if run.path in finished else None
-        top1, loss = (None if last is None else last.measured("test")[quantity.name] for quantity in (TEST_TOP1, TEST_LOSS))
-        trials.append(Trial(configuration.head, settings, configuration.seed, top1, loss))
+        measured = (
+            None
+            if last is None
+            else {quantity.name: last.measured("test").get(quantity.name) for quantity in (TEST_TOP1, TEST_LOSS)}
+        )
+        trials.append(Trial(configuration.head, settings, configuration.seed, measured))
     return tuple(trials)
 
 
@@ -206,10 +209,11 @@ def _choice(record: SearchRecord) -> dict[str, Any]:
 
 def _rank(record: SearchRecord, head: HeadName, settings: Mapping[str, Any]) -> tuple[float, float]:
     """Smaller is better: minus the accuracy, and the loss, both on average over seeds; infinite if one diverged."""
-    trials = [trial for trial in record.trials if trial.head == head and trial.settings == settings]
-    if any(trial.top1 is None or trial.loss is None for trial in trials):
+    trials = [trial.measured or {} for trial in record.trials if trial.head == head and trial.settings == settings]
+    accuracies, losses = ([measured.get(quantity.name) for measured in trials] for quantity in (TEST_TOP1, TEST_LOSS))
+    if None in accuracies or None in losses:
         return math.inf, math.inf
-    return -math.fsum(trial.top1 or 0.0 for trial in trials), math.fsum(trial.loss or 0.0 for trial in trials)
+    return -math.fsum(value or 0.0 for value in accuracies), math.fsum(value or 0.0 for value in losses)
 
 
 def _run(configurations: Sequence[Configuration], placement: Placement, out: Path, jobs: int) -> Comparison:

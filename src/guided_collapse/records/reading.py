@@ -9,7 +9,7 @@ from pathlib import Path
 from guided_collapse.records.contents import read_object
 from guided_collapse.records.fields import RecordError, told_of
 from guided_collapse.records.run import Run, State, read_run
-from guided_collapse.records.schema import CONFIG, COST, CostRecord
+from guided_collapse.records.schema import CONFIG, COST, SEARCH, TRIALS, CostRecord, SearchRecord
 from guided_collapse.records.text import shortened
 
 # Of two records of the same seed the better one is kept.
@@ -18,15 +18,16 @@ RANK: dict[State, int] = {"finished": 0, "unfinished": 1, "failed": 2}
 
 @dataclass(frozen=True)
 class Records:
-    """Runs and costs, and in words what was found and could not be used."""
+    """Runs, costs and searches, and in words what was found and could not be used."""
 
     runs: tuple[Run, ...]
     costs: tuple[CostRecord, ...]
+    searches: tuple[SearchRecord, ...]
     skipped: tuple[str, ...]
 
 
 def read_records(paths: Sequence[Path]) -> Records:
-    """All runs and costs below the paths, each folder once.
+    """All runs, costs and searches below the paths, each folder once; the trials of a search are what its record says of them.
 
     What cannot be used is named, with a warning, and left out.
 
@@ -40,9 +41,14 @@ def read_records(paths: Sequence[Path]) -> Records:
             raise ValueError(f"a report is made from folders with runs; there is no {path}.")
     runs: list[Run] = []
     costs: list[CostRecord] = []
+    searches: list[SearchRecord] = []
     skipped: list[str] = []
     skipped += [f"{path}: it is no folder" for path in paths if not path.is_dir()]
+    searched = _find(paths, SEARCH, skipped)
+    of_trials = {(file.parent / TRIALS).resolve() for file in searched}
     for file in _find(paths, CONFIG, skipped):
+        if of_trials.intersection(file.parent.resolve().parents):
+            continue
         try:
             runs.append(read_run(file.parent))
             skipped += [f"{file.parent}: {problem}" for problem in runs[-1].problems]
@@ -51,6 +57,11 @@ def read_records(paths: Sequence[Path]) -> Records:
     for file in _find(paths, COST, skipped):
         try:
             costs.append(read_cost(file))
+        except RecordError as error:
+            skipped.append(f"{file.parent}: {error}")
+    for file in searched:
+        try:
+            searches.append(read_search(file))
         except RecordError as error:
             skipped.append(f"{file.parent}: {error}")
     kept = _one_per_seed(runs, skipped)
@@ -62,7 +73,7 @@ def read_records(paths: Sequence[Path]) -> Records:
         named = ", ".join(map(str, paths))
         reason = f"{len(skipped)} could not be used, the first is {skipped[0]}" if skipped else "none was found"
         raise ValueError(f"a report needs at least one run (a folder with a {CONFIG}) below {named}; {reason}.")
-    return Records(tuple(kept), tuple(costs), tuple(skipped))
+    return Records(tuple(kept), tuple(costs), tuple(searches), tuple(skipped))
 
 
 def read_cost(path: Path) -> CostRecord:
@@ -74,6 +85,17 @@ def read_cost(path: Path) -> CostRecord:
     content = read_object(path)
     with told_of(path.name):
         return CostRecord.from_json(content)
+
+
+def read_search(path: Path) -> SearchRecord:
+    """The search in a file.
+
+    Raises:
+        RecordError: if the file is no such record.
+    """
+    content = read_object(path)
+    with told_of(path.name):
+        return SearchRecord.from_json(content)
 
 
 def _find(paths: Iterable[Path], name: str, skipped: list[str]) -> list[Path]:

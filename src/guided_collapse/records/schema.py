@@ -14,6 +14,7 @@ from guided_collapse.records.fields import (
     Amount,
     AtLeastTwo,
     Channels,
+    MaybeNumbers,
     MaybeObject,
     MaybeText,
     MaybeWhole,
@@ -54,6 +55,8 @@ MODEL = "model.safetensors"
 FAILURE = "failed.json"
 COST = "cost.json"
 SEARCH = "search.json"
+TRIALS = "trials"
+"""The folder of the trials of a search, beside its record."""
 
 SEALED = (METRICS, MARGINS, TRACE)
 """Whose checksums a finished model keeps."""
@@ -361,6 +364,11 @@ class CostRecord(VersionedRecord):
         return {name: value for name, value in found.items() if value is not None}
 
 
+def setting_in_words(settings: Mapping[str, Any]) -> str:
+    """The values of the searched fields, "learning_rate=0.1,temperature=5"; those of the experiment if there are none."""
+    return ",".join(f"{name}={value:g}" for name, value in settings.items()) or "as-it-is"
+
+
 @dataclass(frozen=True)
 class Trial(Record):
     """What a setting of a head has come to on the validation images, at the end of training.
@@ -369,15 +377,13 @@ class Trial(Record):
         head: its name.
         settings: values of the searched fields, by name; those without effect on the head are left out.
         seed: of the run.
-        top1: accuracy, from 0 to 1; None if the run diverged.
-        loss: None if the run diverged.
+        measured: by name, as in the record of an epoch; None if the run diverged.
     """
 
     head: Text
     settings: Object
     seed: Whole
-    top1: Amount
-    loss: Amount
+    measured: MaybeNumbers
 
 
 @dataclass(frozen=True, kw_only=True)

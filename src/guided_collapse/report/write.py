@@ -67,7 +67,8 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
         _make_folder(folder)
     experiments = by_experiment(records.runs)
     styles = styles_of([run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows])
-    tables = all_tables(experiments, records.costs, _usual_epochs(records.runs) if epochs is None else sorted(set(epochs)))
+    looked_at = _usual_epochs(records.runs) if epochs is None else sorted(set(epochs))
+    tables = all_tables(experiments, records.costs, looked_at, records.searches)
     contents: dict[Path, bytes] = {}
     for table in tables:
         for kind, text in (("md", markdown(table)), ("csv", csv_text(table)), ("tex", latex(table))):

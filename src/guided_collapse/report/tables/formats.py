@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from guided_collapse.records.declared.quantities import TEST_TOP1, TRAIN_TOP1
-from guided_collapse.records.schema import CostRecord
+from guided_collapse.records.schema import CostRecord, SearchRecord
 from guided_collapse.records.text import aligned, one_line
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.tables.accuracy import accuracy_table
@@ -14,11 +14,17 @@ from guided_collapse.report.tables.cost import cost_table, memory_table
 from guided_collapse.report.tables.counts import counts_table
 from guided_collapse.report.tables.pairs import pairs_table
 from guided_collapse.report.tables.reaching import reaching_table
+from guided_collapse.report.tables.search import search_table
 from guided_collapse.report.tables.summary import final_table, runs_table
 from guided_collapse.report.tables.table import Cell, Table, escape_latex
 
 
-def all_tables(experiments: Sequence[Experiment], costs: Sequence[CostRecord], epochs: Sequence[int]) -> list[Table]:
+def all_tables(
+    experiments: Sequence[Experiment],
+    costs: Sequence[CostRecord],
+    epochs: Sequence[int],
+    searches: Sequence[SearchRecord] = (),
+) -> list[Table]:
     """The tables for which there are numbers."""
     tables = [
         accuracy_table(experiments, TRAIN_TOP1, epochs),
@@ -27,6 +33,7 @@ def all_tables(experiments: Sequence[Experiment], costs: Sequence[CostRecord], e
         final_table(experiments),
         reaching_table(experiments, "epochs"),
         reaching_table(experiments, "seconds"),
+        search_table(searches),
         cost_table(costs),
         memory_table(costs),
         counts_table(costs),

@@ -1,0 +1,215 @@
+"""Searches: every head gets the same grid, the choice follows the rule, and test images are looked at once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from guided_collapse.errors import RequestError, WorkError
+from guided_collapse.experiments import comparison
+from guided_collapse.experiments import search as room
+from guided_collapse.experiments.presets import OWN_IMAGES
+from guided_collapse.experiments.search import planned_search, search, settings_of
+from guided_collapse.records.reading import read_records
+from guided_collapse.report.tables.formats import all_tables, csv_text
+from guided_collapse.training.folder.lock import locked
+from guided_collapse.training.folder.run import RunFolder
+from guided_collapse.training.loop import train
+from tests.data.made_up import write_folders
+from tests.training.runs import assert_same, full_disk, placed
+
+GRID = {"learning_rate": [0.01, 0.2], "temperature": [4.0, 8]}
+HEADS = ["standard-unnormalised", "fixed"]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    folder = write_folders(tmp_path_factory.mktemp("images"), num_per_class=8, size=8)
+    tiny = replace(OWN_IMAGES, data=str(folder), backbone="small", stem=None, feature_dim=8, width=0.25)
+    tiny = replace(tiny, experiment="tiny", epochs=2, batch_size=9, random_resized=False)
+    return planned_search(tiny, HEADS, GRID, seeds=[0], trial_seeds=[7], trial_epochs=1, validation_fraction=0.25)
+
+
+@pytest.fixture(scope="module")
+def done(plan, tmp_path_factory):
+    torch.set_num_threads(1)  # as every test has
+    return search(plan, placed(tmp_path_factory.mktemp("search")))
+
+
+def said(folder):
+    """The record, without times."""
+    content = json.loads((folder / "search.json").read_text())
+    return {name: value for name, value in content.items() if name not in ("planned", "decided")}
+
+
+def last_line(folder):
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_every_setting_that_differs_for_a_head_is_tried_once(done):
+    tried = [(trial.head, dict(trial.settings)) for trial in done.record.trials]
+    grid = [{"learning_rate": rate, "temperature": heat} for rate in (0.01, 0.2) for heat in (4.0, 8)]
+    assert tried == [
+        ("standard-unnormalised", {"learning_rate": 0.01}),
+        ("standard-unnormalised", {"learning_rate": 0.2}),
+        *(("fixed", settings) for settings in grid),
+    ]
+
+
+def test_the_choice_is_the_best_of_what_the_trials_wrote(done):
+    for head in HEADS:
+        ends = {}
+        for folder in (done.folder / "trials").glob(f"*/{head}/seed-7"):
+            measured = last_line(folder)["test"]
+            ends[folder.parents[1].name] = measured["top1"], -measured["loss"]
+        chosen = ",".join(f"{name}={value:g}" for name, value in done.record.choice[head].items())
+        assert len(ends) == (2 if head == "standard-unnormalised" else 4)
+        assert ends[chosen] == max(ends.values())
+
+
+def test_trials_are_of_other_images_seeds_and_lengths_than_the_runs_that_count(done):
+    trial = json.loads(next((done.folder / "trials").glob("*/fixed/seed-7/config.json")).read_text())
+    fresh = json.loads((done.folder / "chosen/tiny/fixed/seed-0/config.json").read_text())
+    assert (trial["num_train"], trial["num_test"], trial["configuration"]["epochs"]) == (18, 6, 1)
+    assert (fresh["num_train"], fresh["num_test"], fresh["configuration"]["epochs"]) == (24, 24, 2)
+    assert fresh["configuration"]["validation_fraction"] is None
+    assert {name: fresh["configuration"][name] for name in GRID} == done.record.choice["fixed"]
+    assert [run.path.parent.name for run in done.fresh.finished] == HEADS
+
+
+def test_plan_and_choice_are_written_before_what_they_are_for(plan, tmp_path, monkeypatch):
+    written = []
+
+    def watched(configurations, placement, *, jobs):
+        written.append(json.loads((tmp_path / "tiny-search" / "search.json").read_text()))
+        return comparison.run_all(configurations, placement, jobs=jobs)
+
+    monkeypatch.setattr(room, "run_all", watched)
+    search(plan, placed(tmp_path))
+    before_trials, before_fresh_seeds = written
+    assert before_trials["grid"] == GRID
+    assert "highest accuracy on the validation images" in before_trials["rule"]
+    assert before_trials["choice"] == {}
+    assert set(before_fresh_seeds["choice"]) == set(HEADS)
+    assert len(before_fresh_seeds["trials"]) == 6
+
+
+@pytest.mark.parametrize("number", [2, 7])
+def test_an_interrupted_search_ends_as_one_that_was_not(plan, done, number, tmp_path, monkeypatch):
+    begun = []
+
+    def interrupted(configuration, placement):
+        begun.append(configuration)
+        if len(begun) == number + 1:
+            raise KeyboardInterrupt
+        return train(configuration, placement)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "train", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            search(plan, placed(tmp_path))
+    again = search(replace(plan, planned="later"), placed(tmp_path))
+    assert said(again.folder) == said(done.folder)
+    for mine, other in zip(again.fresh.finished, done.fresh.finished, strict=True):
+        assert_same(mine, other)
+
+
+def test_a_run_that_another_process_works_at_is_waited_for(plan, done, tmp_path, monkeypatch):
+    waited = []
+
+    def other_ends(_):
+        waited.append(True)
+        lock.close()
+
+    monkeypatch.setattr("guided_collapse.training.folder.lock.time", SimpleNamespace(sleep=other_ends))
+    folder = RunFolder.of(room._trial_configurations(plan)[0][1], tmp_path / "tiny-search" / "trials").path
+    folder.mkdir(parents=True)
+    lock = ExitStack()
+    lock.enter_context(locked(folder))
+    assert said(search(plan, placed(tmp_path)).folder) == said(done.folder)
+    assert waited == [True]
+
+
+@pytest.mark.filterwarnings("ignore:.*failed")
+def test_a_setting_that_diverges_is_not_chosen(plan, tmp_path):
+    wild = replace(plan, heads=("fixed",), grid={"learning_rate": [1e9, 0.01]}, seeds=(0,))
+    outcome = search(wild, placed(tmp_path))
+    assert [trial.measured is None for trial in outcome.record.trials] == [True, False]
+    assert outcome.record.choice == {"fixed": {"learning_rate": 0.01}}
+    assert ",,1,0\n" in csv_text(next(table for table in all_tables([], [], [], [outcome.record]) if table.name == "search"))
+    with pytest.raises(WorkError, match="every setting of fixed diverged"):
+        search(replace(wild, grid={"learning_rate": [1e9]}), placed(tmp_path / "none"))
+
+
+@pytest.mark.filterwarnings("ignore:.*failed")
+def test_a_trial_that_fails_for_another_reason_decides_nothing(plan, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("guided_collapse.training.loop.save_checkpoint", full_disk)
+        with pytest.raises(WorkError, match=r"the trial in .* failed, and no choice was made: .*No space left"):
+            search(plan, placed(tmp_path))
+    assert said(tmp_path / "tiny-search")["choice"] == {}
+
+
+def test_a_search_is_not_changed_once_it_is_begun(plan, done):
+    with pytest.raises(RequestError, match="the plan of another search, which differs in grid, seeds"):
+        search(replace(plan, grid={"learning_rate": [0.1]}, seeds=(3,)), placed(done.folder.parent))
+
+
+def test_wrong_plans_are_refused(plan):
+    shared = room.Configuration.from_dict(dict(plan.configuration))
+    for changes, reason in (
+        ({"grid": {}}, "a search needs heads, seeds"),
+        ({"grid": {"learning_rate": []}}, "a search needs heads, seeds"),
+        ({"grid": {"learnin_rate": [1]}}, "Did you mean learning_rate"),
+        ({"grid": {"learning_rate": [-1.0]}}, "learning_rate must be positive"),
+        ({"trial_seeds": [1]}, r"seeds must be fresh ones, .*\[1\]"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be between 0 and 1"),
+    ):
+        with pytest.raises(RequestError, match=reason):
+            planned_search(shared, HEADS, **{"grid": GRID, "seeds": [0, 1], **changes})
+
+
+def test_a_report_shows_the_trials_as_a_table_and_not_as_runs(done):
+    records = read_records([done.folder])
+    assert sorted({(run.experiment, run.seed) for run in records.runs}) == [("tiny", 0)]
+    (table,) = (table for table in all_tables([], [], [], records.searches) if table.name == "search")
+    chosen = [(row[1].text, row[2].text) for row in table.rows if row[4].text == "chosen"]
+    assert [head for head, _ in chosen] == HEADS
+    assert "1 epoch on 75 % of the training images, seed 7" in table.notes[0]
+
+
+def test_fields_that_a_head_does_not_take_are_left_out():
+    assert settings_of("standard-unnormalised", {"temperature": [1, 2]}) == [{}]
+    assert settings_of("fixed", {"temperature": [1, 2], "every": [1, 2]}) == [{"temperature": 1}, {"temperature": 2}]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("moment", [0.3, 0.5, 0.8])
+def test_killed_at_some_moment_and_started_again(plan, moment, tmp_path):
+    flags = ["--data", plan.configuration["data"], "--backbone", "small", "--feature-dim", "8", "--width", "0.25", "--epochs", "2"]
+    flags += ["--batch-size", "9", "--no-random-resized", "--stem", "None", "--heads", *HEADS, "--seeds", "0", "--jobs", "2"]
+    flags += ["--grid", "learning_rate=0.01,0.2", "temperature=4,8", "--accelerator", "cpu", "--quiet"]
+
+    def command(out):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen([sys.executable, "-m", "guided_collapse.cli", "search", *flags, "--out", str(out)], env=environment)
+
+    start = time.monotonic()
+    assert command(tmp_path / "whole").wait() == 0
+    killed = command(tmp_path / "killed")
+    time.sleep(moment * (time.monotonic() - start))
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert command(tmp_path / "killed").wait() == 0
+    whole, again = (tmp_path / name / "images-search" for name in ("whole", "killed"))
+    assert said(again) == said(whole)
+    for head in HEADS:
+        assert_same(*(RunFolder(folder / "chosen" / "images" / head / "seed-0") for folder in (again, whole)))
