@@ -36,6 +36,7 @@ QUICK = ["--epochs", "1", "--quiet", "--accelerator", "cpu"]
 WORK = {
     "train": "guided_collapse.training.loop.train",
     "compare": "guided_collapse.training.launch.check_launch",
+    "search": "guided_collapse.experiments.search.search",
     "resume": "guided_collapse.training.folder.run.RunFolder.facts",
     "report": "guided_collapse.report.write.write_report",
     "cost": "guided_collapse.profiling.cost.measure_cost",
