@@ -16,8 +16,8 @@ $(VENV)/installed: Makefile pyproject.toml constraints.txt
 	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[experiments,hub,paper,onnx,tensorboard,dev]'
 	touch $@
 
-demo: $(VENV)/installed ## three heads, three seeds, on scikit-learn's digits: a table and a page to look at
-	$(VENV)/bin/guided-collapse compare digits --heads standard fixed implicit --seeds 0 1 2 --trace
+demo: $(VENV)/installed ## four heads, three seeds, on scikit-learn's digits: a table and a page to look at
+	$(VENV)/bin/guided-collapse compare digits --heads standard-unnormalised standard fixed implicit --seeds 0 1 2 --trace
 
 check: $(VENV)/installed ## style and types
 	$(VENV)/bin/ruff check .

@@ -18,7 +18,7 @@ class CompareRequest:
 
     configuration: Configuration
     placement: Placement
-    heads: tuple[HeadName, ...] = ("standard", "fixed", "implicit")
+    heads: tuple[HeadName, ...] = ("standard-unnormalised", "standard", "fixed", "implicit")
     """Heads to compare."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds to train each head with."""

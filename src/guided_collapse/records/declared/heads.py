@@ -51,11 +51,11 @@ _LINEAR, _FIXED, _NEAREST = (
 )
 _SOLVED = ("temperature", "proximal_weight", "solver")
 
-declare(HeadDeclaration("standard", "Standard", "S", 0, _LINEAR, centred=False))
+# What people use comes first.
 declare(
     HeadDeclaration(
         "standard-unnormalised",
-        "Standard, unnormalised",
+        "nn.Linear",
         "Su",
         5,
         _LINEAR,
@@ -64,6 +64,7 @@ declare(
         centred=False,
     )
 )
+declare(HeadDeclaration("standard", "Standard", "S", 0, _LINEAR, centred=False))
 declare(HeadDeclaration("fixed", "Fixed ETF", "F", 1, _FIXED))
 declare(HeadDeclaration("fixed-random", "Fixed ETF, random", "Fr", 4, _FIXED, options={"direction": "random"}))
 declare(HeadDeclaration("implicit", "Implicit ETF", "I", 2, _NEAREST, takes=_SOLVED, stratified=True))
