@@ -104,7 +104,9 @@ def parse_object(text: str) -> dict[str, Any]:
     if len(text) > MOST_CHARACTERS:
         raise RecordError(f"it must have at most {MOST_CHARACTERS} characters; got {len(text)}")
     try:
-        value = _writable(json.loads(text, parse_constant=_refuse))
+        value = json.loads(text, parse_constant=_refuse)
+        if not _is_simple(text):
+            value = _writable(value)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"it must be JSON; reading it failed: {error}") from error
     if not isinstance(value, dict):
@@ -200,8 +202,8 @@ def numbers_field(record: Mapping[str, Any], name: str) -> Mapping[str, float | 
     if name not in record:
         return None
     values = object_field(record, name)
-    for entry in values:
-        with told_of(name):
+    with told_of(name):
+        for entry in values:
             number_field(values, entry)
     return values
 
@@ -233,6 +235,11 @@ def channels_field(record: Mapping[str, Any], name: str) -> tuple[float, ...]:
 
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is no number of JSON")
+
+
+def _is_simple(text: str) -> bool:
+    """Whether the text of JSON, read from a file, can hold neither half a surrogate pair nor too many levels; most records do."""
+    return "\\u" not in text and text.count("[") + text.count("{") <= MOST_LEVELS
 
 
 def _writable(value: Any, levels: int = MOST_LEVELS) -> Any:
