@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import centre_classes, check_num_classes
-from guided_collapse.geometry.tight.bounds import largest_cosine_bound, one_against_rest_margin
+from guided_collapse.geometry.tight.bounds import largest_cosine_bound
 from guided_collapse.lazy import imported
 from guided_collapse.metrics.checks import check_classifier, check_matching, check_not_vanishing, check_samples, classes_shown_by
 from guided_collapse.metrics.formulas.double_precision import where_float64_is
@@ -34,6 +34,7 @@ from guided_collapse.metrics.formulas.variability import (
 from guided_collapse.metrics.omissions import left_out, notes
 from guided_collapse.metrics.result import CollapseResult
 from guided_collapse.records.declared.metrics import entries
+from guided_collapse.records.declared.references import best_margin
 
 
 @torch.no_grad()
@@ -239,7 +240,7 @@ def collapse_result(
         etf_distance=nearest_frame_distance(gram, feature_dim),
         class_margin=None if exact_weight is None else least_margin(means, centre_classes(exact_weight), statistics.present),
         mean_cosine_margin=seen.mean_margin,
-        ideal_cosine_margin=one_against_rest_margin(num_classes, feature_dim),
+        ideal_cosine_margin=best_margin(num_classes, feature_dim),
         cosine_margins=None if samples is None or weight is None else samples.margins.sort().values,
         cdnv=cdnv,
         vci=variability_collapse_index(statistics, between),

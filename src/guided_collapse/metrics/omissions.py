@@ -1,10 +1,10 @@
 """What a measurement leaves out and why, and what a reader of its numbers should know."""
 
-from guided_collapse.geometry.tight.bounds import one_against_rest_margin
 from guided_collapse.metrics.formulas.measured import Measured, has_simplex
 from guided_collapse.metrics.formulas.samples import SampleCounts
 from guided_collapse.records.declared.metric_declaration import Need
 from guided_collapse.records.declared.metrics import entries
+from guided_collapse.records.declared.references import best_margin
 
 REASONS: dict[Need, str] = {
     "test samples": "no test samples were given",
@@ -29,7 +29,7 @@ def left_out(measured: Measured, samples: SampleCounts | None, test_samples: Sam
         "features together": measured.statistics.numerical_ranks is None,
         "simplex of weights": not has_simplex(*sizes),
         "simplex of means": not has_simplex(*measured.centred_class_means.shape),
-        "best margin": one_against_rest_margin(*sizes) is None,
+        "best margin": best_margin(*sizes) is None,
     }
     reasons: dict[str, str] = {}
     for entry in entries():

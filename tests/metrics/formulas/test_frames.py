@@ -7,7 +7,6 @@ from torch.nn import functional
 from guided_collapse.geometry.frames import nearest_frame
 from guided_collapse.geometry.nearest import nearest_etf
 from guided_collapse.geometry.simplex import centre_classes, simplex_etf
-from guided_collapse.geometry.tight.bounds import one_against_rest_margin
 from guided_collapse.geometry.tight.tight import tight_frame
 from guided_collapse.metrics.formulas.frames import (
     angle_deviation,
@@ -18,6 +17,7 @@ from guided_collapse.metrics.formulas.frames import (
     norm_variation,
     smallest_angle,
 )
+from guided_collapse.records.declared.references import best_margin
 from tests.metrics import oracle
 
 
@@ -59,10 +59,10 @@ def test_the_deviation_is_the_least_that_any_tight_frame_has():
 def test_angles_and_margins_of_well_known_frames():
     orthoplex = torch.cat([torch.eye(3), -torch.eye(3)]).double()
     assert smallest_angle(2 * orthoplex) == pytest.approx(90)
-    assert least_margin(3 * orthoplex, orthoplex, torch.arange(6)) == pytest.approx(one_against_rest_margin(6, 3))
+    assert least_margin(3 * orthoplex, orthoplex, torch.arange(6)) == pytest.approx(best_margin(6, 3))
     polygon = tight_frame(7, 2, dtype=torch.float64)
     assert smallest_angle(polygon) == pytest.approx(360 / 7)
-    assert least_margin(polygon, polygon, torch.arange(7)) == pytest.approx(one_against_rest_margin(7, 2))
+    assert least_margin(polygon, polygon, torch.arange(7)) == pytest.approx(best_margin(7, 2))
     assert least_margin(polygon[2:3], polygon, torch.tensor([3])) == pytest.approx(float(polygon[2] @ polygon[3]) - 1)
     near = torch.tensor([[1.0, 0.0], [1.0, 1e-9]], dtype=torch.float64)
     assert smallest_angle(near) == pytest.approx(math.degrees(1e-9), rel=1e-6)

@@ -37,6 +37,8 @@ function setUpAnimations(part) {
   const stop = () => { clearInterval(timer); timer = null; play.textContent = "Play"; };
   const advance = () => {
     slider.value = String(Number(slider.value) + 1);
+    // Points that move against each other are seen in depth.
+    view.yaw += 2 * Math.PI / Math.max(120, epochs.length);
     show();
     if (Number(slider.value) >= epochs.length - 1) stop();
   };
