@@ -30,7 +30,7 @@ function edgesOf(animation, moment) {
   const all = [...Array(count).keys()];
   const nearest = all.map((one) => Math.min(...all.filter((other) => other !== one).map((other) => distance(one, other))));
   for (const one of all) for (let other = 0; other < one; other++) {
-    if (count <= 4 || distance(one, other) <= 1.1 * Math.max(nearest[one], nearest[other])) edges.push([one, other]);
+    if (count <= 4 || distance(one, other) <= 1.2 * Math.max(nearest[one], nearest[other])) edges.push([one, other]);
   }
   return edges;
 }
@@ -50,10 +50,11 @@ function mark(context, shape, x, y, size) {
   }
 }
 
-function projector(animation, moment, canvas, reach) {
+function projector(animation, moment, canvas, reach, turned) {
   const each = 2 * animation.classes.length + animation.labels.length;
   const middle = canvas.width / 2, zoom = (0.46 * canvas.width) / reach;
-  const [cy, sy, cp, sp] = [Math.cos(view.yaw), Math.sin(view.yaw), Math.cos(view.pitch), Math.sin(view.pitch)];
+  const yaw = view.yaw + turned;
+  const [cy, sy, cp, sp] = [Math.cos(yaw), Math.sin(yaw), Math.cos(view.pitch), Math.sin(view.pitch)];
   return (place) => {
     const start = 3 * (moment * each + place);
     const [x, y, z] = animation.unpacked.subarray(start, start + 3);
@@ -62,11 +63,11 @@ function projector(animation, moment, canvas, reach) {
   };
 }
 
-function paint(animation, moment, canvas, reach) {
+function paint(animation, moment, canvas, reach, turned) {
   const size = Math.round(canvas.clientWidth * (window.devicePixelRatio || 1));
   if (size > 0 && canvas.width !== size) canvas.width = canvas.height = size;
   const context = canvas.getContext("2d"), unit = canvas.width / 320, shownClasses = animation.classes.length;
-  const at = projector(animation, moment, canvas, reach), origin = [canvas.width / 2, canvas.width / 2];
+  const at = projector(animation, moment, canvas, reach, turned), origin = [canvas.width / 2, canvas.width / 2];
   context.clearRect(0, 0, canvas.width, canvas.height);
   context.lineWidth = unit;
   context.strokeStyle = colour("line");
