@@ -139,6 +139,20 @@ def test_the_closed_form():
 
 
 @pytest.mark.documentation
+def test_frames(capsys):
+    page = ROOT / "docs" / "frames.md"
+    names = run_python(page)
+    shown = re.findall(
+        r"^\| \d+ \| [\w ]+ \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| [^|]* \| ([\d.]+) \| ([\d.]+) \|$", page.read_text(), re.M
+    )
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for row, (_, angle, most, margin, _, loss, bound) in zip(shown, printed, strict=True):
+        assert [float(cell) for cell in row] == pytest.approx([*map(float, (angle, most, margin, loss, bound))], rel=2e-3)
+    assert Path("frames.svg").read_text().count("<circle") == (ROOT / "docs" / "frames.svg").read_text().count("<circle") == 30
+    assert names["result"].nc2 < 1e-6
+
+
+@pytest.mark.documentation
 def test_comparison(capsys, monkeypatch):
     page = ROOT / "docs" / "comparison.md"
     text = page.read_text()

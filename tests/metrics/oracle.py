@@ -31,8 +31,13 @@ def mean_outer_product(rows: list[Array]) -> Array:
     return np.sum([np.outer(row, row) for row in rows], axis=0) / len(rows)
 
 
-def simplex_deviation(gram: Array) -> float:
-    return float(np.linalg.norm(gram / np.linalg.norm(gram) - projector(len(gram)) / np.sqrt(len(gram) - 1)))
+def frame_deviation(gram: Array, feature_dim: int) -> float:
+    """From the projector of rank m on the complement of 1 that has the largest inner product with G: by all eigenvalues of PGP."""
+    centred, rank = projector(len(gram)), min(feature_dim, len(gram) - 1)
+    # Far below all others, so that 1 is never among the largest.
+    lowered = centred @ (gram + gram.T) @ centred - 1e6 * np.linalg.norm(gram) * (np.eye(len(gram)) - centred)
+    largest = linalg.eigh(lowered)[1][:, -rank:]
+    return float(np.linalg.norm(gram / np.linalg.norm(gram) - largest @ largest.T / np.sqrt(rank)))
 
 
 def variation(rows: Array) -> float:
@@ -47,6 +52,11 @@ def angles(rows: Array) -> float:
             if i != j:
                 found.append(abs(a @ b / np.linalg.norm(a) / np.linalg.norm(b) + 1 / (len(rows) - 1)))
     return np.mean(found)
+
+
+def smallest_angle(rows: Array) -> float:
+    cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for i, a in enumerate(rows) for b in rows[:i]]
+    return float(np.degrees(np.arccos(max(cosines))))
 
 
 def measure(
@@ -73,16 +83,19 @@ def measure(
         ranks.append(values.sum() ** 2 / (values**2).sum())
     return {
         "nc1": np.trace(within @ inverse) / present,
-        "nc2": simplex_deviation(used @ used.T),
-        "nc2_means": simplex_deviation(rows @ rows.T),
-        "nc3": simplex_deviation(known @ rows.T),
+        "nc2": frame_deviation(used @ used.T, feature_dim),
+        "nc2_means": frame_deviation(rows @ rows.T, feature_dim),
+        "nc3": frame_deviation(known @ rows.T, feature_dim),
         "bias_collapse": np.linalg.norm(weight @ middle + bias),
         "weight_equinorm": variation(used),
         "mean_equinorm": variation(rows),
         "equinorm": abs(variation(known) - variation(rows)),
-        "weight_equiangularity": angles(used),
-        "mean_equiangularity": angles(rows),
-        "etf_distance": 2 - 2 * linalg.svdvals(projector(present) @ unit).sum() / np.sqrt(present - 1),
+        "weight_equiangularity": angles(used) if len(used) <= feature_dim + 1 else None,
+        "mean_equiangularity": angles(rows) if present <= feature_dim + 1 else None,
+        "weight_angle": smallest_angle(used),
+        "mean_angle": smallest_angle(rows),
+        "etf_distance": 2 - 2 * linalg.svdvals(projector(present) @ unit).sum() / np.sqrt(rank),
+        "class_margin": min(samples(rows, np.array(list(means)), means, 0 * middle, weight, bias)["cosine_margins"]),
         "cdnv": np.mean([(variance[a] + variance[b]) / 2 / np.sum((means[a] - means[b]) ** 2) for a, b in pairs]),
         "vci": 1 - np.trace(linalg.pinvh(within + between) @ between) / rank,
         "trace_ratio": np.trace(within) / np.trace(between),

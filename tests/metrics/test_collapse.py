@@ -24,11 +24,8 @@ def test_every_number_equals_the_slow_formula(name, kind, centre_weight):
     result = measure_collapse(*data, global_mean=kind, centre_weight=centre_weight)
     expected = oracle.measure(*(part.numpy() for part in data), kind=kind, centre_weight=centre_weight)
     np.testing.assert_allclose(result.cosine_margins.numpy(), expected.pop("cosine_margins"), rtol=0, atol=1e-13)
-    if name == "narrow":
-        assert result.etf_distance is None
-        assert expected.pop("etf_distance") is not None
     for field, value in expected.items():
-        assert getattr(result, field) == pytest.approx(value, rel=1e-9), field
+        assert getattr(result, field) == (None if value is None else pytest.approx(value, rel=1e-9)), field
     assert (result.global_mean, result.centre_weight) == (kind, centre_weight)
     assert 0 < result.nc4 < 1
 
@@ -42,12 +39,10 @@ def test_float32_features_give_the_same_numbers(name):
     )
     np.testing.assert_allclose(result.cosine_margins.numpy(), expected.pop("cosine_margins"), rtol=0, atol=2e-6)
     assert result.mean_cosine_margin == pytest.approx(expected.pop("mean_cosine_margin"), abs=1e-6)
-    if name == "narrow":
-        del expected["etf_distance"]
     for field, value in expected.items():
         # Where fewer samples than dimensions leave directions without scatter, the index is 0 up to rounding.
         floor = 1e-5 if (name, field) == ("wide", "vci") else 1e-8
-        assert getattr(result, field) == pytest.approx(value, rel=1e-6, abs=floor), field
+        assert getattr(result, field) == (None if value is None else pytest.approx(value, rel=1e-6, abs=floor)), field
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -84,10 +79,43 @@ def test_a_perfect_simplex_etf_is_perfect(num_classes, dtype):
         assert 0 <= getattr(result, field) <= tolerance, field
     ideal = num_classes / (num_classes - 1)
     assert result.ideal_cosine_margin == ideal
+    assert result.class_margin == pytest.approx(ideal, rel=tolerance)
+    assert result.ideal_angle == pytest.approx(math.degrees(math.acos(-1 / (num_classes - 1))))
+    assert result.weight_angle == pytest.approx(result.ideal_angle, abs=0.1 * math.sqrt(tolerance))
+    assert result.mean_angle == pytest.approx(result.ideal_angle, abs=0.1 * math.sqrt(tolerance))
     assert result.mean_cosine_margin == pytest.approx(ideal, rel=tolerance)
     assert result.cosine_margins.numpy() == pytest.approx(np.full(7 * num_classes, ideal), rel=tolerance)
     assert result.accuracy == result.nearest_centre_accuracy == 1
     assert result.numerical_rank == pytest.approx(1, abs=1e-6)
+
+
+def test_a_perfect_tight_frame_is_perfect_with_more_classes_than_dimensions():
+    frame = torch.cat([torch.eye(3), -torch.eye(3)])
+    labels = torch.arange(6).repeat(7)
+    features = 3 * frame[labels]
+    streamed = filled(Case(features, labels, frame, torch.zeros(6)), [20]).measure(frame)
+    small = ("nc1", "nc2", "nc2_means", "nc3", "equinorm", "weight_equinorm", "mean_equinorm", "etf_distance", "cdnv", "vci")
+    for result in (measure_collapse(features, labels, frame), streamed):
+        for field in small:
+            assert 0 <= getattr(result, field) <= 1e-6, field
+        assert result.weight_angle == pytest.approx(result.ideal_angle) == pytest.approx(90)
+        assert result.class_margin == pytest.approx(result.ideal_cosine_margin) == pytest.approx(1)
+        assert result.weight_equiangularity is result.mean_equiangularity is None
+        assert "else no two frames have the same angles" in result.left_out["weight_equiangularity"]
+    # Two classes without samples, and there is room for a simplex of the means of the others, though not of all weights.
+    seen = labels < 4
+    fewer = measure_collapse(features[seen], labels[seen], frame)
+    assert fewer.weight_equiangularity is None
+    assert fewer.mean_equiangularity > 0.1
+
+
+def test_what_is_not_known_of_frames_is_left_out():
+    labels = torch.arange(20)
+    result = measure_collapse(torch.randn(20, 4, dtype=torch.float64), labels)
+    assert result.ideal_cosine_margin is None
+    assert result.left_out["ideal_cosine_margin"] == "is not known for more than 2 feature_dim classes; it is at most 1"
+    assert "ideal_cosine_margin: is not known for" in str(result)
+    assert result.mean_angle < result.ideal_angle < 90
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -51,7 +51,7 @@ def test_every_number_has_its_line_and_all_are_aligned():
     assert "left out" not in lines
     assert [line for line in lines if line in {entry.section for entry in entries()}] == [
         "variability",
-        "simplex frame",
+        "frame",
         "samples",
         "test samples",
     ]

@@ -30,6 +30,12 @@ def test_references_are_what_theory_gives(tmp_path):
     toy = by_experiment(read_records([tmp_path]).runs)[0]
     assert toy.references(TRAIN_LOSS) == [0.25, 0.5]
     assert toy.references(MARGIN) == [pytest.approx(10 / 9)]
+    assert toy.reaches_the_bound
+    for feature_dim, margins in ((8, [1.0]), (4, [])):
+        write_run(tmp_path / f"in-{feature_dim}", "narrow", loss_lower_bound=0.5, num_classes=10, feature_dim=feature_dim)
+        narrow = by_experiment(read_records([tmp_path / f"in-{feature_dim}"]).runs)[0]
+        assert narrow.references(MARGIN) == margins
+        assert not narrow.reaches_the_bound
     assert toy.references(NC1) == []
 
 

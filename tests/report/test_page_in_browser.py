@@ -109,6 +109,24 @@ def test_every_figure_is_drawn(browser):
     assert painted == [True] * 4
 
 
+def test_a_frame_of_more_classes_than_a_simplex_has_is_drawn_and_turns(elsewhere, tmp_path):
+    corners = np.concatenate([np.eye(3), -np.eye(3)])
+    still = np.tile(corners, (2, 1, 1)).astype(np.float32)
+    made_up = trace(epochs=(1, 2)) | {"classes": np.arange(6), "weights": still, "means": still, "samples": still}
+    write_run(tmp_path / "runs", "narrow", num_classes=6, feature_dim=3, trace=made_up | {"sample_labels": np.arange(6)})
+    elsewhere.open(written_page(tmp_path))
+    elsewhere.wait(DRAWN)
+    # The octahedron has 12 edges and 3 diagonals, which are no neighbours.
+    assert elsewhere.run("return edgesOf(DATA.experiments[0].animations[0], 1).length") == 12
+    assert elsewhere.run("return [0, 1, 2, 3, 4, 5].map(shapeOf)") == [0, 1, 2, 3, 1, 2]
+    pixels = "return document.querySelector('canvas').toDataURL()"
+    first = elsewhere.run(pixels)
+    elsewhere.run("document.querySelector('.play').click()")
+    elsewhere.wait("document.querySelector('output').textContent === 'epoch 2'")
+    # The points stand still, and the view has turned.
+    assert elsewhere.run(pixels) != first
+
+
 def test_of_many_figures_those_are_drawn_that_come_into_view(elsewhere, tmp_path):
     browser = elsewhere
     for number in range(10):
@@ -171,9 +189,9 @@ def test_the_log_switches_change_the_axis(to_be_changed):
 
 
 def test_zero_on_a_logarithmic_axis_is_said(browser):
-    said = panel(browser, "NC2, weights to simplex ETF", "return figure.querySelector('.zero').textContent")
+    said = panel(browser, "NC2, weights to nearest frame", "return figure.querySelector('.zero').textContent")
     assert said == "0 throughout, so not on this axis: fixed"
-    fixed = next(shown for head, _, shown in medians(browser, "NC2, weights to simplex ETF") if head == 1)
+    fixed = next(shown for head, _, shown in medians(browser, "NC2, weights to nearest frame") if head == 1)
     assert set(fixed) == {None}
 
 

@@ -12,9 +12,9 @@ from guided_collapse.training.settings.checks import check_choice
 from guided_collapse.training.settings.configuration import Configuration
 
 
-def _unconstrained(num_classes: int, feature_dim: int, num_samples: int) -> Configuration:
+def _unconstrained(num_classes: int, feature_dim: int, num_samples: int, *, name: str | None = None) -> Configuration:
     return Configuration(
-        experiment=f"ufm-{num_classes}",
+        experiment=name or f"ufm-{num_classes}",
         data="unconstrained",
         backbone="unconstrained",
         num_classes=num_classes,
@@ -51,6 +51,9 @@ _CONFIGURATIONS = (
     _unconstrained(100, 1024, 5000),
     _unconstrained(200, 1024, 5000),
     _unconstrained(1000, 1024, 10_000),
+    # More classes than dimensions, which the paper does not have.
+    _unconstrained(12, 3, 240, name="ufm-12-in-3"),
+    _unconstrained(100, 32, 2000, name="ufm-100-in-32"),
     _SMALL,
     replace(_VGG, experiment="cifar10-vgg13"),
     replace(_SMALL, experiment="cifar100-resnet50", data="cifar100", backbone="resnet50"),

@@ -1,17 +1,26 @@
 """The measurement: from features that are all at hand, every metric or one at a time; and from finished statistics."""
 
+import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.simplex import check_num_classes
+from guided_collapse.geometry.simplex import centre_classes, check_num_classes
+from guided_collapse.geometry.tight.bounds import largest_cosine_bound
 from guided_collapse.lazy import imported
 from guided_collapse.metrics.checks import check_classifier, check_matching, check_not_vanishing, check_samples, classes_shown_by
 from guided_collapse.metrics.formulas.double_precision import where_float64_is
-from guided_collapse.metrics.formulas.frames import angle_deviation, nearest_frame_distance, norm_variation, simplex_deviation
-from guided_collapse.metrics.formulas.measured import Measured
+from guided_collapse.metrics.formulas.frames import (
+    angle_deviation,
+    frame_deviation,
+    least_margin,
+    nearest_frame_distance,
+    norm_variation,
+    smallest_angle,
+)
+from guided_collapse.metrics.formulas.measured import Measured, has_simplex
 from guided_collapse.metrics.formulas.products import norm_of_any_size
 from guided_collapse.metrics.formulas.samples import SampleCounts, count_samples
 from guided_collapse.metrics.formulas.statistics import GlobalMean, class_statistics
@@ -25,6 +34,7 @@ from guided_collapse.metrics.formulas.variability import (
 from guided_collapse.metrics.omissions import left_out, notes
 from guided_collapse.metrics.result import CollapseResult
 from guided_collapse.records.declared.metrics import entries
+from guided_collapse.records.declared.references import best_margin
 
 
 @torch.no_grad()
@@ -117,6 +127,9 @@ def nc1(features: Tensor, labels: Tensor) -> float:
 def nc2(weight: Tensor) -> float:
     """How far the weights are from a simplex ETF: | WW'/|WW'|_F - P/sqrt(C-1) |_F with P = I - 11'/C, 0 at collapse.
 
+    For C > d + 1 there is none, and it is how far they are from a tight frame: Pi/sqrt(d) takes the place of P/sqrt(C-1), with the
+    nearest projector Pi of rank d on the complement of 1.
+
     Args:
         weight: W, (num_classes, feature_dim), as in nn.Linear.
 
@@ -134,11 +147,13 @@ def nc2(weight: Tensor) -> float:
     check_num_classes(len(weight))
     check_not_vanishing(weight, "weight")
     exact = where_float64_is(weight).to(torch.float64)
-    return simplex_deviation(exact @ exact.T)
+    return frame_deviation(exact)
 
 
 def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
     """How far weights and class means are from being dual: | W Hbar/|W Hbar|_F - P/sqrt(C-1) |_F, 0 at collapse.
+
+    For C > d + 1 with Pi/sqrt(d) in the place of P/sqrt(C-1), as in `nc2`.
 
     Args:
         features: (num_samples, feature_dim).
@@ -191,10 +206,11 @@ def collapse_result(
         samples: of the samples that the statistics were taken of; None leaves out what needs them.
         test_samples: of other samples.
     """
-    statistics, means, weight = measured.statistics, measured.centred_class_means, measured.judged_weight
+    statistics, means = measured.statistics, measured.centred_class_means
+    weight, exact_weight = measured.judged_weight, measured.exact_weight
     num_classes, feature_dim = len(statistics.counts), means.shape[1]
     known_weight = None if weight is None else weight[statistics.present]
-    gram, weight_gram = means @ means.T, None if weight is None else weight @ weight.T
+    gram = means @ means.T
     between = between_classes(means, gram, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
     cdnv = class_distance_normalised_variance(statistics, gram)
     if len(between.values) == 0:
@@ -206,19 +222,25 @@ def collapse_result(
     reasons = left_out(measured, samples, test_samples)
     return CollapseResult(
         nc1=variability_collapse(statistics, between),
-        nc2=None if weight_gram is None else simplex_deviation(weight_gram),
-        nc2_means=simplex_deviation(gram),
-        nc3=None if known_weight is None else simplex_deviation(known_weight @ means.T),
+        nc2=None if weight is None else frame_deviation(weight),
+        nc2_means=frame_deviation(means),
+        nc3=None if known_weight is None else frame_deviation(known_weight, means),
         nc4=seen.disagreement,
         bias_collapse=None if measured.centre_logits is None else float(norm_of_any_size(measured.centre_logits)),
         weight_equinorm=None if weight is None else norm_variation(weight),
         mean_equinorm=mean_equinorm,
         equinorm=None if known_weight is None else abs(norm_variation(known_weight) - mean_equinorm),
-        weight_equiangularity=None if weight_gram is None else angle_deviation(weight_gram),
-        mean_equiangularity=angle_deviation(gram),
-        etf_distance=nearest_frame_distance(gram) if measured.frame_exists else None,
+        weight_equiangularity=None
+        if weight is None or not has_simplex(num_classes, feature_dim)
+        else angle_deviation(weight @ weight.T),
+        mean_equiangularity=angle_deviation(gram) if has_simplex(*means.shape) else None,
+        weight_angle=None if weight is None else smallest_angle(weight),
+        mean_angle=smallest_angle(means),
+        ideal_angle=math.degrees(math.acos(largest_cosine_bound(num_classes, feature_dim))),
+        etf_distance=nearest_frame_distance(gram, feature_dim),
+        class_margin=None if exact_weight is None else least_margin(means, centre_classes(exact_weight), statistics.present),
         mean_cosine_margin=seen.mean_margin,
-        ideal_cosine_margin=num_classes / (num_classes - 1),
+        ideal_cosine_margin=best_margin(num_classes, feature_dim),
         cosine_margins=None if samples is None or weight is None else samples.margins.sort().values,
         cdnv=cdnv,
         vci=variability_collapse_index(statistics, between),

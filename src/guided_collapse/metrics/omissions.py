@@ -1,16 +1,19 @@
 """What a measurement leaves out and why, and what a reader of its numbers should know."""
 
-from guided_collapse.metrics.formulas.measured import Measured
+from guided_collapse.metrics.formulas.measured import Measured, has_simplex
 from guided_collapse.metrics.formulas.samples import SampleCounts
 from guided_collapse.records.declared.metric_declaration import Need
 from guided_collapse.records.declared.metrics import entries
+from guided_collapse.records.declared.references import best_margin
 
 REASONS: dict[Need, str] = {
     "test samples": "no test samples were given",
     "weight": "needs the classifier's weight",
     "samples": "needs a second pass over the samples, once the class means are known",
     "features together": "needs the features of a class together, which a stream does not keep",
-    "simplex ETF": "needs feature_dim >= number of classes - 1, else there is no simplex ETF",
+    "simplex of weights": "needs feature_dim >= number of classes - 1, else no two frames have the same angles",
+    "simplex of means": "needs feature_dim >= number of classes with samples - 1, else no two frames have the same angles",
+    "best margin": "is not known for more than 2 feature_dim classes; it is at most 1",
 }
 """Why a metric is left out; where it lacks several things, the first of them is said."""
 LONGEST_LIST = 10
@@ -18,12 +21,15 @@ LONGEST_LIST = 10
 
 def left_out(measured: Measured, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
     """The metrics of a result that are None, each with the reason."""
+    sizes = len(measured.statistics.counts), measured.centred_class_means.shape[1]
     lacking: dict[Need, bool] = {
         "test samples": test_samples is None,
         "weight": measured.weight is None,
         "samples": samples is None,
         "features together": measured.statistics.numerical_ranks is None,
-        "simplex ETF": not measured.frame_exists,
+        "simplex of weights": not has_simplex(*sizes),
+        "simplex of means": not has_simplex(*measured.centred_class_means.shape),
+        "best margin": best_margin(*sizes) is None,
     }
     reasons: dict[str, str] = {}
     for entry in entries():

@@ -30,11 +30,14 @@ class CollapseResult:
     nc1: float
     """tr(S_W pinv(S_B)) / C: within-class variability, 0 at collapse."""
     nc2: float | None
-    """| WW'/|WW'|_F - P/sqrt(C-1) |_F: how far the weights are from a simplex ETF."""
+    """| WW'/|WW'|_F - Pi/sqrt(m) |_F: how far the weights are from a simplex ETF, where Pi = I - 11'/C and m = C-1.
+
+    For C > d + 1 from a tight frame: m = d, and Pi is the nearest projector of rank d on the complement of 1.
+    """
     nc2_means: float
     """The same for the centred class means."""
     nc3: float | None
-    """| W Hbar/|W Hbar|_F - P/sqrt(C-1) |_F: how far weights and class means are from being dual."""
+    """| W Hbar/|W Hbar|_F - Pi/sqrt(m) |_F: how far weights and class means are from being dual."""
     nc4: float | None
     """The share of samples whose predicted class is not that of the nearest class mean."""
     bias_collapse: float | None
@@ -47,14 +50,22 @@ class CollapseResult:
     """WH-equinorm, the absolute difference of the two."""
     weight_equiangularity: float | None
     """The mean over pairs of classes of |cos(w_c, w_k) + 1/(C-1)|."""
-    mean_equiangularity: float
+    mean_equiangularity: float | None
     """The same for the centred class means."""
-    etf_distance: float | None
-    """The squared distance of the centred class means, at unit norm, to the nearest simplex ETF."""
+    weight_angle: float | None
+    """The smallest angle between two rows of the weight, in degrees."""
+    mean_angle: float
+    """The same for the centred class means."""
+    ideal_angle: float
+    """What the smallest angle of C rows in d dimensions is at most."""
+    etf_distance: float
+    """The squared distance of the centred class means, at unit norm, to the nearest simplex ETF, or tight frame for C > d + 1."""
+    class_margin: float | None
+    """The least cosine margin of a class mean."""
     mean_cosine_margin: float | None
     """The mean over samples of the cosine margin."""
-    ideal_cosine_margin: float
-    """C/(C-1), the cosine margin of every sample at a simplex ETF."""
+    ideal_cosine_margin: float | None
+    """The largest value that the least cosine margin of all classes can have: C/(C-1) where there is a simplex ETF."""
     cosine_margins: Tensor | None
     """All cosine margins, sorted, float64."""
     cdnv: float
@@ -87,7 +98,7 @@ class CollapseResult:
     missing_classes: tuple[int, ...]
     """Classes without samples: they have no mean, and take no part in anything that involves class means."""
     between_class_rank: int
-    """In how many dimensions the class means differ: C-1 unless some coincide or lie in a common plane."""
+    """In how many dimensions the class means differ: min(d, C-1) unless some coincide or lie in a common plane."""
     global_mean: GlobalMean
     """Whether mu_G is the mean of the samples or of the class means."""
     centre_weight: bool

@@ -89,7 +89,7 @@ class RunFacts(VersionedRecord):
         num_test: samples.
         inputs: as `Inputs` has them; None for unconstrained features.
         global_batch: samples in a step, of all processes.
-        loss_lower_bound: that no classifier with this temperature can go below; None without a temperature.
+        loss_lower_bound: that no such head with this temperature can go below; None without a temperature.
         versions: of what computes, by package.
         commit: of this package; None if it is installed.
         hardware: as `Hardware` has it.
@@ -205,7 +205,9 @@ class EpochRecord(Record):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A few chosen classes in the space of their own classifier rows, at every measurement: the arrays of `trace.npz`.
+    """A few chosen classes in the space of their own classifier rows, or in that of features of three dimensions or fewer.
+
+    At every measurement: the arrays of `trace.npz`.
 
     Attributes:
         epochs: (num_moments,), of the measurements.

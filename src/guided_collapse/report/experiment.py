@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from guided_collapse.records.declared.quantities import Quantity
+from guided_collapse.records.declared.references import best_margin
 from guided_collapse.records.run import Run
 from guided_collapse.records.text import short_commit
 from guided_collapse.report.styles import in_order
@@ -36,6 +37,11 @@ class Experiment:
         return self.name.startswith("ufm") or any(run.configuration.get("backbone") == "unconstrained" for run in self.runs)
 
     @property
+    def reaches_the_bound(self) -> bool:
+        """Whether the lower bound of the loss is known, and reached at collapse: where there is room for a simplex ETF."""
+        return any(run.loss_lower_bound is not None and run.feature_dim >= run.num_classes - 1 for run in self.runs)
+
+    @property
     def has_test(self) -> bool:
         """Whether there are test samples."""
         return any(run.num_test > 0 for run in self.runs)
@@ -53,7 +59,8 @@ class Experiment:
         if quantity.reference == "loss_lower_bound":
             return sorted({run.loss_lower_bound for run in self.runs if run.loss_lower_bound is not None})
         if quantity.reference == "ideal_margin":
-            return sorted({run.num_classes / (run.num_classes - 1) for run in self.runs})
+            margins = {best_margin(run.num_classes, run.feature_dim) for run in self.runs}
+            return sorted(margin for margin in margins if margin is not None)
         return []
 
 

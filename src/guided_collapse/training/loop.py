@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from guided_collapse.data.batches import ProcessShare
 from guided_collapse.errors import requested
-from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
 from guided_collapse.records import schema
 from guided_collapse.records.schema import EpochRecord, RunFacts
 from guided_collapse.training import environment
@@ -27,6 +26,7 @@ from guided_collapse.training.folder.lock import locked
 from guided_collapse.training.folder.progress import Progress, has_come_to_its_end, read_progress, tell_of_a_lost_checkpoint
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.launch import build_fabric, check_launch, peers_named
+from guided_collapse.training.lower_bound import loss_lower_bound
 from guided_collapse.training.measure import Measurement, measure
 from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.settings.placement import Placement
@@ -239,7 +239,6 @@ class Training:
 
     def _facts(self) -> RunFacts:
         head = self.classifier.head
-        bound = None if head.temperature is None else cross_entropy_lower_bound(head.num_classes, head.temperature)
         inputs = self.task.input_facts()
         return RunFacts(
             experiment=self.configuration.experiment,
@@ -254,7 +253,7 @@ class Training:
             num_test=self.task.num_test,
             inputs=None if inputs is None else inputs.to_json(),
             global_batch=min(self.configuration.batch_size, self.task.num_train),
-            loss_lower_bound=bound,
+            loss_lower_bound=loss_lower_bound(head),
             versions=environment.versions(),
             commit=environment.commit(),
             hardware=environment.hardware(self.share.device, self.share.processes).to_json(),

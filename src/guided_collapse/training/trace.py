@@ -12,10 +12,12 @@ from torch import Tensor
 from guided_collapse.data.batches import ProcessShare
 from guided_collapse.geometry.directions import helmert_basis
 from guided_collapse.heads.classifier import Classifier
+from guided_collapse.heads.head import Head
 from guided_collapse.records.schema import TRACE_POINTS, Trace
 from guided_collapse.training.tasks import Task
 
 NUM_CLASSES = 4
+MOST_IN_THEIR_OWN_SPACE = 12
 SAMPLES_PER_CLASS = 40
 
 
@@ -38,7 +40,7 @@ class TraceRecorder:
     """Coordinates in which the classes' rows of a simplex ETF are the corners of a regular simplex at distance 1 from the origin.
 
     With y_k = (x - f_G) . w_k / |f| for the chosen classes k, the coordinates are those of y in the plane or space of vectors that
-    sum to 0.
+    sum to 0. Features of three dimensions or fewer are shown as they are, (x - f_G) / |f|, and with more classes.
     """
 
     def __init__(self) -> None:
@@ -49,17 +51,21 @@ class TraceRecorder:
     @torch.no_grad()
     def add(self, epoch: int, model: Classifier, task: Task, share: ProcessShare) -> None:
         """Takes in the model as it is, in eval mode, on the first samples of each chosen class."""
-        num_shown = min(NUM_CLASSES, task.num_classes)
-        features, labels = self._features(model, task, share._replace(rank=0, processes=1), num_shown)
         head = model.head
-        rows = head.weight[:num_shown]
-        scale = (task.num_classes - 1) / task.num_classes / math.sqrt(1 - 1 / num_shown)
-        simplex = scale * helmert_basis(num_shown, dtype=rows.dtype).to(rows.device)
+        as_they_are = head.feature_dim <= 3
+        num_shown = min(MOST_IN_THEIR_OWN_SPACE if as_they_are else NUM_CLASSES, task.num_classes)
+        features, labels = self._features(model, task, share._replace(rank=0, processes=1), num_shown)
+        unit = torch.nn.functional.normalize(head.weight[:num_shown], dim=1)
         norms = head.temperature or float(torch.linalg.vector_norm(features, dim=1).mean())
-        samples = (features @ rows.T + head.bias[:num_shown]) / norms @ simplex
+        if as_they_are:
+            centre = features.new_zeros(head.feature_dim) if head.running_mean is None else head.running_mean.value
+            rows, samples = unit, (features - centre) / norms
+        else:
+            simplex = _simplex(head, num_shown)
+            rows = unit @ unit.T @ simplex
+            samples = (features @ head.weight[:num_shown].T + head.bias[:num_shown]) / norms @ simplex
         means = torch.stack([samples[labels == shown].mean(dim=0) for shown in range(num_shown)])
-        unit = torch.nn.functional.normalize(rows, dim=1)
-        for name, points in zip(TRACE_POINTS, (unit @ unit.T @ simplex, means, samples), strict=True):
+        for name, points in zip(TRACE_POINTS, (rows, means, samples), strict=True):
             self.points[name].append(torch.nn.functional.pad(points, (0, 3 - points.shape[1])).float().cpu())
         self.epochs.append(epoch)
         self.sample_labels = labels.cpu()
@@ -96,3 +102,9 @@ class TraceRecorder:
         """Takes up where a checkpoint was."""
         kept = TraceState(**state)
         self.epochs, self.points, self.sample_labels = kept.epochs, kept.frames, kept.sample_labels
+
+
+def _simplex(head: Head, num_shown: int) -> Tensor:
+    """(num_shown, num_shown - 1), what takes inner products with a few rows to coordinates."""
+    scale = (head.num_classes - 1) / head.num_classes / math.sqrt(1 - 1 / num_shown)
+    return scale * helmert_basis(num_shown, dtype=head.weight.dtype).to(head.weight.device)

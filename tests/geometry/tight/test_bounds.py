@@ -7,7 +7,6 @@ import torch
 from guided_collapse import cross_entropy_lower_bound, simplex_etf
 from guided_collapse.geometry.tight.bounds import (
     largest_cosine_bound,
-    one_against_rest_margin,
     tight_frame_cross_entropy_bound,
     welch_bound,
 )
@@ -62,15 +61,6 @@ def test_largest_cosine_grows_with_the_classes_and_no_frame_is_below(feature_dim
             frame = tight_frame(num_classes, feature_dim, direction=direction, dtype=torch.float64, rounds=2)
             assert float(cosines(frame).max()) >= largest_cosine_bound(num_classes, feature_dim) - 1e-12
     assert float(cosines(icosahedron()).max()) >= largest_cosine_bound(12, 3)
-
-
-def test_margins():
-    assert one_against_rest_margin(5, 8) == pytest.approx(5 / 4)
-    assert one_against_rest_margin(3, 2) == pytest.approx(3 / 2)
-    assert one_against_rest_margin(8, 2) == pytest.approx(1 - math.cos(math.pi / 4))
-    assert one_against_rest_margin(9, 6) == 1
-    assert one_against_rest_margin(5, 1) == 0
-    assert one_against_rest_margin(13, 6) is None
 
 
 def loss(weight, features):

@@ -4,28 +4,79 @@ import pytest
 import torch
 from torch.nn import functional
 
+from guided_collapse.geometry.frames import nearest_frame
 from guided_collapse.geometry.nearest import nearest_etf
-from guided_collapse.geometry.simplex import simplex_etf
+from guided_collapse.geometry.simplex import centre_classes, simplex_etf
+from guided_collapse.geometry.tight.tight import tight_frame
 from guided_collapse.metrics.formulas.frames import (
     angle_deviation,
     cross_entropy_lower_bound,
+    frame_deviation,
+    least_margin,
     nearest_frame_distance,
     norm_variation,
-    simplex_deviation,
+    smallest_angle,
 )
+from guided_collapse.records.declared.references import best_margin
+from tests.metrics import oracle
 
 
 def test_closed_form_distance_is_that_of_the_nearest_frame():
     means = torch.randn(5, 9, dtype=torch.float64)
     means -= means.mean(dim=0)
-    assert nearest_frame_distance(9 * means @ means.T) == pytest.approx(float(nearest_etf(means).distance), rel=1e-10)
+    assert nearest_frame_distance(9 * means @ means.T, 9) == pytest.approx(float(nearest_etf(means).distance), rel=1e-10)
+    means = torch.randn(9, 3, dtype=torch.float64)
+    means -= means.mean(dim=0)
+    nearest = nearest_frame(means, unit_rows=False)
+    assert nearest_frame_distance(9 * means @ means.T, 3) == pytest.approx(float(nearest.distance), rel=1e-10)
+
+
+def test_any_centred_tight_frame_has_no_deviation_and_is_dual_to_itself_and_to_what_it_inverts():
+    for num_classes, feature_dim in ((4, 6), (7, 6), (9, 6), (20, 3), (3, 1)):
+        frame = tight_frame(num_classes, feature_dim, direction="random", unit_rows=False, dtype=torch.float64)
+        assert frame_deviation(frame) < 1e-14
+        assert frame_deviation(frame, 3 * frame) < 1e-14
+        # Whatever the means, the rows of their pseudo-inverse are their dual.
+        means = centre_classes(torch.randn(num_classes, feature_dim, dtype=torch.float64))
+        assert frame_deviation(torch.linalg.pinv(means).T, means) < 1e-12
+        assert frame_deviation(means) > 1e-2 or num_classes <= 3
+        assert frame_deviation(frame, -frame) > 1
+        assert frame_deviation(frame + 1) > 1e-2
+
+
+def test_the_deviation_is_the_least_that_any_tight_frame_has():
+    weight, means = torch.randn(2, 9, 3, dtype=torch.float64) + 0.3
+    product = functional.normalize((weight @ means.T).flatten(), dim=0).view(9, 9)
+    least = frame_deviation(weight, means)
+    for direction in centre_classes(torch.randn(9, 300 * 3, dtype=torch.float64)).split(3, dim=1):
+        columns = torch.linalg.qr(direction).Q
+        assert torch.linalg.vector_norm(product - columns @ columns.T / math.sqrt(3)) > least
+    # Means that lack rank leave the frame open in the directions that they lack.
+    flat = means * torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    assert frame_deviation(flat) == pytest.approx(oracle.frame_deviation((flat @ flat.T).numpy(), 3), rel=1e-10)
+
+
+def test_angles_and_margins_of_well_known_frames():
+    orthoplex = torch.cat([torch.eye(3), -torch.eye(3)]).double()
+    assert smallest_angle(2 * orthoplex) == pytest.approx(90)
+    assert least_margin(3 * orthoplex, orthoplex, torch.arange(6)) == pytest.approx(best_margin(6, 3))
+    polygon = tight_frame(7, 2, dtype=torch.float64)
+    assert smallest_angle(polygon) == pytest.approx(360 / 7)
+    assert least_margin(polygon, polygon, torch.arange(7)) == pytest.approx(best_margin(7, 2))
+    assert least_margin(polygon[2:3], polygon, torch.tensor([3])) == pytest.approx(float(polygon[2] @ polygon[3]) - 1)
+    near = torch.tensor([[1.0, 0.0], [1.0, 1e-9]], dtype=torch.float64)
+    assert smallest_angle(near) == pytest.approx(math.degrees(1e-9), rel=1e-6)
 
 
 def test_nothing_is_not_a_frame():
     nothing = torch.zeros(4, 6, dtype=torch.float64)
     assert math.isnan(norm_variation(nothing))
-    for measured in (angle_deviation, nearest_frame_distance, simplex_deviation):
-        assert math.isnan(measured(nothing @ nothing.T))
+    assert math.isnan(angle_deviation(nothing @ nothing.T))
+    assert math.isnan(nearest_frame_distance(nothing @ nothing.T, 6))
+    assert math.isnan(least_margin(nothing, nothing, torch.arange(4)))
+    for rows in (nothing, nothing[:, :2]):
+        assert math.isnan(frame_deviation(rows))
+        assert math.isnan(smallest_angle(rows))
 
 
 def test_two_opposite_rows_are_a_frame_and_equal_ones_are_not():

@@ -33,7 +33,7 @@ def test_references(tmp_path):
     write_run(tmp_path, loss_lower_bound=0.25, num_classes=5)
     found = {panel.title: panel.references for panel in panels(tmp_path)}
     assert found["Loss, train"] == (("lower bound", 0.25),)
-    assert found["Mean cosine margin, train"] == found["Cosine margins at the end, train"] == (("C/(C-1)", 1.25),)
+    assert found["Mean cosine margin, train"] == found["Cosine margins at the end, train"] == (("best frame", 1.25),)
     assert found["Loss, test"] == ()
 
 

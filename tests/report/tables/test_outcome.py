@@ -51,9 +51,12 @@ def test_free_features_are_told_by_when_the_loss_is_near_the_least(tmp_path):
     assert [row[1] for row in texts(outcome_table(*experiments_of(tmp_path)))] == ["never", "2 (1 to 3)"]
 
 
-@pytest.mark.parametrize("experiment", ["toy", "ufm-9"])
-def test_without_test_samples_and_bound_it_is_the_train_accuracy(tmp_path, experiment):
-    write_run(tmp_path, experiment, epochs=1, num_test=0, loss_lower_bound=None)
+@pytest.mark.parametrize(
+    ("experiment", "known"),
+    [("toy", {"loss_lower_bound": None}), ("ufm-9", {"loss_lower_bound": None}), ("ufm-9", {"num_classes": 9, "feature_dim": 7})],
+)
+def test_without_test_samples_and_a_bound_that_is_reached_it_is_the_train_accuracy(tmp_path, experiment, known):
+    write_run(tmp_path, experiment, epochs=1, num_test=0, **known)
     found = outcome(*experiments_of(tmp_path))
     assert found.title == "train accuracy after 1 epoch, %"
     assert found.spreads["standard"].median == pytest.approx(100 * lines(epochs=1)[0]["train"]["top1"])

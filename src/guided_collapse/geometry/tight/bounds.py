@@ -45,23 +45,6 @@ def largest_cosine_bound(num_classes: int, feature_dim: int) -> float:
     return 2 * constant / (-linear + math.sqrt(linear**2 - 4 * square * constant))
 
 
-def one_against_rest_margin(num_classes: int, feature_dim: int) -> float | None:
-    """The best that the least distance of a row from the convex hull of all others can be, for C unit rows; None where unknown.
-
-    It is C/(C-1) for C <= d + 1 (simplex ETF), 1 - cos(2 pi / C) for d = 2 (regular polygon), 0 for d = 1 and C > 2, and 1 for
-    d + 1 < C <= 2d (vectors of the orthoplex). For C > d + 1 it is at most 1: zero, or the point of the hull that is nearest
-    to it, is in the hull of d + 1 rows at most, and any other row is no further than 1 from it.
-    """
-    _check(num_classes, feature_dim)
-    if num_classes <= feature_dim + 1:
-        return num_classes / (num_classes - 1)
-    if feature_dim == 1:
-        return 0.0
-    if feature_dim == 2:
-        return 1 - math.cos(2 * math.pi / num_classes)
-    return 1.0 if num_classes <= 2 * feature_dim else None
-
-
 def tight_frame_cross_entropy_bound(num_classes: int, feature_dim: int, temperature: float) -> float:
     """What the mean cross-entropy is at least, for a weight of unit rows that is tight and centred and features of norm tau.
 

@@ -1,4 +1,8 @@
-"""How near weights and class means are to a simplex ETF: NC2, NC3, equal norms, equal angles, and the nearest frame."""
+"""How near weights and class means are to a frame: NC2, NC3, equal norms, angles, and the nearest frame.
+
+For C <= d + 1 classes in d dimensions the frame is a simplex ETF. For more there is none, and the place of P = I - 11'/C, its Gram
+matrix up to scale, is taken by that of a tight frame: a projector of rank d on the complement of 1, of which there are many.
+"""
 
 import math
 
@@ -9,14 +13,36 @@ from guided_collapse.geometry.simplex import centre_classes, check_num_classes, 
 from guided_collapse.metrics.formulas.products import norm_of_any_size
 
 
-def simplex_deviation(gram: Tensor) -> float:
-    """| G/|G|_F - P/sqrt(C-1) |_F with P = I - 11'/C: NC2 for G = WW', NC3 for G = W Hbar; NaN if G is zero.
+def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
+    """| G/|G|_F - Pi/sqrt(m) |_F with G = L R' and m = min(d, C-1): NC2 for L = R, NC3 for weights and means; NaN if G is zero.
+
+    Pi is the projector nearest to G, of rank m on the complement of 1. For C <= d + 1 there is one only, P = I - 11'/C.
 
     Args:
-        gram: G, (num_classes, num_classes), float64.
+        left: L, (num_classes, feature_dim), float64.
+        right: R, of the same shape; None takes L.
     """
-    target = simplex_etf(len(gram), dtype=gram.dtype, device=gram.device) / math.sqrt(len(gram))
+    num_classes, feature_dim = left.shape
+    gram = left @ (left if right is None else right).T
+    if num_classes <= feature_dim + 1:
+        target = simplex_etf(num_classes, dtype=gram.dtype, device=gram.device) / math.sqrt(num_classes)
+    else:
+        target = _nearest_projector(left, right) / math.sqrt(feature_dim)
     return float(torch.linalg.vector_norm(gram / norm_of_any_size(gram) - target))
+
+
+def _nearest_projector(left: Tensor, right: Tensor | None) -> Tensor:
+    """The projector of rank d on the complement of 1 that is nearest to LR', for more than d + 1 rows.
+
+    It projects on the eigenvectors of the d largest eigenvalues of P (LR' + RL') P, which are in the span of the columns of PL, PR.
+    """
+    num_classes, feature_dim = left.shape
+    columns = [left.new_ones(num_classes, 1), left] + ([] if right is None else [right])
+    # The first column of the orthonormal ones is 1, so that the others are orthogonal to it, even where L and R lack rank.
+    span = torch.linalg.qr(torch.cat(columns, dim=1)).Q[:, 1:]
+    products = (span.T @ left) @ ((left if right is None else right).T @ span)
+    vectors = span @ torch.linalg.eigh(products + products.T).eigenvectors[:, -feature_dim:]
+    return vectors @ vectors.T
 
 
 def norm_variation(rows: Tensor) -> float:
@@ -37,20 +63,51 @@ def angle_deviation(gram: Tensor) -> float:
     return float((cosines + 1 / (len(gram) - 1)).abs().mean())
 
 
-def nearest_frame_distance(gram: Tensor) -> float:
-    """The squared distance of class means, centred and at unit norm, to the nearest simplex ETF: 2 - 2 |H~ P|_* / sqrt(C-1).
+def smallest_angle(rows: Tensor) -> float:
+    """The smallest angle between two rows, in degrees; NaN if a row is zero.
 
-    |.|_* is the nuclear norm; P has a null direction, so the last singular value is rounding error and left out. NaN if the means
-    are all zero. A simplex ETF exists only for feature_dim >= num_classes - 1.
+    Args:
+        rows: (num_rows, feature_dim), float64.
+    """
+    unit = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    nearest = (unit @ unit.T).fill_diagonal_(-torch.inf).argmax()
+    first, second = unit[nearest // len(unit)], unit[nearest % len(unit)]
+    # Other than the inverse cosine, exact for small and for large angles.
+    half = torch.atan2(torch.linalg.vector_norm(first - second), torch.linalg.vector_norm(first + second))
+    return math.degrees(2 * float(half))
+
+
+def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
+    """min_c cos(mu_c, w_c) - max_{j != c} cos(mu_c, w_j): the least cosine margin of a class mean; NaN if a row is zero.
+
+    For given weights of norm 1 it is largest where each mean points from the convex hull of all other rows to its own row, and is
+    then their one-against-rest margin, the least distance of a row from that hull.
+
+    Args:
+        means: centred, (num_present, feature_dim), float64.
+        weight: centred, (num_classes, feature_dim), float64.
+        classes: (num_present,), the class of each mean.
+    """
+    cosines = torch.nn.functional.normalize(means, dim=1, eps=0) @ torch.nn.functional.normalize(weight, dim=1, eps=0).T
+    own = cosines.gather(1, classes[:, None])
+    return float((own - cosines.scatter(1, classes[:, None], -torch.inf)).min())
+
+
+def nearest_frame_distance(gram: Tensor, feature_dim: int) -> float:
+    """The squared distance of class means, centred and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
+
+    |.|_* is the nuclear norm; H~ P has rank m = min(d, C-1) at most, so other singular values are rounding errors and left out. NaN
+    if the means are all zero. For C > d + 1 the frame is tight, with rows of norm 1 in the mean only.
 
     Args:
         gram: the inner products of the class means, of any scale, (num_classes, num_classes), float64.
+        feature_dim: d.
     """
-    num_classes, square = len(gram), gram.diagonal().sum()
+    rank, square = min(feature_dim, len(gram) - 1), gram.diagonal().sum()
     if not bool(square > 0):
         return math.nan
-    values = torch.linalg.eigvalsh(centre_classes(centre_classes(gram / square).T))[1:].clamp(min=0).sqrt()
-    return max(0.0, float(2 - 2 * values.sum() / math.sqrt(num_classes - 1)))
+    values = torch.linalg.eigvalsh(centre_classes(centre_classes(gram / square).T))[-rank:].clamp(min=0).sqrt()
+    return max(0.0, float(2 - 2 * values.sum() / math.sqrt(rank)))
 
 
 def cross_entropy_lower_bound(num_classes: int, temperature: float) -> float:

@@ -12,6 +12,11 @@ from guided_collapse.metrics.formulas.decisions import LinearScores
 from guided_collapse.metrics.formulas.statistics import ClassStatistics, GlobalMean
 
 
+def has_simplex(num_classes: int, feature_dim: int) -> bool:
+    """Whether there is a simplex ETF of so many classes in so many dimensions."""
+    return feature_dim >= num_classes - 1
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """What is measured: class statistics, a classifier if there is one, and the choices that change the numbers.
@@ -83,12 +88,6 @@ class Measured:
         if self.exact_weight is None or self.centre_logits is None:
             return None
         return LinearScores(centre_classes(self.exact_weight), self.centre_logits)
-
-    @property
-    def frame_exists(self) -> bool:
-        """Whether there is a simplex ETF of as many classes as have samples in this many dimensions."""
-        num_present, feature_dim = self.statistics.class_means.shape
-        return feature_dim >= num_present - 1
 
     @property
     def device(self) -> torch.device:

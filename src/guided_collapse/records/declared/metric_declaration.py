@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from guided_collapse.records.schema import Split
 
-Need = Literal["weight", "samples", "test samples", "features together", "simplex ETF"]
+Need = Literal["weight", "samples", "test samples", "features together", "simplex of weights", "simplex of means", "best margin"]
 Reference = Literal["loss_lower_bound", "ideal_margin"]
 
 

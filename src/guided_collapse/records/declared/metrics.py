@@ -43,7 +43,7 @@ LOSS = declare(
         name="loss",
         label="loss",
         section=None,
-        meaning="Cross-entropy; the lower bound is what no classifier with unit weights and features of this norm can go below.",
+        meaning="Cross-entropy; the lower bound is what no head of this kind with features of this norm can go below.",
         formula="-log softmax(logits) of the own class, mean over samples",
         at_collapse="the lower bound",
         splits=SPLITS,
@@ -79,13 +79,13 @@ NC1 = declare(
 NC2 = declare(
     MetricDeclaration(
         name="nc2",
-        label="NC2, weights to simplex ETF",
-        section="simplex frame",
-        meaning="How far the classifier's rows are from a simplex ETF.",
-        formula="| WW'/|WW'|_F - P/sqrt(C-1) |_F, P = I - 11'/C",
+        label="NC2, weights to nearest frame",
+        section="frame",
+        meaning="How far the classifier's rows are from a simplex ETF, or from a tight frame for C > d+1.",
+        formula="| WW'/|WW'|_F - Pi/sqrt(m) |_F",
         at_collapse="0",
         needs=("weight",),
-        charts={"train": "NC2, weights to simplex ETF"},
+        charts={"train": "NC2, weights to nearest frame"},
         log=True,
     )
 )
@@ -93,9 +93,9 @@ NC2_MEANS = declare(
     MetricDeclaration(
         name="nc2_means",
         label="NC2 of the class means",
-        section="simplex frame",
-        meaning="How far the centred class means are from a simplex ETF.",
-        formula="| HH'/|HH'|_F - P/sqrt(C-1) |_F",
+        section="frame",
+        meaning="How far the centred class means are from a simplex ETF, or from a tight frame for C > d+1.",
+        formula="| HH'/|HH'|_F - Pi/sqrt(m) |_F",
         at_collapse="0",
         charts={"train": "NC2 of the class means"},
         log=True,
@@ -105,9 +105,9 @@ NC3 = declare(
     MetricDeclaration(
         name="nc3",
         label="NC3, weights to class means",
-        section="simplex frame",
+        section="frame",
         meaning="How far the classifier and the centred class means are from being each other's dual.",
-        formula="| WH'/|WH'|_F - P/sqrt(C-1) |_F",
+        formula="| WH'/|WH'|_F - Pi/sqrt(m) |_F",
         at_collapse="0",
         needs=("weight",),
         charts={"train": "NC3, weights to class means"},
@@ -144,7 +144,7 @@ declare(
     MetricDeclaration(
         name="bias_collapse",
         label="bias collapse, |W mu_G + b|",
-        section="simplex frame",
+        section="frame",
         meaning="How far the bias is from taking away the global mean.",
         formula="|W mu_G + b|",
         at_collapse="0",
@@ -155,7 +155,7 @@ EQUINORM = declare(
     MetricDeclaration(
         name="equinorm",
         label="WH-equinorm, difference of the next two",
-        section="simplex frame",
+        section="frame",
         meaning="Difference in how equal the norms of weights and of class means are, as the paper has it.",
         formula="| std_c |w_c| / avg_c |w_c| - std_c |mu_c - mu_G| / avg_c |mu_c - mu_G| |",
         at_collapse="0",
@@ -168,7 +168,7 @@ declare(
     MetricDeclaration(
         name="weight_equinorm",
         label="equinorm of the weights",
-        section="simplex frame",
+        section="frame",
         meaning="How much the norms of the classifier's rows differ.",
         formula="std_c |w_c| / avg_c |w_c|",
         at_collapse="0",
@@ -179,7 +179,7 @@ declare(
     MetricDeclaration(
         name="mean_equinorm",
         label="equinorm of the class means",
-        section="simplex frame",
+        section="frame",
         meaning="How much the norms of the centred class means differ.",
         formula="std_c |mu_c - mu_G| / avg_c |mu_c - mu_G|",
         at_collapse="0",
@@ -189,21 +189,54 @@ declare(
     MetricDeclaration(
         name="weight_equiangularity",
         label="equiangularity of the weights",
-        section="simplex frame",
+        section="frame",
         meaning="How far the angles between the classifier's rows are from those of a simplex ETF.",
         formula="mean over pairs of |cos(w_c, w_k) + 1/(C-1)|",
         at_collapse="0",
-        needs=("weight",),
+        needs=("weight", "simplex of weights"),
     )
 )
 declare(
     MetricDeclaration(
         name="mean_equiangularity",
         label="equiangularity of the class means",
-        section="simplex frame",
+        section="frame",
         meaning="How far the angles between the centred class means are from those of a simplex ETF.",
         formula="mean over pairs of |cos(mu_c - mu_G, mu_k - mu_G) + 1/(C-1)|",
         at_collapse="0",
+        needs=("simplex of means",),
+    )
+)
+declare(
+    MetricDeclaration(
+        name="weight_angle",
+        label="smallest angle of the weights, degrees",
+        section="frame",
+        meaning="The smallest angle between two of the classifier's rows, in degrees.",
+        formula="min over pairs of arccos cos(w_c, w_k)",
+        at_collapse="arccos(-1/(C-1)), for C > d+1 at most ideal_angle",
+        needs=("weight",),
+    )
+)
+declare(
+    MetricDeclaration(
+        name="mean_angle",
+        label="smallest angle of the means, degrees",
+        section="frame",
+        meaning="The smallest angle between two of the centred class means, in degrees.",
+        formula="min over pairs of arccos cos(mu_c - mu_G, mu_k - mu_G)",
+        at_collapse="arccos(-1/(C-1)), for C > d+1 at most ideal_angle",
+    )
+)
+declare(
+    MetricDeclaration(
+        name="ideal_angle",
+        label="no smallest angle is larger than",
+        section="frame",
+        meaning="What the smallest angle of C rows in d dimensions is at most, in degrees.",
+        formula="arccos(-1/(C-1)) for C <= d+1, 90 for C <= 2d, 360/C for d = 2, else arccos of Levenshtein's bound",
+        at_collapse="the same",
+        recorded=False,
     )
 )
 MARGIN = declare(
@@ -213,7 +246,7 @@ MARGIN = declare(
         section="samples",
         meaning="How much nearer samples are to their own class than to the next, in cosines; the mean over samples.",
         formula="cos_c - max_{j != c} cos_j, cos_j that of h - mu_G and w_j - w_G",
-        at_collapse="C/(C-1)",
+        at_collapse="C/(C-1), for C > d+1 less",
         needs=("weight", "samples"),
         splits=SPLITS,
         charts={"train": "Mean cosine margin, train"},
@@ -223,24 +256,35 @@ MARGIN = declare(
 )
 declare(
     MetricDeclaration(
+        name="class_margin",
+        label="one-against-rest margin, least class",
+        section="frame",
+        meaning="How much nearer the class mean is to its own row than to the next, for the class where that is least.",
+        formula="min_c (cos_c - max_{j != c} cos_j), cos_j that of mu_c - mu_G and w_j - w_G",
+        at_collapse="C/(C-1), for C > d+1 at most ideal_cosine_margin",
+        needs=("weight",),
+    )
+)
+declare(
+    MetricDeclaration(
         name="ideal_cosine_margin",
-        label="cosine margin at a simplex ETF",
+        label="cosine margin at the best frame",
         section="samples",
-        meaning="The cosine margin of every sample at a simplex ETF.",
-        formula="C/(C-1)",
-        at_collapse="C/(C-1)",
+        meaning="The largest value that the least cosine margin of all classes can have.",
+        formula="C/(C-1) for C <= d+1, 1 for C <= 2d, 1 - cos(2 pi/C) for d = 2",
+        at_collapse="the same",
+        needs=("best margin",),
         recorded=False,
     )
 )
 declare(
     MetricDeclaration(
         name="etf_distance",
-        label="distance of the means to nearest ETF",
-        section="simplex frame",
-        meaning="Squared distance of the centred class means, at unit norm, to the nearest simplex ETF.",
-        formula="2 - 2 |HP|_* / (|H|_F sqrt(C-1))",
+        label="distance of the means to nearest frame",
+        section="frame",
+        meaning="Squared distance of the centred class means, at unit norm, to the nearest simplex ETF or tight frame.",
+        formula="2 - 2 |HP|_* / (|H|_F sqrt(m))",
         at_collapse="0",
-        needs=("simplex ETF",),
     )
 )
 declare(

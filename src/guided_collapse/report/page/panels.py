@@ -14,7 +14,7 @@ from guided_collapse.report.tables.table import number_text, spread_text
 # About 7 MB of the page: four heads with 5000 measured epochs.
 MOST_POINTS = 250_000
 FEWEST_POINTS = 50
-REFERENCE_LABELS = {"loss_lower_bound": "lower bound", "ideal_margin": "C/(C-1)"}
+REFERENCE_LABELS = {"loss_lower_bound": "lower bound", "ideal_margin": "best frame"}
 
 
 @dataclass(frozen=True)

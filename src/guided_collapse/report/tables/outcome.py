@@ -37,7 +37,7 @@ def outcome(experiment: Experiment) -> Outcome:
     """Accuracy at the end, on test samples if there are any. Free features have none: how soon their loss is near the least."""
     if experiment.has_test:
         return _accuracy(experiment, TEST_TOP1)
-    if experiment.unconstrained and experiment.references(TRAIN_LOSS):
+    if experiment.unconstrained and experiment.reaches_the_bound:
         found = {head: [_epochs_to_the_bound(run) for run in experiment.of(head)] for head in experiment.heads}
         spreads = {head: spread(epochs) for head, epochs in found.items() if epochs}
         return Outcome(f"epochs to {NEAR_THE_BOUND} times the least loss", TRAIN_LOSS, False, spreads)

@@ -1,4 +1,4 @@
-// The collapse as an animation: a few classes in three dimensions, turned by hand, epoch by epoch.
+// The collapse as an animation: a few classes in three dimensions, turned by hand and while it plays, epoch by epoch.
 // From here no corner of a tetrahedron hides another.
 const view = { yaw: 0.75, pitch: -0.45 };
 
@@ -17,6 +17,24 @@ function momentAt(animation, epoch) {
   return moment;
 }
 
+// Four colours and four shapes make sixteen classes that can be told apart.
+function shapeOf(label) {
+  return (label + Math.floor(label / 4)) % 4;
+}
+
+// All pairs of a simplex; of more classes those that are about as near to each other as to any.
+function edgesOf(animation, moment) {
+  const count = animation.classes.length, start = 3 * moment * (2 * count + animation.labels.length), edges = [];
+  const distance = (one, other) => Math.hypot(...[0, 1, 2].map((axis) =>
+    animation.unpacked[start + 3 * one + axis] - animation.unpacked[start + 3 * other + axis]));
+  const all = [...Array(count).keys()];
+  const nearest = all.map((one) => Math.min(...all.filter((other) => other !== one).map((other) => distance(one, other))));
+  for (const one of all) for (let other = 0; other < one; other++) {
+    if (count <= 4 || distance(one, other) <= 1.2 * Math.max(nearest[one], nearest[other])) edges.push([one, other]);
+  }
+  return edges;
+}
+
 function mark(context, shape, x, y, size) {
   context.beginPath();
   if (shape === 0) context.arc(x, y, size, 0, 2 * Math.PI);
@@ -32,10 +50,11 @@ function mark(context, shape, x, y, size) {
   }
 }
 
-function projector(animation, moment, canvas, reach) {
+function projector(animation, moment, canvas, reach, turned) {
   const each = 2 * animation.classes.length + animation.labels.length;
   const middle = canvas.width / 2, zoom = (0.46 * canvas.width) / reach;
-  const [cy, sy, cp, sp] = [Math.cos(view.yaw), Math.sin(view.yaw), Math.cos(view.pitch), Math.sin(view.pitch)];
+  const yaw = view.yaw + turned;
+  const [cy, sy, cp, sp] = [Math.cos(yaw), Math.sin(yaw), Math.cos(view.pitch), Math.sin(view.pitch)];
   return (place) => {
     const start = 3 * (moment * each + place);
     const [x, y, z] = animation.unpacked.subarray(start, start + 3);
@@ -44,20 +63,20 @@ function projector(animation, moment, canvas, reach) {
   };
 }
 
-function paint(animation, moment, canvas, reach) {
+function paint(animation, moment, canvas, reach, turned) {
   const size = Math.round(canvas.clientWidth * (window.devicePixelRatio || 1));
   if (size > 0 && canvas.width !== size) canvas.width = canvas.height = size;
   const context = canvas.getContext("2d"), unit = canvas.width / 320, shownClasses = animation.classes.length;
-  const at = projector(animation, moment, canvas, reach), origin = [canvas.width / 2, canvas.width / 2];
+  const at = projector(animation, moment, canvas, reach, turned), origin = [canvas.width / 2, canvas.width / 2];
   context.clearRect(0, 0, canvas.width, canvas.height);
   context.lineWidth = unit;
   context.strokeStyle = colour("line");
-  for (let one = 0; one < shownClasses; one++) for (let other = 0; other < one; other++) {
+  for (const [one, other] of edgesOf(animation, moment)) {
     context.beginPath(); context.moveTo(...at(one)); context.lineTo(...at(other)); context.stroke();
   }
   animation.labels.forEach((label, sample) => {
     context.fillStyle = transparent(colour(`class-${label % 4}`), 0.55);
-    mark(context, label % 4, ...at(2 * shownClasses + sample), 2.4 * unit);
+    mark(context, shapeOf(label), ...at(2 * shownClasses + sample), 2.4 * unit);
     context.fill();
   });
   for (let place = 0; place < shownClasses; place++) {
@@ -70,7 +89,7 @@ function paint(animation, moment, canvas, reach) {
       context.moveTo(...tip); context.lineTo(tip[0] - 9 * unit * Math.cos(angle + side), tip[1] - 9 * unit * Math.sin(angle + side));
     }
     context.stroke();
-    mark(context, place % 4, ...at(shownClasses + place), 6 * unit);
+    mark(context, shapeOf(place), ...at(shownClasses + place), 6 * unit);
     context.fill();
     context.strokeStyle = colour("ground"); context.lineWidth = 1.5 * unit; context.stroke();
     context.fillStyle = colour("ink"); context.font = `${12 * unit}px system-ui, sans-serif`; context.textAlign = "center";

@@ -26,7 +26,8 @@ function setUpAnimations(part) {
       const animation = animations[place], moment = momentAt(animation, epoch), canvas = stage.querySelector("canvas");
       stage.hidden = state.hidden.has(animation.head);
       if (stage.hidden) return;
-      paint(animation, moment, canvas, reach);
+      // Turned on with each step: points that move against each other are seen in depth.
+      paint(animation, moment, canvas, reach, 0.05 * Number(slider.value));
       const says = `epoch ${animation.epochs[moment]}: samples ${shown(animation.spread[moment], 3)} from their class mean, ` +
         `cosine ${shown(animation.alignment[moment], 3)} of class means with the classifier`;
       stage.querySelector("figcaption").textContent = says;
