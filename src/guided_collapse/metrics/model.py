@@ -52,9 +52,10 @@ def collapse_of(
 
     The model is put in eval mode, and back. For a `Classifier` of this package what is measured are the points on the sphere that
     its head's weight is multiplied with. For any other model the features are what goes into its last linear layer: the one that
-    is named as `classifier`, else the one whose output the model returns, which is found with the first batch. Give clean data, without augmentation: the loader is gone through twice, the
-    second time for NC4, accuracies and margins, and must give the same samples. Under several processes each takes its own share
-    of the data.
+    is named as `classifier`, else the one whose output the model returns, which is found with the first batch.
+
+    Give clean data, without augmentation: the loader is gone through twice, the second time for NC4, accuracies and margins, and
+    must give the same samples. Under several processes each takes its own share of the data.
 
     Args:
         model: maps inputs to anything.

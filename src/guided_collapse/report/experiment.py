@@ -50,11 +50,15 @@ class Experiment:
 
     def references(self, quantity: Quantity) -> list[float]:
         """The values that theory gives for a quantity: one, unless runs differ in temperature or number of classes."""
-        if quantity.reference == "loss_lower_bound":
-            return sorted({run.loss_lower_bound for run in self.runs if run.loss_lower_bound is not None})
-        if quantity.reference == "ideal_margin":
-            return sorted({run.num_classes / (run.num_classes - 1) for run in self.runs})
-        return []
+        values = {theory(quantity, run.num_classes, run.loss_lower_bound) for run in self.runs}
+        return sorted(value for value in values if value is not None)
+
+
+def theory(quantity: Quantity, num_classes: int, loss_lower_bound: float | None) -> float | None:
+    """The value that theory gives for a quantity of a run; None if it gives none."""
+    if quantity.reference == "loss_lower_bound":
+        return loss_lower_bound
+    return num_classes / (num_classes - 1) if quantity.reference == "ideal_margin" else None
 
 
 def by_experiment(runs: Iterable[Run]) -> list[Experiment]:

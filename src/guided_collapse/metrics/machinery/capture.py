@@ -167,4 +167,3 @@ def _linear(model: nn.Module, classifier: str | nn.Linear) -> nn.Linear:
             f"classifier must be an nn.Linear of the model, or its name; got {classifier!r}. This model has {linear_names(model)}."
         )
     return found
-
