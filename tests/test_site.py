@@ -1,11 +1,13 @@
 """The documentation site: it builds without a warning, has every public name, and every page works with nothing from elsewhere."""
 
 import functools
+import inspect
 import os
 import re
 import subprocess
 import sys
 import threading
+from html import unescape
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
@@ -85,14 +87,22 @@ def test_no_link_is_dead(site):
                 assert unquote(part) in found[place].names, f"{file.relative_to(site)}: {link}"
 
 
+def shown(text):
+    """What a reader sees of text or a page, in one line."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", text)).replace("`", "").split())
+
+
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_public_name_has_its_place_and_its_example(site, package):
+def test_every_public_name_is_explained_and_has_its_example(site, package):
     names = {name for page in pages(site).values() for name in page.names}
-    text = "".join(file.read_text() for file in (site / "reference").rglob("*.html"))
-    for name in import_module(package).__all__:
+    text = shown("".join(file.read_text() for file in (site / "reference").rglob("*.html")))
+    module = import_module(package)
+    for name in module.__all__:
         assert f"{package}.{name}" in names, name
-    assert "<pre" in text
-    assert "Example:" not in re.sub(r"<[^>]+>", "", text)
+        if callable(getattr(module, name)):
+            explained, _, example = inspect.getdoc(getattr(module, name)).partition("Example:")
+            assert " ".join(explained.splitlines()[0].replace("`", "").split()) in text, name
+            assert " ".join(example.split())[:60] in text, name
 
 
 @pytest.mark.parametrize("package", PACKAGES)
