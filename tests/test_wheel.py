@@ -28,7 +28,7 @@ ASKED = {
     "train": (["train", "digits"], "tyro"),
     "compare": (["compare", "digits"], "tyro"),
     "resume": (["resume", "."], "tyro"),
-    "report": (["report", ".", "--out", "report"], "jinja2"),
+    "report": (["report", ".", "--out", "report"], "matplotlib"),
     "cost": (["cost", "digits"], "tyro"),
     "data": (["data", "digits"], "scikit-learn"),
     "export": (["export", ".", "--to", "model.onnx"], "safetensors"),
