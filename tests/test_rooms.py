@@ -15,6 +15,7 @@ ORDER = [
     "optim",
     "backbones",
     "data",
+    "sharing",
     "training",
     "profiling",
     "experiments",
@@ -31,6 +32,7 @@ ALLOWED = {
     "optim": set(),
     "backbones": set(),
     "data": {"records"},
+    "sharing": {"records", "heads", "backbones"},
     "report": {"records"},
 }
 

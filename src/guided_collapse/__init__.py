@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from guided_collapse.metrics.model import collapse_of
     from guided_collapse.metrics.result import CollapseResult
     from guided_collapse.optim.agd import AGD
+    from guided_collapse.report.plots import plot_collapse
+    from guided_collapse.report.run_table import load_runs
 
 __version__ = version("guided-collapse")
 
@@ -43,8 +45,10 @@ __all__ = [
     "StratifiedBatchSampler",
     "collapse_of",
     "cross_entropy_lower_bound",
+    "load_runs",
     "measure_collapse",
     "nearest_etf",
+    "plot_collapse",
     "simplex_etf",
 ]
 
@@ -65,8 +69,10 @@ __getattr__, __dir__ = on_demand(
         "StratifiedBatchSampler": "data.sampling.stratified",
         "collapse_of": "metrics.model",
         "cross_entropy_lower_bound": "metrics.formulas.frames",
+        "load_runs": "report.run_table",
         "measure_collapse": "metrics.collapse",
         "nearest_etf": "geometry.nearest",
+        "plot_collapse": "report.plots",
         "simplex_etf": "geometry.simplex",
     },
 )

@@ -41,6 +41,16 @@ def test_any_linear_layer_is_a_classifier(classifier):
     assert result.accuracy == (model.eval()(INPUTS).argmax(dim=1) == LABELS).double().mean().item()
 
 
+def test_the_last_layer_need_not_be_named():
+    model = network().train()
+    expected = collapse_of(model, LOADER, classifier="4", keep_features=True, progress=False)
+    close(collapse_of(model, LOADER, progress=False), expected, left_out=RANKS)
+    close(collapse_of(model, iter(list(LOADER)), keep_features=True, progress=False), expected)
+    named = [{"pixel_values": INPUTS[part], "labels": LABELS[part]} for part in (slice(50), slice(50, 90))]
+    close(collapse_of(Named(model), named, progress=False), expected, left_out=RANKS)
+    assert all(module.training for module in model)
+
+
 def test_kept_features_take_one_pass_and_give_ranks():
     model = network()
     once = iter(list(LOADER))
@@ -145,8 +155,10 @@ def test_the_model_is_as_before_even_after_an_error():
 
 def test_refusals():
     model = network()
-    with pytest.raises(ValueError, match=r"got neither layer nor classifier.*linear layers 0, 4"):
-        collapse_of(model, LOADER)
+    with pytest.raises(ValueError, match=r"returns that of no linear layer.*linear layers 0, 4"):
+        collapse_of(nn.Sequential(*model, nn.Softmax(dim=1)), LOADER)
+    with pytest.raises(ValueError, match="must give at least one batch"):
+        collapse_of(model, [])
     with pytest.raises(ValueError, match=r"must be an nn.Linear of the model.*got '2'"):
         collapse_of(model, LOADER, classifier="2")
     with pytest.raises(ValueError, match=r"must be an nn.Linear of the model"):

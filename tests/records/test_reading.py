@@ -29,7 +29,7 @@ def test_what_cannot_be_used_is_named_and_skipped_with_a_warning(tmp_path):
     (tmp_path / "foreign" / "config.json").write_text("{}")
     (tmp_path / "foreign" / "cost.json").write_text("{}")
     (tmp_path / "file.txt").touch()
-    with pytest.warns(UserWarning, match="left out of the report") as caught:
+    with pytest.warns(UserWarning, match="left out: ") as caught:
         records = read_records([tmp_path, tmp_path / "file.txt"])
     assert [run.seed for run in records.runs] == [0]
     assert len(caught) == len(records.skipped) == 4
@@ -49,7 +49,7 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.warns(UserWarning, match="left out of the report"):
+    with pytest.warns(UserWarning, match="left out: "):
         records = read_records([tmp_path])
     assert [run.seed for run in records.runs] == [0]
     assert records.skipped == (f"{closed}: Permission denied",)
@@ -62,7 +62,7 @@ def test_a_record_that_is_no_file_is_named(name, make, tmp_path):
     bad = write_run(tmp_path, seed=1)
     (bad / name).unlink(missing_ok=True)
     make(bad / name)
-    with pytest.warns(UserWarning, match="left out of the report"):
+    with pytest.warns(UserWarning, match="left out: "):
         records = read_records([tmp_path])
     assert len(records.skipped) == 1
     assert f"{bad}: {name} cannot be read" in records.skipped[0]
@@ -73,7 +73,7 @@ def test_messages_are_one_short_line_that_can_be_written(tmp_path):
     strange = tmp_path / os.fsdecode(b"strange\n\xff")
     strange.mkdir()
     (strange / "config.json").write_text(json.dumps(config(experiment=["x" * 100_000])))
-    with pytest.warns(UserWarning, match="left out of the report"):
+    with pytest.warns(UserWarning, match="left out: "):
         message = read_records([tmp_path]).skipped[0]
     assert "\n" not in message
     assert len(message) < 600
@@ -81,7 +81,7 @@ def test_messages_are_one_short_line_that_can_be_written(tmp_path):
 
 
 def test_an_error_if_nothing_is_left(tmp_path):
-    with pytest.raises(ValueError, match="needs at least one folder"):
+    with pytest.raises(ValueError, match="at least one folder"):
         read_records([])
     with pytest.raises(ValueError, match=r"there is no .*absent"):
         read_records([tmp_path / "absent"])

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from guided_collapse.backbones.declared import BuiltAs
+
 
 class Backbone(nn.Module, ABC):
     """Maps inputs to features, (num_samples, feature_dim)."""
@@ -31,6 +33,9 @@ class ImageBackbone(Backbone):
         in_channels: channels of the images.
         smallest_size: height and width, at least, of the images.
     """
+
+    built_as: BuiltAs | None = None
+    """How `build_backbone` has built it; None if it was made in another way."""
 
     def __init__(self, feature_dim: int, *, in_channels: int, smallest_size: int) -> None:
         super().__init__(feature_dim)

@@ -1,7 +1,8 @@
 """The networks: their names, how they are built, and which options they have. The one place that names them; it loads no torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from guided_collapse.lazy import imported
 
@@ -28,6 +29,13 @@ class BackboneDeclaration:
     built_by: str
     options: tuple[str, ...]
     arguments: tuple[Any, ...] = ()
+
+
+class BuiltAs(NamedTuple):
+    """The name and the options by which a network was built, so that it can be built again."""
+
+    name: str
+    options: Mapping[str, Any]
 
 
 BACKBONES: dict[str, BackboneDeclaration] = {}
@@ -95,4 +103,5 @@ def build_backbone(
                 f"{name} has no option {option}; got {option}={value!r}. Its options are {', '.join(sorted(declared.options))}."
             )
     backbone: ImageBackbone = imported(declared.built_by)(*declared.arguments, **given, generator=generator)
+    backbone.built_as = BuiltAs(name, given)
     return backbone

@@ -54,16 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Flags are the command's own: to this parser nothing looks like one.
         commands.add_parser(name, help=summary, add_help=False, prefix_chars="\0").add_argument("words", nargs="*")
     request = parser.parse_args(arguments)
-    run: Callable[[list[str]], int] = import_module(f"guided_collapse.cli.{request.command}").run
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)  # of the libraries beneath, for their developers
-        return _status(run, request.words, show_traceback=request.traceback)
+        return _status(request.command, request.words, show_traceback=request.traceback)
 
 
-def _status(run: Callable[[list[str]], int], words: list[str], *, show_traceback: bool) -> int:
+def _status(command: str, words: list[str], *, show_traceback: bool) -> int:
     try:
+        # Its module may need a package that is missing.
+        run: Callable[[list[str]], int] = import_module(f"guided_collapse.cli.{command}").run
         status = run(words)
         sys.stdout.flush()  # while a reader that has gone can still be seen to
     except BrokenPipeError:

@@ -23,7 +23,13 @@ from guided_collapse.training.settings.placement import Placement
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs that finished, and runs that failed with the reason."""
+    """Runs that finished, and runs that failed with the reason.
+
+    Example:
+        >>> from guided_collapse.experiments import Comparison
+        >>> len(Comparison(finished=(), failed=()).failed)
+        0
+    """
 
     finished: tuple[RunFolder, ...]
     failed: tuple[tuple[RunFolder, str], ...]
@@ -45,6 +51,17 @@ def compare(
         seeds: seeds, each used for every head.
         placement: where to run. With several processes each run is a command of its own.
         jobs: how many runs at a time.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from guided_collapse.experiments import Configuration, Placement, compare
+        >>> sizes = {"num_classes": 4, "feature_dim": 8, "num_samples": 40, "batch_size": 40}
+        >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
+        >>> with TemporaryDirectory() as folder:
+        ...     comparison = compare(short, ["fixed", "implicit"], [0], Placement(out=Path(folder), quiet=True))
+        >>> len(comparison.finished), comparison.failed
+        (2, ())
     """
     # Seeds outside, so that an interrupted comparison still has something to compare.
     wanted = [replace(configuration, head=head, seed=seed) for seed in dict.fromkeys(seeds) for head in dict.fromkeys(heads)]
@@ -95,6 +112,18 @@ def comparison_table(comparison: Comparison) -> str:
 
     Warns:
         RuntimeWarning: for a run whose records cannot be read, which is left out.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from guided_collapse.experiments import Configuration, Placement, compare, comparison_table
+        >>> sizes = {"num_classes": 4, "feature_dim": 8, "num_samples": 40, "batch_size": 40}
+        >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
+        >>> with TemporaryDirectory() as folder:
+        ...     comparison = compare(short, ["fixed"], [0], Placement(out=Path(folder), quiet=True))
+        ...     table = comparison_table(comparison)
+        >>> [line.split()[0] for line in table.splitlines()]
+        ['head', 'fixed']
     """
     values: dict[str, dict[str, list[float]]] = {}
     for run in comparison.finished:

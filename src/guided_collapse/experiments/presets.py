@@ -100,6 +100,7 @@ _CONFIGURATIONS = (
 )
 
 PRESETS: Mapping[str, Configuration] = {configuration.experiment: configuration for configuration in _CONFIGURATIONS}
+"""All configurations, by the name of their experiment."""
 
 OWN_IMAGES = Configuration(
     "images",
@@ -121,6 +122,11 @@ def preset(name: str) -> Configuration:
 
     Raises:
         RequestError: for an unknown name, with the nearest ones.
+
+    Example:
+        >>> from guided_collapse.experiments import preset
+        >>> preset("cifar10-resnet18").backbone
+        'resnet18'
     """
     check_choice("the experiment", name, tuple(PRESETS))
     return PRESETS[name]

@@ -19,6 +19,8 @@ from guided_collapse.geometry.solvers.nearest_by_products import nearest_basis_b
 from guided_collapse.geometry.solvers.operations import nearest_basis
 
 Solver = Literal["factors", "products"]
+# Asked for once, because the compiler of torch 2.6 stops at the question.
+SOLVERS: tuple[str, ...] = get_args(Solver)
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
     """The solver, or the one for this device if none is chosen: waiting and float64 cost nothing on a CPU."""
     if solver is None:
         return "factors" if device.type == "cpu" else "products"
-    if solver not in get_args(Solver):
-        raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, or None; got {solver!r}.")
+    if solver not in SOLVERS:
+        raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, or None; got {solver!r}.")
     return solver
 
 

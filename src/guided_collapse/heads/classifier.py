@@ -5,9 +5,10 @@ import copy
 from torch import Tensor, nn
 
 from guided_collapse.heads.head import Head
+from guided_collapse.heads.shareable import Shareable
 
 
-class Classifier(nn.Module):
+class Classifier(Shareable):
     """`model(inputs, labels)` in training mode, `model(inputs)` in eval mode, and always for a head that needs no labels.
 
     Args:

@@ -2,20 +2,36 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from guided_collapse.metrics.formulas.statistics import GlobalMean, check_global_mean
-from guided_collapse.metrics.machinery.capture import Capture
+from guided_collapse.metrics.machinery.capture import Capture, evaluating, only_head
+from guided_collapse.metrics.machinery.last_layer import last_linear
 from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabelledFeatures, collapse_in_passes
 from guided_collapse.metrics.result import CollapseResult
 
 Loader = Iterable[Any]
 LABEL_NAMES = ("labels", "label")
+NO_BATCH = "the loader must give at least one batch; got none."
 Item = TypeVar("Item")
+
+
+class Batch(NamedTuple):
+    """What a model is given, and the labels."""
+
+    inputs: Any
+    """One thing, or several by name."""
+    by_name: bool
+    labels: Any
+
+    def given_to(self, model: nn.Module) -> Any:
+        """What the model makes of the inputs."""
+        return model(**self.inputs) if self.by_name else model(self.inputs)
 
 
 def collapse_of(
@@ -34,11 +50,12 @@ def collapse_of(
 ) -> CollapseResult:
     """How collapsed a model is on the data of a loader.
 
-    The model is put in eval mode, and back. For a `Classifier` of this package nothing has to be named, and what is measured are
-    the points on the sphere that its head's weight is multiplied with. For any other model name its last linear layer as
-    `classifier`: the features are what goes into it. Give clean data, without augmentation: the loader is gone through twice, the
-    second time for NC4, accuracies and margins, and must give the same samples. Under several processes each takes its own share
-    of the data.
+    The model is put in eval mode, and back. For a `Classifier` of this package what is measured are the points on the sphere that
+    its head's weight is multiplied with. For any other model the features are what goes into its last linear layer: the one that
+    is named as `classifier`, else the one whose output the model returns, which is found with the first batch.
+
+    Give clean data, without augmentation: the loader is gone through twice, the second time for NC4, accuracies and margins, and
+    must give the same samples. Under several processes each takes its own share of the data.
 
     Args:
         model: maps inputs to anything.
@@ -46,7 +63,7 @@ def collapse_of(
             or "label", the rest of which the model is given by name.
         layer: the name of the module whose output are the features, (num_samples, feature_dim), and which the model calls once;
             None takes the classifier's input.
-        classifier: the last linear layer, or its name.
+        classifier: the last linear layer, or its name; None finds it, unless there is a `layer`.
         num_classes: C; needed without a classifier.
         test_loader: batches of other samples, judged by the class means of `loader`.
         keep_features: whether all features are kept in memory, so that one pass over the loader is enough.
@@ -59,29 +76,34 @@ def collapse_of(
         All metrics in one object; print it for a table.
 
     Raises:
-        ValueError: if there is nothing that says where the features are, or for data that do not fit.
+        ValueError: if the last linear layer must be named, or for data that do not fit.
 
     Example:
         >>> import torch
         >>> from guided_collapse import collapse_of
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
         >>> batches = [(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))]
-        >>> collapse_of(model, batches, classifier="2").num_samples
+        >>> collapse_of(model, batches).num_samples  # or with classifier="2"
         6
     """
     check_global_mean(global_mean)
+    if device is None:
+        device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
+    if layer is None and classifier is None and only_head(model) is None:
+        batches = iter(loader)
+        first_batch = next(_not_empty(batches, NO_BATCH))
+        with evaluating(model):
+            classifier = last_linear(model, lambda: _batch(first_batch, device).given_to(model))
+        if batches is loader:
+            loader = chain([first_batch], batches)
     capture = Capture(model, layer, classifier)
     weight, bias = capture.weight, capture.bias
     if num_classes is None:
         if weight is None:
             raise ValueError("num_classes must be given when there is no classifier to count the rows of; got None.")
         num_classes = len(weight)
-    if device is None:
-        device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
     with capture.listening():
-        first = _not_empty(
-            _batches(capture, loader, device, "class means", progress), "the loader must give at least one batch; got none."
-        )
+        first = _not_empty(_batches(capture, loader, device, "class means", progress), NO_BATCH)
         again = _not_empty(
             _batches(capture, loader, device, "samples", progress),
             "the loader must be one that can be gone through twice; it gave nothing the second time. "
@@ -101,20 +123,24 @@ def collapse_of(
 
 def _batches(capture: Capture, loader: Loader, device: torch.device | str, what: str, progress: bool) -> Iterator[LabelledFeatures]:
     """Features and labels of every batch."""
-    for batch in _counted(loader, what) if progress else loader:
-        if isinstance(batch, Mapping):
-            labels = batch[_label_name(batch)]
-            inputs = {name: _moved(value, device) for name, value in batch.items() if name != _label_name(batch)}
-            features = capture.by_name(inputs).features
-        elif isinstance(batch, (tuple, list)) and len(batch) == 2:
-            inputs, labels = batch
-            features = capture(_moved(inputs, device)).features
-        else:
-            raise ValueError(
-                f"the loader must give batches (inputs, labels); got {type(batch).__name__}. "
-                "Wrap it so that it does, or so that it gives dictionaries with the labels under 'labels'."
-            )
-        yield LabelledFeatures(features, torch.as_tensor(labels).to(features.device))
+    for item in _counted(loader, what) if progress else loader:
+        batch = _batch(item, device)
+        features = capture.during(partial(batch.given_to, capture.model)).features
+        yield LabelledFeatures(features, torch.as_tensor(batch.labels).to(features.device))
+
+
+def _batch(item: Any, device: torch.device | str) -> Batch:
+    """What a loader gives, on the device."""
+    if isinstance(item, Mapping):
+        label_name = _label_name(item)
+        inputs = {name: _moved(value, device) for name, value in item.items() if name != label_name}
+        return Batch(inputs, True, item[label_name])
+    if isinstance(item, (tuple, list)) and len(item) == 2:
+        return Batch(_moved(item[0], device), False, item[1])
+    raise ValueError(
+        f"the loader must give batches (inputs, labels); got {type(item).__name__}. "
+        "Wrap it so that it does, or so that it gives dictionaries with the labels under 'labels'."
+    )
 
 
 def _moved(value: Any, device: torch.device | str) -> Any:

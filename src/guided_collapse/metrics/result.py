@@ -1,4 +1,4 @@
-"""The result of a measurement: every number, what it rests on, and what was left out; and the same as a table to read."""
+"""The result of a measurement: every number, what it rests on, and what was left out."""
 
 import math
 from collections.abc import Mapping
@@ -7,12 +7,14 @@ from dataclasses import dataclass, fields
 from torch import Tensor
 
 from guided_collapse.metrics.formulas.statistics import GlobalMean
-from guided_collapse.records.declared.metrics import entries
+from guided_collapse.metrics.shown import as_html, as_text
 
 
 @dataclass(frozen=True, eq=False)
 class CollapseResult:
-    """How collapsed features and classifier are. `print` shows a table, `to_dict` gives plain values, `scalars` a logger's numbers.
+    """How collapsed features and classifier are. `print` and a notebook show a table.
+
+    `to_dict` gives plain values, `scalars` what a logger takes.
 
     A number is None where what it takes was not given, with the reason in `left_out`, and NaN or infinite where it has no value,
     with the reason in `notes`. C is the number of classes with samples wherever class means are involved, and the number of
@@ -128,22 +130,11 @@ class CollapseResult:
         return {f"{prefix}{name}": value for name, value in numbers.items() if not isinstance(value, bool)}
 
     def __str__(self) -> str:
-        lines = _heading(self)
-        sections: dict[str, list[str]] = {}
-        for entry in entries():
-            value = self.added[entry.key] if entry.metric.computed_by else getattr(self, entry.key)
-            if entry.section is not None and value is not None:
-                sections.setdefault(entry.section, []).append(f"  {entry.metric.label:<40}{value:>12.6g}")
-        if self.left_out:
-            reasons: dict[str, list[str]] = {}
-            for name, reason in self.left_out.items():
-                reasons.setdefault(reason, []).append(name)
-            sections["left out"] = [f"  {', '.join(names)}: {reason}" for reason, names in reasons.items()]
-        if self.notes:
-            sections["notes"] = [f"  {note}" for note in self.notes]
-        for section, contents in sections.items():
-            lines += ["", section, *contents]
-        return "\n".join(lines)
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows."""
+        return as_html(self)
 
 
 def _plain(value: object) -> object:
@@ -154,14 +145,3 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return dict(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _heading(result: CollapseResult) -> list[str]:
-    present = result.num_classes - len(result.missing_classes)
-    seen = [count for count in result.counts if count > 0]
-    weights = "centred by their mean" if result.centre_weight else "as they are"
-    return [
-        f"neural collapse of {result.num_samples} samples in {result.feature_dim} dimensions",
-        f"  classes with samples: {present} of {result.num_classes}, from {min(seen)} to {max(seen)} samples each",
-        f"  global mean: of the {result.global_mean}; weights: {weights}",
-    ]

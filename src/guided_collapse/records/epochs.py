@@ -71,13 +71,22 @@ def records_from_json(content: object) -> list[EpochRecord]:
 
 
 def read_epochs(folder: Path, names: Mapping[Split, frozenset[str]]) -> Epochs:
-    """The measurements of the run in a folder; none if there is no file, as in a run that has just begun.
-
-    A last line that was cut off while it was written is passed over. Records that are kept may be compressed.
+    """The measurements of the run in a folder, as `read_epoch_records` finds them.
 
     Args:
         folder: of the run.
         names: the quantities to take, by split.
+
+    Raises:
+        RecordError: as for `read_epoch_records`.
+    """
+    return in_columns(read_epoch_records(folder), names)
+
+
+def read_epoch_records(folder: Path) -> list[EpochRecord]:
+    """The records of the run in a folder; none if there is no file, as in a run that has just begun.
+
+    A last line that was cut off while it was written is passed over. Records that are kept may be compressed.
 
     Raises:
         RecordError: for a file that cannot be read, a line that is no measurement, or epochs that are not 1, 2, 3 ...
@@ -85,8 +94,8 @@ def read_epochs(folder: Path, names: Mapping[Split, frozenset[str]]) -> Epochs:
     for name in (METRICS, METRICS_COMPRESSED):
         text = read_text(folder / name)
         if text is not None:
-            return in_columns(records_from_text(text[: text.rfind("\n") + 1], name), names)
-    return in_columns([], names)
+            return records_from_text(text[: text.rfind("\n") + 1], name)
+    return []
 
 
 def in_columns(records: Sequence[EpochRecord], names: Mapping[Split, frozenset[str]]) -> Epochs:

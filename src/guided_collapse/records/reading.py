@@ -35,10 +35,10 @@ def read_records(paths: Sequence[Path]) -> Records:
         ValueError: if there are no paths, a path does not exist, or nothing is left.
     """
     if not paths:
-        raise ValueError("a report needs at least one folder with runs; got none.")
+        raise ValueError("there must be at least one folder with runs; got none.")
     for path in paths:
         if not path.exists():
-            raise ValueError(f"a report is made from folders with runs; there is no {path}.")
+            raise ValueError(f"runs are read from folders; there is no {path}.")
     runs: list[Run] = []
     costs: list[CostRecord] = []
     searches: list[SearchRecord] = []
@@ -68,11 +68,11 @@ def read_records(paths: Sequence[Path]) -> Records:
     # Names of folders may hold any bytes, and what a record holds instead of a number may be long.
     skipped = [shortened(message.encode("utf-8", "replace").decode("utf-8")) for message in dict.fromkeys(skipped)]
     for message in skipped:
-        warnings.warn(f"left out of the report: {message}", stacklevel=3)
+        warnings.warn(f"left out: {message}", stacklevel=3)
     if not kept and not costs:
         named = ", ".join(map(str, paths))
         reason = f"{len(skipped)} could not be used, the first is {skipped[0]}" if skipped else "none was found"
-        raise ValueError(f"a report needs at least one run (a folder with a {CONFIG}) below {named}; {reason}.")
+        raise ValueError(f"there must be at least one run (a folder with a {CONFIG}) below {named}; {reason}.")
     return Records(tuple(kept), tuple(costs), tuple(searches), tuple(skipped))
 
 

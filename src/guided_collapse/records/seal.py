@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
+from guided_collapse.optional import optional
 from guided_collapse.records.files import checksum
 from guided_collapse.records.schema import CHECKSUM
 
@@ -46,9 +45,10 @@ def read_seal(path: Path) -> Seal | None:
     Raises:
         ValueError: if the file is damaged.
     """
+    safetensors = optional("safetensors", extra="experiments")
     content = path.read_bytes()
     try:
-        with safe_open(path, "numpy"):
+        with safetensors.safe_open(path, "numpy"):
             pass  # the header and the length of the file fit each other
         metadata = _parts(content)[0].get("__metadata__")
         if metadata is None:
@@ -57,7 +57,7 @@ def read_seal(path: Path) -> Seal | None:
         if checksum(content.replace(said.encode(), UNKNOWN.encode(), 1)) != said:
             raise ValueError("it is not as it was written")
         return _seal(metadata)
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error})") from error
 
 

@@ -56,12 +56,15 @@ class Experiment:
 
     def references(self, quantity: Quantity) -> list[float]:
         """The values that theory gives for a quantity: one, unless runs differ in temperature or number of classes."""
-        if quantity.reference == "loss_lower_bound":
-            return sorted({run.loss_lower_bound for run in self.runs if run.loss_lower_bound is not None})
-        if quantity.reference == "ideal_margin":
-            margins = {best_margin(run.num_classes, run.feature_dim) for run in self.runs}
-            return sorted(margin for margin in margins if margin is not None)
-        return []
+        values = {theory(quantity, run.num_classes, run.feature_dim, run.loss_lower_bound) for run in self.runs}
+        return sorted(value for value in values if value is not None)
+
+
+def theory(quantity: Quantity, num_classes: int, feature_dim: int, loss_lower_bound: float | None) -> float | None:
+    """The value that theory gives for a quantity of a run; None if it gives none."""
+    if quantity.reference == "loss_lower_bound":
+        return loss_lower_bound
+    return best_margin(num_classes, feature_dim) if quantity.reference == "ideal_margin" else None
 
 
 def by_experiment(runs: Iterable[Run]) -> list[Experiment]:

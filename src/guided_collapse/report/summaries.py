@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from guided_collapse.records.declared.quantities import Quantity
+from guided_collapse.records.epochs import Epochs
 from guided_collapse.records.run import Run
 from guided_collapse.records.schema import Floats, Integers, Split
 
@@ -64,11 +65,15 @@ def curve_over(x: Floats, values: Floats) -> Curve | None:
 
 def over_seeds(runs: Sequence[Run], quantity: Quantity) -> Curve | None:
     """A quantity of several runs over epochs; None if none has measured it."""
-    epochs = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(run.epochs.numbers for run in runs)]))
+    return over_runs([run.epochs for run in runs], quantity)
+
+
+def over_runs(runs: Sequence[Epochs], quantity: Quantity) -> Curve | None:
+    """The same from the epochs of each run."""
+    epochs = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(run.numbers for run in runs)]))
     values = np.full((len(runs), len(epochs)), np.nan)
     for row, run in enumerate(runs):
-        columns = np.searchsorted(epochs, run.epochs.numbers)
-        values[row, columns] = run.epochs.of(quantity.split, quantity.name) * quantity.factor
+        values[row, np.searchsorted(epochs, run.numbers)] = run.of(quantity.split, quantity.name) * quantity.factor
     return curve_over(epochs.astype(np.float64), values)
 
 

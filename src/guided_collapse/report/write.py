@@ -53,6 +53,19 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     Raises:
         ValueError: if there are no runs that can be used, `out` cannot be written to, an epoch is below 1, or a package is missing.
         NotWrittenError: if a file cannot be written, as on a full disk.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from guided_collapse.experiments import Configuration, Placement, compare
+        >>> from guided_collapse.report import write_report
+        >>> sizes = {"num_classes": 4, "feature_dim": 8, "num_samples": 40, "batch_size": 40}
+        >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
+        >>> with TemporaryDirectory() as folder:
+        ...     _ = compare(short, ["fixed"], [0], Placement(out=Path(folder), quiet=True))
+        ...     summary = write_report([Path(folder)], Path(folder, "report"))
+        >>> summary.page.name, summary.experiments
+        ('report.html', ('short',))
     """
     if epochs is not None and (not epochs or min(epochs) < 1):
         raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")

@@ -12,8 +12,14 @@ from guided_collapse.geometry.registration import constant_in_graphs
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """A context in which operations on the device keep the dtype they are given."""
     # Not every device has autocast, nor does `torch.autocast` take those that have none.
-    at_work = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    at_work = _has_autocast(device.type) and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if at_work else nullcontext()
+
+
+@constant_in_graphs
+def _has_autocast(device_type: str) -> bool:
+    """Whether devices of that kind have autocast; the compiler of torch 2.6 stops at the question."""
+    return torch.amp.is_autocast_available(device_type)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from guided_collapse.heads.head import Head
+from guided_collapse.metrics.machinery.last_layer import linear_names
 
 
 class Captured(NamedTuple):
@@ -40,13 +41,13 @@ class Capture:
         if classifier is not None:
             self.classifier = _linear(model, classifier)
         elif layer is None:
-            self.classifier = _only_head(model)
+            self.classifier = only_head(model)
         self.takes_input = layer is None
         source = self.classifier if layer is None else _module(model, layer)
         if source is None:
             raise ValueError(
                 "where the features are must be said for a model without one head of this package; got neither layer nor "
-                f"classifier. Name the last linear layer, classifier=...; this model has {_linear_names(model)}."
+                f"classifier. Name the last linear layer, classifier=...; this model has {linear_names(model)}."
             )
         self.source: nn.Module = source
 
@@ -63,13 +64,10 @@ class Capture:
 
     def __call__(self, inputs: Any) -> Captured:
         """The features of a batch of inputs, and what the model makes of them."""
-        return self._captured(lambda: self.model(inputs))
+        return self.during(lambda: self.model(inputs))
 
-    def by_name(self, inputs: Mapping[str, Any]) -> Captured:
-        """The same for a model that is given its inputs by name."""
-        return self._captured(lambda: self.model(**inputs))
-
-    def _captured(self, run: Callable[[], Any]) -> Captured:
+    def during(self, run: Callable[[], Any]) -> Captured:
+        """The same for a call of the model that gives it its inputs in some other way."""
         self.features = None
         output = run()
         features, self.features = self.features, None
@@ -88,20 +86,16 @@ class Capture:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Eval mode and a hook on the module that has the features; both are undone at the end, also after an error."""
-        modes = {module: module.training for module in self.model.modules()}
         if self.takes_input:
             handle = self.source.register_forward_pre_hook(self._keep_input, with_kwargs=True)
         else:
             handle = self.source.register_forward_hook(self._keep_output)
-        self.model.eval()
         try:
-            with torch.no_grad():
+            with evaluating(self.model):
                 yield
         finally:
             handle.remove()
             self.features = None
-            for module, training in modes.items():
-                module.training = training
 
     def _keep_output(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._keep(output)
@@ -116,7 +110,7 @@ class Capture:
             raise ValueError(
                 f"features must be one tensor; the named module {'took' if self.takes_input else 'gave'} {_described(features)}. "
                 "Name a module that gives a tensor alone, or the last linear layer, classifier=...; "
-                f"this model has {_linear_names(self.model)}."
+                f"this model has {linear_names(self.model)}."
             )
         if self.features is not None:
             raise ValueError(
@@ -125,6 +119,19 @@ class Capture:
             )
         # A copy: what comes next in the model may work in place, as nn.ReLU(inplace=True) does.
         self.features = features.clone()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; every module is in its own mode again at the end, also after an error."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def _described(value: Any) -> str:
@@ -137,7 +144,8 @@ def _described(value: Any) -> str:
     return kind
 
 
-def _only_head(model: nn.Module) -> Head | None:
+def only_head(model: nn.Module) -> Head | None:
+    """The head of this package in a model; None if there is none, or more than one."""
     heads = [module for module in model.modules() if isinstance(module, Head)]
     return heads[0] if len(heads) == 1 else None
 
@@ -156,11 +164,6 @@ def _linear(model: nn.Module, classifier: str | nn.Linear) -> nn.Linear:
     found = named.get(classifier) if isinstance(classifier, str) else classifier
     if not isinstance(found, nn.Linear) or not any(module is found for module in named.values()):
         raise ValueError(
-            f"classifier must be an nn.Linear of the model, or its name; got {classifier!r}. This model has {_linear_names(model)}."
+            f"classifier must be an nn.Linear of the model, or its name; got {classifier!r}. This model has {linear_names(model)}."
         )
     return found
-
-
-def _linear_names(model: nn.Module) -> str:
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name]
-    return f"the linear layers {', '.join(names)}" if names else "no linear layer"

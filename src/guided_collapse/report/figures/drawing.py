@@ -11,10 +11,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
+from guided_collapse.records.declared.quantities import Quantity
 from guided_collapse.records.text import shortened
 from guided_collapse.report.styles import HeadStyle, label
 from guided_collapse.report.summaries import Curve
@@ -85,7 +86,36 @@ def logarithmic(axes: Axes, curves: Sequence[Curve]) -> None:
             axes.yaxis.set_minor_locator(NullLocator())
 
 
-def draw_legend(figure: Figure, styles: Mapping[str, HeadStyle], *, reference: bool = False) -> None:
+def draw_quantity(
+    axes: Axes,
+    curves: Mapping[str, Curve | None],
+    styles: Mapping[str, HeadStyle],
+    quantity: Quantity,
+    *,
+    title: str,
+    references: Sequence[float],
+) -> None:
+    """A quantity over epochs, with a curve for each head that has measured it, on the axis that it is declared with."""
+    known = {head: curve for head, curve in curves.items() if curve is not None}
+    for head, curve in known.items():
+        draw_curve(axes, curve, styles[head])
+    finish(axes, title, "epoch", empty=not known)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    if known:
+        draw_references(axes, references)
+    if quantity.log:
+        logarithmic(axes, list(known.values()))
+
+
+def finish(axes: Axes, title: str, horizontal: str, *, empty: bool) -> None:
+    """Title and horizontal axis; a panel with nothing in it says so."""
+    axes.set_title(title)
+    axes.set_xlabel(horizontal)
+    if empty:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color="grey")
+
+
+def draw_legend(figure: Figure | SubFigure, styles: Mapping[str, HeadStyle], *, reference: bool = False) -> None:
     """The heads, and the dotted line, under the panels."""
     handles = [
         Line2D(

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.records.declared.quantities import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity
@@ -18,8 +17,9 @@ from guided_collapse.report.figures.drawing import (
     as_files,
     draw_curve,
     draw_legend,
+    draw_quantity,
     draw_references,
-    logarithmic,
+    finish,
     plain,
     print_style,
 )
@@ -130,18 +130,8 @@ def cost_figure(cost: CostRecord, styles: Mapping[str, HeadStyle]) -> Figure:
 
 
 def _quantity_panel(axes: Axes, experiment: Experiment, styles: Mapping[str, HeadStyle], quantity: Quantity, title: str) -> None:
-    curves = []
-    for head in experiment.heads:
-        curve = over_seeds(experiment.of(head), quantity)
-        if curve is not None:
-            curves.append(curve)
-            draw_curve(axes, curve, styles[head])
-    _finish(axes, title, "epoch", empty=not curves)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    if curves:
-        draw_references(axes, experiment.references(quantity))
-    if quantity.log:
-        logarithmic(axes, curves)
+    curves = {head: over_seeds(experiment.of(head), quantity) for head in experiment.heads}
+    draw_quantity(axes, curves, styles, quantity, title=title, references=experiment.references(quantity))
 
 
 def _margin_panel(axes: Axes, experiment: Experiment, styles: Mapping[str, HeadStyle]) -> None:
@@ -151,16 +141,9 @@ def _margin_panel(axes: Axes, experiment: Experiment, styles: Mapping[str, HeadS
         if curve is not None:
             empty = False
             draw_curve(axes, curve, styles[head])
-    _finish(axes, "(c) Cosine margins at the end", "% of training samples", empty=empty)
+    finish(axes, "(c) Cosine margins at the end", "% of training samples", empty=empty)
     if not empty:
         draw_references(axes, experiment.references(MARGIN))
-
-
-def _finish(axes: Axes, title: str, horizontal: str, *, empty: bool) -> None:
-    axes.set_title(title)
-    axes.set_xlabel(horizontal)
-    if empty:
-        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color="grey")
 
 
 def file_names(names: Sequence[str]) -> list[str]:

@@ -56,6 +56,11 @@ class Configuration:
 
     Raises:
         RequestError: for values that are out of range, do nothing, or contradict each other.
+
+    Example:
+        >>> from guided_collapse.experiments import Configuration
+        >>> Configuration("mine", data="digits", backbone="small", head="fixed", epochs=5).head
+        'fixed'
     """
 
     experiment: str

@@ -12,7 +12,13 @@ Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a run is computed and kept; this does not change what it computes."""
+    """Where a run is computed and kept; this does not change what it computes.
+
+    Example:
+        >>> from guided_collapse.experiments import Placement
+        >>> Placement(devices=4, nodes=2).processes
+        8
+    """
 
     out: Path = Path("runs")
     """Output folder."""
