@@ -172,7 +172,7 @@ def nearest_frame(
         else:
             basis = tight_basis_by_products(means, proximal, proximal_weight, proximal_weight=proximal_weight)
         if unit_rows:
-            basis = _with_unit_rows(basis, means, proximal, proximal_weight, rounds=rounds, solver=chosen)
+            basis = basis_with_unit_rows(basis, means, proximal, proximal_weight, rounds=rounds, solver=chosen)
         return NearestFrame(basis, weight_of(basis), means, rank)
 
 
@@ -204,9 +204,10 @@ def tight_basis_by_products(means: Tensor, proximal_basis: Tensor, pull: Tensor 
     )
 
 
-def _with_unit_rows(
+def basis_with_unit_rows(
     basis: Tensor, means: Tensor, proximal_basis: Tensor, proximal_weight: float, *, rounds: int, solver: Solver
 ) -> Tensor:
+    """The basis with rows of equal norm, nearer to the means: what `with_unit_rows` makes of the closed form."""
     target = _target(means, proximal_basis.T, proximal_weight)
     weight = with_unit_rows(basis.T, target, proximal_basis.T, rounds=rounds, solver=solver)
     return weight.T * math.sqrt(means.shape[1] / len(means))

@@ -3,14 +3,19 @@
 import torch
 from torch import Tensor
 
+from guided_collapse.geometry.frames import basis_with_unit_rows, nearest_frame, tight_basis_by_products
 from guided_collapse.geometry.nearest import Solver, checked_solver, unit_frobenius_norm
 from guided_collapse.geometry.registration import operation
+from guided_collapse.geometry.simplex import has_simplex_etf
 from guided_collapse.geometry.solvers.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
 from guided_collapse.geometry.solvers.operations import nearest_basis, proximal_point
 
+# From so many classes for each dimension on, one round is enough.
+MANY_CLASSES = 16
+
 
 def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None) -> Tensor:
-    """The basis U of the simplex ETF nearest to the means, pulled towards that of the step before; differentiable in the means.
+    """The basis U of the frame nearest to the means, pulled towards that of the step before; differentiable in the means.
 
     The first step solves without the proximal term, from the initial direction. By products its pull is `vanishing_pull`, chosen on
     the device; by factors it is the limit itself.
@@ -26,9 +31,11 @@ def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weigh
         (feature_dim, num_classes).
     """
     basis = basis.detach().to(means.dtype)
+    num_classes, feature_dim = means.shape
+    if not has_simplex_etf(feature_dim, num_classes):
+        return _next_tight_basis(means, basis, is_first, proximal_weight=proximal_weight, solver=solver)
     if checked_solver(solver, means.device) == "factors":
         return nearest_basis(means, proximal_point(means, basis, is_first), proximal_weight)[0]
-    num_classes = len(means)
     vanishing = vanishing_pull(num_classes, proximal_weight)
     largest = max(proximal_weight, vanishing)
     return nearest_basis_by_products(
@@ -38,6 +45,28 @@ def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weigh
         proximal_weight=largest,
         polynomials=polynomials_of(num_classes, proximal_weight, means.dtype),
     )
+
+
+def _next_tight_basis(
+    means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None
+) -> Tensor:
+    num_classes, feature_dim = means.shape
+    rounds = rounds_in_training(num_classes, feature_dim)
+    if checked_solver(solver, means.device) == "factors":
+        anchor = proximal_point(means, basis, is_first)
+        return nearest_frame(means, anchor, proximal_weight=proximal_weight, rounds=rounds, solver="factors").basis
+    closed = tight_basis_by_products(
+        means, basis, torch.where(is_first, 0.0, proximal_weight).to(means.dtype), proximal_weight=proximal_weight
+    )
+    return basis_with_unit_rows(closed, means, basis, proximal_weight, rounds=rounds, solver="products")
+
+
+def rounds_in_training(num_classes: int, feature_dim: int) -> int:
+    """How many rounds towards unit rows a training step takes: so many that the frame is tight to about 1e-3.
+
+    A round leaves a share of the defect that is about d/C, or less; a step begins near to where the one before has ended.
+    """
+    return 1 if num_classes >= MANY_CLASSES * feature_dim else 3
 
 
 def basis_when_due(

@@ -1,11 +1,14 @@
 """The paper's implicit ETF: a classifier that always is the simplex ETF nearest to the running class means."""
 
+
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from guided_collapse.geometry.directions import Direction
+from guided_collapse.geometry.frames import weight_of
 from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
 from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.geometry.training_step import basis_when_due, next_basis
@@ -50,7 +53,7 @@ class NearestETFHead(FrameHead):
         torch.Size([2, 3])
     """
 
-    transposed_basis: Tensor
+    transposed_basis: Tensor | None
     """U', (num_classes, feature_dim), of the last solve: the proximal point of the next."""
 
     def __init__(
@@ -61,8 +64,8 @@ class NearestETFHead(FrameHead):
         temperature: float = 5.0,
         proximal_weight: float = 1e-3,
         implicit_gradient: bool = True,
-        lagged: bool = False,
-        every: int = 1,
+        lagged: bool | None = None,
+        every: int | None = None,
         direction: Direction = "canonical",
         solver: Solver | None = None,
         generator: torch.Generator | None = None,
@@ -72,13 +75,16 @@ class NearestETFHead(FrameHead):
             feature_dim, num_classes, temperature=temperature, centre=False, direction=direction, check_values=check_values
         )
         check_proximal_weight(proximal_weight)
+        lagged = not self.is_simplex if lagged is None else lagged
+        every = (default_every(feature_dim, num_classes) if lagged else 1) if every is None else every
         _check_every(every, lagged=lagged)
         self.proximal_weight = proximal_weight
         self.implicit_gradient = implicit_gradient
         self.lagged = lagged
         self.every = every
         self.solver = solver and checked_solver(solver, self.frame.device)
-        self.register_buffer("transposed_basis", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
+        kept = torch.empty(num_classes, feature_dim, dtype=state_dtype()) if self.is_simplex else None
+        self.register_buffer("transposed_basis", kept)
         self.class_means = RunningClassMeans(feature_dim, num_classes, check_values=check_values)
         self.reset_parameters(generator)
 
@@ -87,11 +93,16 @@ class NearestETFHead(FrameHead):
         self.class_means.reset_parameters()
         # How many batches were taken in, as far as that is known without asking the device.
         self._known_steps: int | None = 0
-        self._keep(self._initial_basis(generator))
+        if self.transposed_basis is None:
+            self.frame.copy_(self._initial_frame(generator))
+        else:
+            self._keep(self._initial_basis(generator))
 
     @property
     def basis(self) -> Tensor:
         """U, (feature_dim, num_classes), of the last solve."""
+        if self.transposed_basis is None:
+            return self.frame.T * math.sqrt(self.feature_dim / self.num_classes)
         return self.transposed_basis.T
 
     @property
@@ -110,11 +121,11 @@ class NearestETFHead(FrameHead):
         class_means = self.class_means.take_in(centred, global_mean, labels)
         basis = self._solve(class_means if self.implicit_gradient else class_means.detach())
         self._keep(basis)
-        return centred @ frame_weight(basis).T
+        return centred @ weight_of(basis).T
 
     def _solve(self, centred_class_means: Tensor) -> Tensor:
         """The basis of the nearest frame, from where the step before left it, with gradient."""
-        basis = snapshot(self.transposed_basis).T
+        basis = self.basis if self.transposed_basis is None else snapshot(self.transposed_basis).T
         is_first = self.class_means.steps == 1
         return next_basis(centred_class_means, basis, is_first, proximal_weight=self.proximal_weight, solver=self.solver)
 
@@ -145,7 +156,10 @@ class NearestETFHead(FrameHead):
         """Makes a basis, (feature_dim, num_classes), that of the head; one that is not finite leaves it as it was."""
         rows = basis.T
         if not looks_at_values(self.check_values, rows.device):
-            rows = finite_or(rows, self.transposed_basis)
+            rows = finite_or(rows, self.basis.T)
+        if self.transposed_basis is None:
+            self.frame.copy_(weight_of(rows.T))
+            return
         self.transposed_basis.copy_(rows)
         self.frame.copy_(frame_weight(rows.T))
 
@@ -164,6 +178,8 @@ class NearestETFHead(FrameHead):
             f"implicit_gradient={self.implicit_gradient}, lagged={self.lagged}, every={self.every}"
         )
 
+
+def default_every(d,c): return 10
 
 def _check_every(every: int, *, lagged: bool) -> None:
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
