@@ -9,9 +9,11 @@ from guided_collapse.geometry.registration import operation
 from guided_collapse.geometry.simplex import has_simplex_etf
 from guided_collapse.geometry.solvers.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
 from guided_collapse.geometry.solvers.operations import nearest_basis, proximal_point
+from guided_collapse.geometry.tight.refresh import next_frame
 
-# From so many classes for each dimension on, one round is enough.
+# From so many classes for each dimension on, one round is enough; below so many in all, rows differ more, and rounds cost nothing.
 MANY_CLASSES = 16
+FEW_CLASSES = 64
 
 
 def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None) -> Tensor:
@@ -47,9 +49,7 @@ def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weigh
     )
 
 
-def _next_tight_basis(
-    means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None
-) -> Tensor:
+def _next_tight_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None) -> Tensor:
     num_classes, feature_dim = means.shape
     rounds = rounds_in_training(num_classes, feature_dim)
     if checked_solver(solver, means.device) == "factors":
@@ -66,7 +66,53 @@ def rounds_in_training(num_classes: int, feature_dim: int) -> int:
 
     A round leaves a share of the defect that is about d/C, or less; a step begins near to where the one before has ended.
     """
-    return 1 if num_classes >= MANY_CLASSES * feature_dim else 3
+    if num_classes >= MANY_CLASSES * feature_dim:
+        return 1
+    return 3 if num_classes >= FEW_CLASSES else 10
+
+
+def next_tight_frame(means: Tensor, frame: Tensor, *, is_first: bool, proximal_weight: float, solver: Solver | None) -> Tensor:
+    """The next tight frame of a run without gradient, for num_classes > feature_dim + 1; see `next_frame`.
+
+    Args:
+        means: (num_classes, feature_dim), class means of any scale.
+        frame: (num_classes, feature_dim), of the step before, or the initial one.
+        is_first: whether it is the initial one.
+        proximal_weight: delta.
+        solver: as for `nearest_etf`.
+
+    Returns:
+        (num_classes, feature_dim), a new tensor.
+    """
+    return next_frame(
+        means,
+        frame,
+        is_first=is_first,
+        proximal_weight=proximal_weight,
+        rounds=rounds_in_training(*frame.shape),
+        solver=checked_solver(solver, frame.device),
+    )
+
+
+def frame_when_due(
+    means: Tensor, frame: Tensor, steps: Tensor, *, every: int, proximal_weight: float, solver: Solver | None
+) -> Tensor:
+    """`next_tight_frame` at the steps of `basis_when_due`, and the frame as it is at others; for compiled graphs."""
+    return _frame_when_due(means, frame, steps, every, proximal_weight, checked_solver(solver, frame.device))
+
+
+@operation("frame_when_due")
+def _frame_when_due(means: Tensor, frame: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str) -> Tensor:
+    taken = int(steps)
+    if (taken - 1) % every:
+        return frame.clone(memory_format=torch.contiguous_format)
+    chosen: Solver = "factors" if solver == "factors" else "products"
+    return next_tight_frame(means, frame, is_first=taken == 1, proximal_weight=proximal_weight, solver=chosen)
+
+
+@_frame_when_due.register_fake
+def _(means: Tensor, frame: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str) -> Tensor:
+    return torch.empty_like(frame, memory_format=torch.contiguous_format)
 
 
 def basis_when_due(

@@ -36,9 +36,7 @@ Change = Callable[[Tensor, slice], Tensor | None]
 
 
 @torch.no_grad()
-def next_frame(
-    means: Tensor, frame: Tensor, *, is_first: bool, proximal_weight: float, rounds: int, solver: Solver
-) -> Tensor:
+def next_frame(means: Tensor, frame: Tensor, *, is_first: bool, proximal_weight: float, rounds: int, solver: Solver) -> Tensor:
     """The unit-norm tight frame nearest to the means, pulled towards the one before.
 
     The first solve has no pull. It is found with one of a thousandth of the means' share, as by products everywhere, and so
