@@ -15,6 +15,10 @@ from guided_collapse.geometry.tight.refresh import next_frame
 MANY_CLASSES = 16
 FEW_CLASSES = 64
 
+# Rounds are run backwards for the gradient. Those that begin with rows which nearly vanish, as those of classes that were not seen
+# yet do, lose float32's digits when they are many.
+MOST_ROUNDS_WITH_GRADIENT = 3
+
 
 def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None) -> Tensor:
     """The basis U of the frame nearest to the means, pulled towards that of the step before; differentiable in the means.
@@ -51,7 +55,7 @@ def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weigh
 
 def _next_tight_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None) -> Tensor:
     num_classes, feature_dim = means.shape
-    rounds = rounds_in_training(num_classes, feature_dim)
+    rounds = min(rounds_in_training(num_classes, feature_dim), MOST_ROUNDS_WITH_GRADIENT)
     if checked_solver(solver, means.device) == "factors":
         anchor = proximal_point(means, basis, is_first)
         return nearest_frame(means, anchor, proximal_weight=proximal_weight, rounds=rounds, solver="factors").basis

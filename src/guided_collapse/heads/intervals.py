@@ -14,12 +14,12 @@ SHARE_OF_TRAINING = 0.1
 
 
 def default_every(feature_dim: int, num_classes: int) -> int:
-    """After how many steps a lagged frame moves: 1 for a simplex ETF, and otherwise so many that moving it costs a tenth of training.
+    """After how many steps a lagged frame moves: 1 for a simplex ETF, otherwise so many that it costs a tenth of training.
 
-    With r rounds it is 1 + 3 r times that d x d products are summed over C rows and a d x d matrix is applied to each:
-    4 C d^2 (1 + 3 r) operations. A step of training is taken to be a batch of 128, with 4 C d operations for each sample in the head
-    and 6e7 in a small network. The result is from 10 to 1000: 10 for 1000 classes and 128 features, 14 for 1000 and 512, 51 for 100,000
-    and 256.
+    To move it with r rounds, d x d products are summed over C rows and a d x d matrix is applied to each, 1 + 3 r times:
+    4 C d^2 (1 + 3 r) operations. A step of training is taken to be a batch of 128, each sample with 4 C d operations in the head
+    and 6e7 in a small network. The result is from 10 to 1000: 10 for 1000 classes and 128 features, 14 for 1000 and 512, 51 for
+    100,000 and 256.
     """
     if has_simplex_etf(feature_dim, num_classes):
         return 1

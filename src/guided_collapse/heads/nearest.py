@@ -23,8 +23,8 @@ from guided_collapse.heads.sparse_means import SparseClassMeans
 class NearestETFHead(FrameHead):
     """The frame nearest to the network's own class means, solved anew as training goes on.
 
-    It is a simplex ETF, and for num_classes > feature_dim + 1, where there is none, a tight frame with unit rows: similar classes are
-    then next to each other, as some have to be.
+    It is a simplex ETF, and for num_classes > feature_dim + 1, where there is none, a tight frame with unit rows: similar classes
+    are then next to each other, as some have to be.
 
     It has no parameters: the weight is a function of the features, and with `implicit_gradient` the loss is differentiated through
     it (the paper's method). That gradient is scaled by the running means' share of the batch, 2/(t+1), so it fades with training.
@@ -43,9 +43,9 @@ class NearestETFHead(FrameHead):
         implicit_gradient: whether gradients flow through the solve. Without effect for a lagged head, which needs none.
         lagged: classify with the frame of the steps before, and take in the batch afterwards. None does so for
             num_classes > feature_dim + 1.
-        every: after how many steps a lagged frame moves; the class means take in every batch. None takes `default_every`: 1, or for
-            num_classes > feature_dim + 1 10 or more. (Compiled for an accelerator, a head with more than one asks the device at each
-            step whether it is time.)
+        every: after how many steps a lagged frame moves; the class means take in every batch. None takes `default_every`: 1 for a
+            simplex ETF, 10 or more for a tight frame. (Compiled for an accelerator, a head with more than one asks the device at
+            each step whether it is time.)
         direction: initial direction, "canonical" or "random"; the first step solves from it without the proximal term.
         solver: "factors" or "products", as for `nearest_etf`; None takes factors on a CPU and products elsewhere.
         generator: source of a random direction; None takes torch's global generator.
@@ -64,7 +64,7 @@ class NearestETFHead(FrameHead):
     """
 
     transposed_basis: Tensor | None
-    """U', (num_classes, feature_dim), of the last solve: the proximal point of the next. None for a tight frame, which says as much."""
+    """U', (num_classes, feature_dim), of the last solve: the proximal point of the next. None for a tight frame."""
     class_means: RunningClassMeans
 
     def __init__(

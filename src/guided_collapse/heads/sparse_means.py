@@ -133,7 +133,7 @@ class SparseClassMeans(RunningClassMeans):
 
 
 def _present(centred_features: Tensor, labels: Tensor, global_mean: Tensor, num_classes: int) -> _Present:
-    """Which classes a batch holds, and where. Shapes do not depend on that, so that nobody has to wait for the device to know it."""
+    """The classes that a batch holds. Shapes do not depend on their number, so that nobody waits for the device to know it."""
     labels, order = labels.sort(stable=True)
     is_new = torch.cat([labels.new_zeros(1), (labels[1:] != labels[:-1]).to(labels.dtype)])
     places = is_new.cumsum(0)

@@ -57,8 +57,8 @@ def nearest_basis_by_products(
 ) -> Tensor:
     """The basis U of the simplex ETF nearest to the means, differentiable in them any number of times.
 
-    It is the polar factor of X = 2 H~ M~ + pull U_prox, as `operations.nearest_basis` has it. For num_classes > feature_dim + 1, where
-    only a tight frame exists, it is that of 2 H~ P / sqrt(d) + pull U_prox, and what is said of num_classes holds for feature_dim + 1.
+    It is the polar factor of X = 2 H~ M~ + pull U_prox, as `operations.nearest_basis` has it. For num_classes > feature_dim + 1,
+    where only a tight frame exists, it is that of 2 H~ P / sqrt(d) + pull U_prox, and feature_dim + 1 stands for num_classes.
 
     Args:
         unit_means: H~, (num_classes, feature_dim), centred class means of unit Frobenius norm, or zero.

@@ -51,7 +51,8 @@ def polar_columns_by_products(matrix: Tensor) -> Tensor:
     """The polar factor of an upright matrix in a round, by products alone and differentiable any number of times.
 
     Args:
-        matrix: (num_classes, num_columns), num_columns <= num_classes, with singular values whose ratio is at most 1 / LEAST_OF_ROUNDS.
+        matrix: (num_classes, num_columns), num_columns <= num_classes, whose least singular value is LEAST_OF_ROUNDS of the largest
+            or more.
 
     Returns:
         (num_classes, num_columns), orthonormal columns.
@@ -78,8 +79,8 @@ def polar_root_by_products(gram: Tensor, polynomials: Sequence[OddPolynomial]) -
 
     Args:
         gram: G, (size, size), with eigenvalues from 0 to 1.
-        polynomials: from `polar_polynomials`, all of them or the next few. What rounding has left of an eigenvalue that is 0 grows with
-            each, so that the matrix X R needs a Gram matrix of its own after a few.
+        polynomials: from `polar_polynomials`, all of them or the next few. What rounding has left of an eigenvalue that is 0 grows
+            with each, so that the matrix X R needs a Gram matrix of its own after a few.
 
     Returns:
         R, (size, size).

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guided_collapse.geometry.simplex import centre_classes
 from guided_collapse.geometry.nearest import Solver
+from guided_collapse.geometry.simplex import centre_classes
 from guided_collapse.geometry.tight.roots import polar_columns_by_products
 from guided_collapse.geometry.tight.rounds import alternate, is_zero_row, polar_columns
 
@@ -78,8 +78,8 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, *, rounds:
 def shrunk_rows(columns: Tensor, *, centred: bool) -> Tensor:
     """A matrix with the columns' span after a round on the other side: rows of E are divided by their norms.
 
-    Let D have the norms of the rows of E, D^2 = 1 - |v|^2 (less 1/C if V is centred). What is orthogonal to D^-1 E is the span of D V;
-    and to D^-1 E with its mean taken away, that part of the span of D V and D 1 which sums to zero.
+    Let D have the norms of the rows of E, D^2 = 1 - |v|^2 (less 1/C if V is centred). What is orthogonal to D^-1 E is the span of
+    D V; and to D^-1 E with its mean taken away, that part of the span of D V and D 1 which sums to zero.
     """
     scales = spare_norms(columns, centred=centred)
     rows = scales * columns
