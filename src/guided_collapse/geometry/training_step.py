@@ -75,12 +75,15 @@ def rounds_in_training(num_classes: int, feature_dim: int) -> int:
     return 3 if num_classes >= FEW_CLASSES else 10
 
 
-def next_tight_frame(means: Tensor, frame: Tensor, *, is_first: bool, proximal_weight: float, solver: Solver | None) -> Tensor:
+def next_tight_frame(
+    means: Tensor, frame: Tensor, seen: Tensor, *, is_first: bool, proximal_weight: float, solver: Solver | None
+) -> Tensor:
     """The next tight frame of a run without gradient, for num_classes > feature_dim + 1; see `next_frame`.
 
     Args:
         means: (num_classes, feature_dim), class means of any scale.
         frame: (num_classes, feature_dim), of the step before, or the initial one.
+        seen: (num_classes,), which classes have a mean.
         is_first: whether it is the initial one.
         proximal_weight: delta.
         solver: as for `nearest_etf`.
@@ -91,6 +94,7 @@ def next_tight_frame(means: Tensor, frame: Tensor, *, is_first: bool, proximal_w
     return next_frame(
         means,
         frame,
+        seen,
         is_first=is_first,
         proximal_weight=proximal_weight,
         rounds=rounds_in_training(*frame.shape),
@@ -99,23 +103,25 @@ def next_tight_frame(means: Tensor, frame: Tensor, *, is_first: bool, proximal_w
 
 
 def frame_when_due(
-    means: Tensor, frame: Tensor, steps: Tensor, *, every: int, proximal_weight: float, solver: Solver | None
+    means: Tensor, frame: Tensor, seen: Tensor, steps: Tensor, *, every: int, proximal_weight: float, solver: Solver | None
 ) -> Tensor:
     """`next_tight_frame` at the steps of `basis_when_due`, and the frame as it is at others; for compiled graphs."""
-    return _frame_when_due(means, frame, steps, every, proximal_weight, checked_solver(solver, frame.device))
+    return _frame_when_due(means, frame, seen, steps, every, proximal_weight, checked_solver(solver, frame.device))
 
 
 @operation("frame_when_due")
-def _frame_when_due(means: Tensor, frame: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str) -> Tensor:
+def _frame_when_due(
+    means: Tensor, frame: Tensor, seen: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str
+) -> Tensor:
     taken = int(steps)
     if (taken - 1) % every:
         return frame.clone(memory_format=torch.contiguous_format)
     chosen: Solver = "factors" if solver == "factors" else "products"
-    return next_tight_frame(means, frame, is_first=taken == 1, proximal_weight=proximal_weight, solver=chosen)
+    return next_tight_frame(means, frame, seen, is_first=taken == 1, proximal_weight=proximal_weight, solver=chosen)
 
 
 @_frame_when_due.register_fake
-def _(means: Tensor, frame: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str) -> Tensor:
+def _(means: Tensor, frame: Tensor, seen: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str) -> Tensor:
     return torch.empty_like(frame, memory_format=torch.contiguous_format)
 
 

@@ -10,6 +10,7 @@ from guided_collapse.geometry.directions import Direction
 from guided_collapse.geometry.frames import weight_of
 from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
 from guided_collapse.geometry.registration import is_transformed
+from guided_collapse.geometry.tight.refresh import usual_size, with_unseen
 from guided_collapse.geometry.training_step import basis_when_due, frame_when_due, next_basis, next_tight_frame
 from guided_collapse.heads.batch import batch_mean, looks_at_values
 from guided_collapse.heads.frame_head import FrameHead
@@ -142,6 +143,10 @@ class NearestETFHead(FrameHead):
         # What has the frame's own memory must be a copy.
         basis = self.basis if self.transposed_basis is None else snapshot(self.transposed_basis).T
         is_first = self.class_means.steps == 1
+        if not self.is_simplex:
+            seen, frame = snapshot(self.class_means.seen), snapshot(self.frame).to(centred_class_means.dtype)
+            size = usual_size(centred_class_means.detach(), seen)
+            centred_class_means = with_unseen(centred_class_means, frame, seen, size)
         return next_basis(centred_class_means, basis, is_first, proximal_weight=self.proximal_weight, solver=self.solver)
 
     def _follow(self, centred_class_means: Tensor) -> None:
@@ -167,6 +172,7 @@ class NearestETFHead(FrameHead):
             frame = frame_when_due(
                 class_means.running,
                 self.frame,
+                class_means.seen,
                 class_means.steps,
                 every=self.every,
                 proximal_weight=self.proximal_weight,
@@ -178,6 +184,7 @@ class NearestETFHead(FrameHead):
             frame = next_tight_frame(
                 class_means.running,
                 self.frame,
+                class_means.seen,
                 is_first=self._known_steps == 1,
                 proximal_weight=self.proximal_weight,
                 solver=self.solver,

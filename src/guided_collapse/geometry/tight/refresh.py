@@ -6,7 +6,7 @@ for the next pass.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +36,9 @@ Change = Callable[[Tensor, slice], Tensor | None]
 
 
 @torch.no_grad()
-def next_frame(means: Tensor, frame: Tensor, *, is_first: bool, proximal_weight: float, rounds: int, solver: Solver) -> Tensor:
+def next_frame(
+    means: Tensor, frame: Tensor, seen: Tensor, *, is_first: bool, proximal_weight: float, rounds: int, solver: Solver
+) -> Tensor:
     """The unit-norm tight frame nearest to the means, pulled towards the one before.
 
     The first solve has no pull. It is found with one of a thousandth of the means' share, as by products everywhere, and so
@@ -45,6 +47,7 @@ def next_frame(means: Tensor, frame: Tensor, *, is_first: bool, proximal_weight:
     Args:
         means: (num_classes, feature_dim), class means of any scale, num_classes > feature_dim + 1.
         frame: (num_classes, feature_dim), the frame before, or the initial one.
+        seen: (num_classes,), which classes have a mean; those of the others are put where the frame has them.
         is_first: whether the frame is the initial one.
         proximal_weight: delta.
         rounds: as in `nearest_frame`.
@@ -58,7 +61,7 @@ def next_frame(means: Tensor, frame: Tensor, *, is_first: bool, proximal_weight:
     weight = vanishing if is_first else max(proximal_weight, vanishing)
     with without_autocast(frame.device):
         passes = _Passes(frame, solver)
-        target = _Target(means, frame, weight)
+        target = _Target(means, frame, seen, weight, passes.blocks)
         passes.begin(target)
         target_scale = math.sqrt(num_classes) / passes.sums.products.trace().sqrt().to(frame.dtype)
         centred, by_spare_rows = can_be_centred(num_classes, feature_dim), evens_by_spare_rows(num_classes, feature_dim)
@@ -87,16 +90,35 @@ def next_frame(means: Tensor, frame: Tensor, *, is_first: bool, proximal_weight:
 class _Target:
     """X = 2 P H~ / sqrt(d) + delta V_prox, block by block; V_prox are the frame's orthonormal columns."""
 
-    def __init__(self, means: Tensor, frame: Tensor, proximal_weight: float) -> None:
-        norm = torch.linalg.vector_norm(means)
-        self.means, self.frame = means, frame
-        self.share = torch.where(norm > 0, 2 / math.sqrt(frame.shape[1]) / norm, 0.0)
-        self.mean = means.mean(dim=0)
-        self.pull = proximal_weight * math.sqrt(frame.shape[1] / len(frame))
+    def __init__(self, means: Tensor, frame: Tensor, seen: Tensor, proximal_weight: float, blocks: Sequence[slice]) -> None:
+        num_classes, feature_dim = frame.shape
+        self.means, self.frame, self.seen = means, frame, seen
+        self.size = usual_size(means, seen)
+        # So large is the norm of all means together, once those of unseen classes are as large as the others.
+        norm = self.size * math.sqrt(num_classes)
+        self.share = torch.where(norm > 0, 2 / math.sqrt(feature_dim) / norm, 0.0)
+        self.pull = proximal_weight * math.sqrt(feature_dim / num_classes)
+        self.mean = torch.stack([self._means(block).sum(dim=0) for block in blocks]).sum(dim=0) / num_classes
 
     def rows(self, block: slice) -> Tensor:
-        data = (self.means[block] - self.mean).mul_(self.share)
+        data = (self._means(block) - self.mean).mul_(self.share)
         return data.to(self.frame.dtype).add_(self.frame[block], alpha=self.pull)
+
+    def _means(self, block: slice) -> Tensor:
+        return with_unseen(self.means[block], self.frame[block], self.seen[block], self.size)
+
+
+def usual_size(means: Tensor, seen: Tensor) -> Tensor:
+    """The root mean square norm of the means of seen classes, a scalar; the others are zero."""
+    return torch.linalg.vector_norm(means) / seen.sum().clamp(min=1).sqrt()
+
+
+def with_unseen(means: Tensor, frame: Tensor, seen: Tensor, size: Tensor) -> Tensor:
+    """The means, and for classes that were not seen the rows of the frame, as large as means are.
+
+    At zero, where there is nothing to tell them from each other, they would be drawn together.
+    """
+    return torch.where(seen[:, None], means, size * frame)
 
 
 @dataclass
@@ -133,10 +155,12 @@ class _Passes:
         self.weights: Tensor | None = None
         self.finite = torch.ones((), dtype=torch.bool, device=frame.device)
         self.sums = self._no_sums()
+        length = max(1, BLOCK_NUMBERS // frame.shape[1])
+        self.blocks = [slice(start, start + length) for start in range(0, len(frame), length)]
 
     def begin(self, target: _Target) -> None:
         """Puts the target in the place of all rows."""
-        for block in self._blocks():
+        for block in self.blocks:
             self.new[block] = target.rows(block)
             # Directions that are left to a small pull show in the last digits of the products alone.
             self._add(self.new[block], None, exact=self.solver == "factors")
@@ -158,7 +182,7 @@ class _Passes:
 
     def finished(self) -> Tensor:
         """The new frame, or the one before if something was not finite."""
-        for block in self._blocks():
+        for block in self.blocks:
             torch.where(self.finite, self.new[block], self.frame[block], out=self.new[block])
         return self.new
 
@@ -167,7 +191,7 @@ class _Passes:
         mean, root = mean.to(self.new.dtype), root.to(self.new.dtype)
         before, after = self.weights, []
         self.sums = self._no_sums()
-        for block in self._blocks():
+        for block in self.blocks:
             rows = product(self.new[block] - (mean if before is None else before[block] * mean), root)
             weights = change(rows, block)
             self.new[block] = rows
@@ -189,11 +213,6 @@ class _Passes:
         dtype = torch.float64 if self.solver == "factors" else self.new.dtype
         size = self.new.shape[1]
         return _Sums(*(torch.zeros(shape, dtype=dtype, device=self.new.device) for shape in ((size, size), size, size, (), ())))
-
-    def _blocks(self) -> Iterator[slice]:
-        num_classes, feature_dim = self.new.shape
-        length = max(1, BLOCK_NUMBERS // feature_dim)
-        return (slice(start, start + length) for start in range(0, num_classes, length))
 
 
 def _no_change(rows: Tensor, block: slice) -> None:
