@@ -2,9 +2,9 @@
 
     python benchmarks/many_classes.py
 
-Both have SGD with momentum, and the same small layer before them. Their steps alternate. A step at which the frame moves is timed apart
-and counts in its due share, one in `every`. Peaks of memory are those of a process for each, in units of C d floats, above what it had
-before the model was made. Logits and their gradients are in all of them; "logits alone" is a constant weight.
+Both have SGD with momentum, and the same small layer before them. Their steps alternate. A step at which the frame moves is timed
+apart and counts in its due share, one in `every`. Peaks of memory are those of a process for each, in units of C d floats, above what
+it had before the model was made. Logits and their gradients are in all of them; "logits alone" is a constant weight.
 """
 
 import argparse
@@ -96,9 +96,8 @@ def print_peak(options: argparse.Namespace) -> None:
     for _ in range(2):  # the frame moves at the first
         training.seconds_of_a_step(*batch(options))
     unit = 4e-6 * options.num_classes * options.feature_dim
-    print(
-        f"{options.peak_of:14}{(peak_mb(CPU) - before) / unit:6.2f} C d floats at most in steps, {initial_peak / unit:.2f} when made"
-    )
+    in_steps = (peak_mb(CPU) - before) / unit
+    print(f"{options.peak_of:14}{in_steps:6.2f} C d floats at most in steps, {initial_peak / unit:.2f} when made")
 
 
 def main() -> None:

@@ -44,9 +44,9 @@ class NearestETFHead(FrameHead):
         implicit_gradient: whether gradients flow through the solve. Without effect for a lagged head, which needs none.
         lagged: classify with the frame of the steps before, and take in the batch afterwards. None does so for
             num_classes > feature_dim + 1.
-        every: after how many steps a lagged frame moves; the class means take in every batch. None takes `default_every`: 1, and for
-            a tight frame so many that it costs a tenth of training at most, 51 for 100,000 classes and 256 features. (Compiled for an accelerator, a head with more than one asks the device at
-            each step whether it is time.)
+        every: after how many steps a lagged frame moves; the class means take in every batch. None takes `default_every`: 1, unless
+            a tight frame would then cost more than a tenth of training; 51 for 100,000 classes and 256 features. (Compiled for an
+            accelerator, a head with more than one asks the device at each step whether it is time.)
         direction: initial direction, "canonical" or "random"; the first step solves from it without the proximal term.
         solver: "factors" or "products", as for `nearest_etf`; None takes factors on a CPU and products elsewhere.
         generator: source of a random direction; None takes torch's global generator.
