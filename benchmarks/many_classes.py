@@ -3,8 +3,8 @@
     python benchmarks/many_classes.py
 
 Both have SGD with momentum, and the same small layer before them. Their steps alternate. A step at which the frame moves is timed
-apart and counts in its due share, one in `every`. Peaks of memory are those of a process for each, in units of C d floats, above what
-it had before the model was made. Logits and their gradients are in all of them; "logits alone" is a constant weight.
+apart and counts in its due share, one in `every`. Peaks of memory are those of a process for each, in units of C d floats, above
+what it had before the model was made. Logits and their gradients are in all of them; "logits alone" is a constant weight.
 """
 
 import argparse
