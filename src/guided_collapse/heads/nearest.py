@@ -125,8 +125,8 @@ class NearestETFHead(FrameHead):
         centred = points - global_mean
         if isinstance(self.class_means, SparseClassMeans):
             weight = snapshot(self.frame) if _changes_in_place() else self.frame.detach()
-            self.class_means.take_in_rows(centred.detach(), global_mean.detach(), labels)
-            self._follow_rows(self.class_means)
+            with torch.no_grad():
+                self._take_in_and_follow(self.class_means, centred.detach(), global_mean.detach(), labels)
             return centred @ weight.to(points.dtype).T
         if self.lagged:
             weight = snapshot(self.frame).to(points.dtype)
@@ -164,22 +164,22 @@ class NearestETFHead(FrameHead):
         elif self.every == 1 or self._is_due():
             self._keep(self._solve(centred_class_means))
 
-    @torch.no_grad()
-    def _follow_rows(self, class_means: SparseClassMeans) -> None:
-        """The same for a tight frame."""
+    def _take_in_and_follow(self, class_means: SparseClassMeans, centred: Tensor, global_mean: Tensor, labels: Tensor) -> None:
+        """Takes in a batch, and moves a tight frame if it is time."""
         if torch.compiler.is_compiling():
-            class_means.fold()
             frame = frame_when_due(
-                class_means.running,
-                self.frame,
-                class_means.seen,
+                class_means.take_in_whole(centred, global_mean, labels),
+                snapshot(self.frame),
+                snapshot(class_means.seen),
                 class_means.steps,
                 every=self.every,
                 proximal_weight=self.proximal_weight,
                 solver=self.solver,
             )
             self.frame.copy_(frame)
-        elif self._is_due():
+            return
+        class_means.take_in_rows(centred, global_mean, labels)
+        if self._is_due():
             class_means.fold()
             frame = next_tight_frame(
                 class_means.running,

@@ -8,6 +8,7 @@ from torch import Tensor
 from guided_collapse.heads.batch import gather_over_processes, looks_at_values
 from guided_collapse.heads.precision import state_dtype
 from guided_collapse.heads.running_means import RunningClassMeans, batch_share, smallest_norm
+from guided_collapse.heads.snapshot import snapshot
 
 
 class _Present(NamedTuple):
@@ -114,6 +115,16 @@ class SparseClassMeans(RunningClassMeans):
         self.num_seen.add_((used & ~seen).sum())
         self.seen.index_fill_(0, present.labels, True)
         self.global_mean.update(global_mean, checked=checked)
+
+    @torch.no_grad()
+    def take_in_whole(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
+        """Takes in one batch as `RunningClassMeans` does, with all rows: for compiled graphs, which copy state that they change."""
+        self.running.copy_(snapshot(self.running) * snapshot(self.scale))
+        self.scale.fill_(1)
+        means = super().take_in(centred_features, global_mean, labels)
+        self.squares.copy_(means.square().sum())
+        self.num_seen.copy_(self.seen.sum())
+        return means
 
     @torch.no_grad()
     def fold(self) -> None:
