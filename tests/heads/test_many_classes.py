@@ -185,7 +185,7 @@ def test_defaults_by_size():
         NearestETFHead(1, 10)
 
 
-# All pairs of 2 to 50 classes and 2 to 50 dimensions were tried once; these are one in 36 of them.
+# One in 36 of the pairs of 2 to 50 classes and 2 to 50 dimensions.
 def test_every_pair_of_sizes_trains():
     torch.manual_seed(0)
     for num_classes in range(2, 51, 6):
