@@ -133,7 +133,7 @@ def test_data(capsys, tmp_path):
         (["train", "cifar100-vgg13", "--data-root", "nowhere"], "Run: guided-collapse data cifar100"),
         (["train", "--data", "nowhere"], "which is neither"),
         (["train", "digits", "--optimiser", "agd", "--affine"], "dimension"),
-        (["train", "digits", "--feature-dim", "4"], "feature_dim must be at least num_classes - 1"),
+        (["train", "digits", "--feature-dim", "1"], "feature_dim must be at least 2"),
         (["train", "digits", "--stem", "cifar"], "small has no option stem"),
         (["train", "digits", "--epochs", "0"], "epochs must be positive"),
         (["train", "digits", "--colour", "red"], "--colour"),

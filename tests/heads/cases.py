@@ -25,13 +25,29 @@ HEADS: dict[str, Callable[[int, int], Head]] = {
     ),
 }
 
+# More classes than dimensions: a tight frame. With 12 of them rounds work on the rows that complete the frame.
+MANY_CLASSES: dict[str, Callable[[int, int], Head]] = {
+    "tight": lambda *sizes: NearestETFHead(*sizes, every=3),
+    "tight-products": lambda *sizes: NearestETFHead(*sizes, every=2, solver="products"),
+    "tight-not-lagged": lambda *sizes: NearestETFHead(*sizes, lagged=False),
+    "tight-fixed": FixedETFHead,
+    "tight-fixed-random": HEADS["fixed-random"],
+}
+
 FEATURE_DIM, NUM_CLASSES, BATCH_SIZE = 12, 5, 20
+MANY_FEATURE_DIM, MANY_NUM_CLASSES = 6, 30
 
 
 def build(name: str, *, feature_dim: int = FEATURE_DIM, num_classes: int = NUM_CLASSES) -> Classifier:
     torch.manual_seed(1)
     backbone = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, feature_dim))
     return Classifier(backbone, HEADS[name](feature_dim, num_classes))
+
+
+def build_many(name: str, *, feature_dim: int = MANY_FEATURE_DIM, num_classes: int = MANY_NUM_CLASSES) -> Classifier:
+    torch.manual_seed(1)
+    backbone = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, feature_dim))
+    return Classifier(backbone, MANY_CLASSES[name](feature_dim, num_classes))
 
 
 def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int = BATCH_SIZE, seed: int = 0) -> Iterator[Batch]:

@@ -15,9 +15,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.nearest import check_proximal_weight, nearest_etf, squared_distance, unit_frobenius_norm
-from guided_collapse.geometry.simplex import centre_classes, check_num_classes
+from guided_collapse.geometry.nearest import (
+    Solver,
+    check_proximal_weight,
+    checked_solver,
+    nearest_etf,
+    squared_distance,
+    unit_frobenius_norm,
+)
+from guided_collapse.geometry.simplex import centre_classes, check_num_classes, frame_weight, has_simplex_etf
 from guided_collapse.geometry.solvers.exact_products import without_autocast
+from guided_collapse.geometry.solvers.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
 from guided_collapse.geometry.solvers.operations import nearest_basis
 from guided_collapse.geometry.tight.harmonic import harmonic_columns
 from guided_collapse.geometry.tight.unit_rows import with_unit_rows
@@ -93,6 +101,7 @@ def nearest_frame(
     proximal_weight: float = 1e-3,
     unit_rows: bool = True,
     rounds: int = ROUNDS,
+    solver: Solver | None = None,
 ) -> NearestFrame:
     """The frame nearest to the class means, for any number of classes and dimensions, differentiable in the means.
 
@@ -123,14 +132,15 @@ def nearest_frame(
         proximal_weight: delta, used when there is a proximal point.
         unit_rows: whether rows have norm 1. Without effect for a simplex ETF, whose rows have.
         rounds: towards unit rows: so many with a pull to the means, and twice as many without.
+        solver: as for `nearest_etf`, here and in the rounds.
 
     Returns:
         The solution; `basis`, `weight` and `distance` carry gradient to the means: exact for the closed form, and through the
         rounds for unit rows.
 
     Raises:
-        ValueError: for fewer than two classes, shapes that do not fit, a negative weight or number of rounds, or means that are
-            NaN or infinite.
+        ValueError: for fewer than two classes, shapes that do not fit, a negative weight or number of rounds, an unknown
+            solver, or (by factors) means that are NaN or infinite.
 
     Example:
         >>> import torch
@@ -143,31 +153,69 @@ def nearest_frame(
     """
     _check(centred_class_means, proximal_basis, proximal_weight, rounds)
     num_classes, feature_dim = centred_class_means.shape
-    if feature_dim >= num_classes - 1:
-        etf = nearest_etf(centred_class_means, proximal_basis, proximal_weight=proximal_weight)
+    if has_simplex_etf(feature_dim, num_classes):
+        etf = nearest_etf(centred_class_means, proximal_basis, proximal_weight=proximal_weight, solver=solver)
         return NearestFrame(etf.basis, etf.weight, etf.centred_class_means, etf.rank)
+    chosen = checked_solver(solver, centred_class_means.device)
     with without_autocast(centred_class_means.device):
         means = centred_class_means.to(torch.promote_types(centred_class_means.dtype, torch.float32))
         if proximal_basis is None:
-            proximal = harmonic_columns(num_classes, feature_dim, dtype=means.dtype).to(means.device)
+            proximal = harmonic_columns(num_classes, feature_dim, dtype=means.dtype).to(means.device).T
             proximal_weight = 0.0
         else:
-            proximal = proximal_basis.detach().to(means.dtype).T
-        # The operation's own proximal weight is for m = C - 1.
-        basis, values = nearest_basis(means, proximal.T, proximal_weight * math.sqrt(feature_dim / (num_classes - 1)))
-        scale = math.sqrt(num_classes / feature_dim)
-        if not unit_rows:
-            weight = scale * basis.T
+            proximal = proximal_basis.detach().to(means.dtype)
+        rank = None
+        if chosen == "factors":
+            # The operation's own proximal weight is for m = C - 1.
+            basis, values = nearest_basis(means, proximal, proximal_weight * math.sqrt(feature_dim / (num_classes - 1)))
+            rank = torch.count_nonzero(values)
         else:
-            pulled_to = _target(means, proximal, proximal_weight)
-            weight = with_unit_rows(basis.T, pulled_to, proximal, rounds=rounds)
-            basis = weight.T / scale
-        return NearestFrame(basis, weight, means, torch.count_nonzero(values))
+            basis = tight_basis_by_products(means, proximal, proximal_weight, proximal_weight=proximal_weight)
+        if unit_rows:
+            basis = basis_with_unit_rows(basis, means, proximal, proximal_weight, rounds=rounds, solver=chosen)
+        return NearestFrame(basis, weight_of(basis), means, rank)
+
+
+def weight_of(basis: Tensor) -> Tensor:
+    """The weight W, (num_classes, feature_dim), of a basis U, (feature_dim, num_classes), for any sizes."""
+    feature_dim, num_classes = basis.shape
+    if has_simplex_etf(feature_dim, num_classes):
+        return frame_weight(basis)
+    return math.sqrt(num_classes / feature_dim) * basis.T
+
+
+def tight_basis_by_products(means: Tensor, proximal_basis: Tensor, pull: Tensor | float, *, proximal_weight: float) -> Tensor:
+    """The closed form for num_classes > feature_dim + 1, before rows are normalised, by products alone.
+
+    Args:
+        means: (num_classes, feature_dim).
+        proximal_basis: (feature_dim, num_classes).
+        pull: delta, or less; 0 stands for the vanishing pull.
+        proximal_weight: delta.
+    """
+    rank_and_one = means.shape[1] + 1
+    vanishing = vanishing_pull(rank_and_one, proximal_weight)
+    return nearest_basis_by_products(
+        unit_frobenius_norm(means),
+        proximal_basis,
+        torch.clamp(pull, min=vanishing) if isinstance(pull, Tensor) else max(pull, vanishing),
+        proximal_weight=max(proximal_weight, vanishing),
+        polynomials=polynomials_of(rank_and_one, proximal_weight, means.dtype),
+    )
+
+
+def basis_with_unit_rows(
+    basis: Tensor, means: Tensor, proximal_basis: Tensor, proximal_weight: float, *, rounds: int, solver: Solver
+) -> Tensor:
+    """The basis with rows of equal norm, nearer to the means: what `with_unit_rows` makes of the closed form."""
+    target = _target(means, proximal_basis.T, proximal_weight)
+    weight = with_unit_rows(basis.T, target, proximal_basis.T, rounds=rounds, solver=solver)
+    return weight.T * math.sqrt(means.shape[1] / len(means))
 
 
 def _target(means: Tensor, proximal: Tensor, proximal_weight: float) -> Tensor:
     """(2 H~ P / sqrt(d) + delta U_prox)', or U_prox' if that is zero: what a frame shall have a large inner product with."""
-    target = unit_frobenius_norm(centre_classes(means)) * (2 / math.sqrt(means.shape[1])) + proximal_weight * proximal
+    target = centre_classes(unit_frobenius_norm(means)) * (2 / math.sqrt(means.shape[1])) + proximal_weight * proximal
     return torch.where(torch.linalg.vector_norm(target) > 0, target, proximal)
 
 

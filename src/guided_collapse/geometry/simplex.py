@@ -75,11 +75,16 @@ def check_feature_dim(feature_dim: int) -> None:
         raise ValueError(f"feature_dim must be a whole number, at least 1; got {feature_dim!r}.")
 
 
+def has_simplex_etf(feature_dim: int, num_classes: int) -> bool:
+    """Whether there is a simplex ETF of these sizes."""
+    return feature_dim >= num_classes - 1
+
+
 def check_frame_exists(feature_dim: int, num_classes: int) -> None:
     """Refuses sizes for which no simplex ETF exists."""
     check_num_classes(num_classes)
     check_feature_dim(feature_dim)
-    if feature_dim < num_classes - 1:
+    if not has_simplex_etf(feature_dim, num_classes):
         raise ValueError(
             "feature_dim must be at least num_classes - 1 for a simplex ETF to exist; "
             f"got feature_dim={feature_dim}, num_classes={num_classes}. Widen the last layer or add a projection."

@@ -185,9 +185,11 @@ def batch_mean(features: Tensor) -> Tensor:
 
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of every process's tensor, in every process; its backward sums the gradients of all processes too."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return tensor
-    return _sum_over_processes(tensor)
+    return _sum_over_processes(tensor) if _num_processes() > 1 else tensor
+
+
+def _num_processes() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 @operation("sum_over_processes")
@@ -207,3 +209,42 @@ def _sum_gradients(ctx: Any, grad: Tensor) -> Tensor:
 
 
 _sum_over_processes.register_autograd(_sum_gradients)
+
+
+def gather_over_processes(tensor: Tensor) -> Tensor:
+    """The rows of every process's tensor, in every process, in the order of the processes; without gradient.
+
+    Processes may have different numbers of rows, but not in a compiled graph. That they are asked for theirs waits for the device.
+
+    Args:
+        tensor: (num_rows, ...), the other sizes the same in all processes.
+
+    Raises:
+        RuntimeError: for different numbers of rows in a compiled graph.
+    """
+    if _num_processes() == 1:
+        return tensor
+    return _gather_over_processes(tensor, torch.compiler.is_compiling())
+
+
+@operation("gather_over_processes")
+def _gather_over_processes(tensor: Tensor, is_compiled: bool) -> Tensor:
+    own_length = torch.tensor([len(tensor)], device=tensor.device)
+    lengths = [torch.empty_like(own_length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, own_length)
+    known = torch.cat(lengths).tolist()
+    if is_compiled and min(known) < max(known):
+        raise RuntimeError(
+            f"a compiled head must be given as many samples in each process; got {known}. "
+            "Drop the last batch if it is a smaller one, or leave the head out of what is compiled."
+        )
+    padded = tensor.new_zeros(max(known), *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    gathered = [torch.empty_like(padded) for _ in known]
+    dist.all_gather(gathered, padded)
+    return torch.cat([rows[:length] for rows, length in zip(gathered, known, strict=True)])
+
+
+@_gather_over_processes.register_fake
+def _(tensor: Tensor, is_compiled: bool) -> Tensor:
+    return tensor.new_empty(len(tensor) * _num_processes(), *tensor.shape[1:])

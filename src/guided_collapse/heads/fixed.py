@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.directions import Direction
-from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.heads.frame_head import FrameHead
 
 
@@ -51,7 +50,7 @@ class FixedETFHead(FrameHead):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Sets the frame in its direction, a random one drawn anew, and forgets all batches."""
         super().reset_parameters()
-        self.frame.copy_(frame_weight(self._initial_basis(generator)))
+        self.frame.copy_(self._initial_frame(generator))
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
         return self._centred(points) @ self.frame.to(points.dtype).T

@@ -1,40 +1,52 @@
-"""The paper's implicit ETF: a classifier that always is the simplex ETF nearest to the running class means."""
+"""The paper's implicit ETF: a classifier that always is the frame nearest to the running class means, for any number of classes."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from guided_collapse.geometry.directions import Direction
+from guided_collapse.geometry.frames import weight_of
 from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
-from guided_collapse.geometry.simplex import frame_weight
-from guided_collapse.geometry.training_step import basis_when_due, next_basis
+from guided_collapse.geometry.registration import is_transformed
+from guided_collapse.geometry.tight.refresh import usual_size, with_unseen
+from guided_collapse.geometry.training_step import basis_when_due, frame_when_due, next_basis, next_tight_frame
 from guided_collapse.heads.batch import batch_mean, looks_at_values
 from guided_collapse.heads.frame_head import FrameHead
+from guided_collapse.heads.intervals import default_every
 from guided_collapse.heads.precision import state_dtype
 from guided_collapse.heads.running_means import RunningClassMeans, RunningMean, finite_or
 from guided_collapse.heads.snapshot import snapshot
+from guided_collapse.heads.sparse_means import SparseClassMeans
 
 
 class NearestETFHead(FrameHead):
-    """The simplex ETF nearest to the network's own class means, solved anew at every training step.
+    """The frame nearest to the network's own class means, solved anew as training goes on.
+
+    It is a simplex ETF, and for num_classes > feature_dim + 1, where there is none, a tight frame with unit rows: similar classes
+    are then next to each other, as some have to be.
 
     It has no parameters: the weight is a function of the features, and with `implicit_gradient` the loss is differentiated through
     it (the paper's method). That gradient is scaled by the running means' share of the batch, 2/(t+1), so it fades with training.
 
     In training mode the weight is computed from the batch's own labels, so accuracy seen while training says little early on:
-    compare heads in eval mode. `lagged=True` removes that leak: step t uses the frame of the steps before it.
+    compare heads in eval mode. `lagged=True` removes that leak: step t uses the frame of the steps before it. With more than
+    feature_dim + 1 classes it is the default, and then a step looks at the classes of its batch only, and the state is two
+    matrices of the weight's size. A third is there while the frame moves.
 
     Args:
-        feature_dim: d, at least num_classes - 1.
+        feature_dim: d, at least 2.
         num_classes: C, at least 2.
         temperature: tau, the norm of the features.
         proximal_weight: delta, the pull towards the frame of the step before. It is absolute, as in the paper: against the means it
-            weighs delta (C-1)/2 at collapse, 0.0045 at 10 classes and 0.5 at 1000.
+            weighs delta m/2 at collapse, with m the smaller of C-1 and d: 0.0045 at 10 classes and 0.5 at 1000.
         implicit_gradient: whether gradients flow through the solve. Without effect for a lagged head, which needs none.
-        lagged: classify with the frame of the steps before, and take in the batch afterwards.
-        every: after how many steps a lagged frame moves; the class means take in every batch. (Compiled for an accelerator, a head
-            with more than one asks the device at each step whether it is time.)
+        lagged: classify with the frame of the steps before, and take in the batch afterwards. None does so for
+            num_classes > feature_dim + 1.
+        every: after how many steps a lagged frame moves; the class means take in every batch. None takes `default_every`: 1, unless
+            a tight frame would then cost more than a tenth of training; 51 for 100,000 classes and 256 features. (Compiled for an
+            accelerator, a head with more than one asks the device at each step whether it is time.)
         direction: initial direction, "canonical" or "random"; the first step solves from it without the proximal term.
         solver: "factors" or "products", as for `nearest_etf`; None takes factors on a CPU and products elsewhere.
         generator: source of a random direction; None takes torch's global generator.
@@ -48,10 +60,13 @@ class NearestETFHead(FrameHead):
         torch.Size([6, 3])
         >>> head.eval()(torch.randn(2, 8)).shape
         torch.Size([2, 3])
+        >>> NearestETFHead(8, 100).lagged
+        True
     """
 
-    transposed_basis: Tensor
-    """U', (num_classes, feature_dim), of the last solve: the proximal point of the next."""
+    transposed_basis: Tensor | None
+    """U', (num_classes, feature_dim), of the last solve: the proximal point of the next. None for a tight frame."""
+    class_means: RunningClassMeans
 
     def __init__(
         self,
@@ -61,8 +76,8 @@ class NearestETFHead(FrameHead):
         temperature: float = 5.0,
         proximal_weight: float = 1e-3,
         implicit_gradient: bool = True,
-        lagged: bool = False,
-        every: int = 1,
+        lagged: bool | None = None,
+        every: int | None = None,
         direction: Direction = "canonical",
         solver: Solver | None = None,
         generator: torch.Generator | None = None,
@@ -72,14 +87,15 @@ class NearestETFHead(FrameHead):
             feature_dim, num_classes, temperature=temperature, centre=False, direction=direction, check_values=check_values
         )
         check_proximal_weight(proximal_weight)
-        _check_every(every, lagged=lagged)
         self.proximal_weight = proximal_weight
         self.implicit_gradient = implicit_gradient
-        self.lagged = lagged
-        self.every = every
+        self.lagged = not self.is_simplex if lagged is None else lagged
+        self.every = _checked_every(every, lagged=self.lagged, default=default_every(feature_dim, num_classes))
         self.solver = solver and checked_solver(solver, self.frame.device)
-        self.register_buffer("transposed_basis", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
-        self.class_means = RunningClassMeans(feature_dim, num_classes, check_values=check_values)
+        basis = torch.empty(num_classes, feature_dim, dtype=state_dtype()) if self.is_simplex else None
+        self.register_buffer("transposed_basis", basis)
+        means = SparseClassMeans if self.lagged and not self.is_simplex else RunningClassMeans
+        self.class_means = means(feature_dim, num_classes, check_values=check_values)
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -87,11 +103,16 @@ class NearestETFHead(FrameHead):
         self.class_means.reset_parameters()
         # How many batches were taken in, as far as that is known without asking the device.
         self._known_steps: int | None = 0
-        self._keep(self._initial_basis(generator))
+        if self.is_simplex:
+            self._keep(self._initial_basis(generator))
+        else:
+            self.frame.copy_(self._initial_frame(generator))
 
     @property
     def basis(self) -> Tensor:
         """U, (feature_dim, num_classes), of the last solve."""
+        if self.transposed_basis is None:
+            return self.frame.T * math.sqrt(self.feature_dim / self.num_classes)
         return self.transposed_basis.T
 
     @property
@@ -102,6 +123,11 @@ class NearestETFHead(FrameHead):
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
         global_mean = batch_mean(points)
         centred = points - global_mean
+        if isinstance(self.class_means, SparseClassMeans):
+            weight = snapshot(self.frame) if _changes_in_place() else self.frame.detach()
+            with torch.no_grad():
+                self._take_in_and_follow(self.class_means, centred.detach(), global_mean.detach(), labels)
+            return centred @ weight.to(points.dtype).T
         if self.lagged:
             weight = snapshot(self.frame).to(points.dtype)
             with torch.no_grad():
@@ -110,12 +136,17 @@ class NearestETFHead(FrameHead):
         class_means = self.class_means.take_in(centred, global_mean, labels)
         basis = self._solve(class_means if self.implicit_gradient else class_means.detach())
         self._keep(basis)
-        return centred @ frame_weight(basis).T
+        return centred @ weight_of(basis).T
 
     def _solve(self, centred_class_means: Tensor) -> Tensor:
         """The basis of the nearest frame, from where the step before left it, with gradient."""
-        basis = snapshot(self.transposed_basis).T
+        # What has the frame's own memory must be a copy.
+        basis = self.basis if self.transposed_basis is None else snapshot(self.transposed_basis).T
         is_first = self.class_means.steps == 1
+        if not self.is_simplex:
+            seen, frame = snapshot(self.class_means.seen), snapshot(self.frame).to(centred_class_means.dtype)
+            size = usual_size(centred_class_means.detach(), seen)
+            centred_class_means = with_unseen(centred_class_means, frame, seen, size)
         return next_basis(centred_class_means, basis, is_first, proximal_weight=self.proximal_weight, solver=self.solver)
 
     def _follow(self, centred_class_means: Tensor) -> None:
@@ -133,6 +164,37 @@ class NearestETFHead(FrameHead):
         elif self.every == 1 or self._is_due():
             self._keep(self._solve(centred_class_means))
 
+    def _take_in_and_follow(self, class_means: SparseClassMeans, centred: Tensor, global_mean: Tensor, labels: Tensor) -> None:
+        """Takes in a batch, and moves a tight frame if it is time."""
+        if torch.compiler.is_compiling():
+            frame = frame_when_due(
+                class_means.take_in_whole(centred, global_mean, labels),
+                snapshot(self.frame),
+                snapshot(class_means.seen),
+                class_means.steps,
+                every=self.every,
+                proximal_weight=self.proximal_weight,
+                solver=self.solver,
+            )
+            self.frame.copy_(frame)
+            return
+        class_means.take_in_rows(centred, global_mean, labels)
+        if self._is_due():
+            class_means.fold()
+            frame = next_tight_frame(
+                class_means.running,
+                self.frame,
+                class_means.seen,
+                is_first=self._known_steps == 1,
+                proximal_weight=self.proximal_weight,
+                solver=self.solver,
+            )
+            if _changes_in_place():
+                self.frame.copy_(frame)
+            else:
+                # The graphs of earlier steps keep what they were computed with, which saves every step a copy.
+                self.frame.data = frame
+
     def _is_due(self) -> bool:
         """Whether the step that was just taken is one of 1, 1 + every, 1 + 2 every, ..."""
         if self._known_steps is None:
@@ -145,9 +207,10 @@ class NearestETFHead(FrameHead):
         """Makes a basis, (feature_dim, num_classes), that of the head; one that is not finite leaves it as it was."""
         rows = basis.T
         if not looks_at_values(self.check_values, rows.device):
-            rows = finite_or(rows, self.transposed_basis)
-        self.transposed_basis.copy_(rows)
-        self.frame.copy_(frame_weight(rows.T))
+            rows = finite_or(rows, self.basis.T)
+        if self.transposed_basis is not None:
+            self.transposed_basis.copy_(rows)
+        self.frame.copy_(weight_of(rows.T))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         self._known_steps = None
@@ -165,7 +228,14 @@ class NearestETFHead(FrameHead):
         )
 
 
-def _check_every(every: int, *, lagged: bool) -> None:
+def _changes_in_place() -> bool:
+    """Whether state is changed in its place, after a copy of what the backward pass needs: compilers and transforms want that."""
+    return torch.compiler.is_compiling() or is_transformed()
+
+
+def _checked_every(every: int | None, *, lagged: bool, default: int) -> int:
+    if every is None:
+        return default if lagged else 1
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"every must be a whole number of steps, at least 1; got {every!r}.")
     if every > 1 and not lagged:
@@ -173,3 +243,4 @@ def _check_every(every: int, *, lagged: bool) -> None:
             "every must be 1 unless the head is lagged: one that classifies with the batch's own means solves at every step; "
             f"got every={every}. Pass lagged=True."
         )
+    return every

@@ -154,7 +154,7 @@ class RunningClassMeans(SinglePrecisionState):
         absent_but_known = seen & ~present
         batch = unit_frobenius_norm(torch.where(absent_but_known[:, None], in_scale, centred))
 
-        share = (2.0 / (step + 1).to(dtype)).clamp(min=SMALLEST_STEP_SHARE)
+        share = batch_share(step, dtype)
         newly_seen = present & ~seen & (step > 1)
         previous = torch.where(newly_seen[:, None], batch.detach(), running)
         updated = share * batch + (1 - share) * previous
@@ -175,6 +175,16 @@ def _root_mean_square(rows: Tensor, chosen: Tensor) -> Tensor:
 
 def _without_rounding_errors(centred: Tensor, global_mean: Tensor) -> Tensor:
     """The centred means, or zeros where they are no more than rounding errors of features that are all the same."""
-    smallest = 4 * torch.finfo(centred.dtype).eps * math.sqrt(len(centred)) * torch.linalg.vector_norm(global_mean)
+    smallest = smallest_norm(len(centred), global_mean, centred.dtype)
     # NaN is no rounding error, and stays.
     return torch.where(torch.linalg.vector_norm(centred.detach()) <= smallest, 0.0, centred)
+
+
+def smallest_norm(num_classes: int, global_mean: Tensor, dtype: torch.dtype) -> Tensor:
+    """What the norm of all centred means together is at most, if they are rounding errors of features that are all the same."""
+    return 4 * torch.finfo(dtype).eps * math.sqrt(num_classes) * torch.linalg.vector_norm(global_mean)
+
+
+def batch_share(step: Tensor, dtype: torch.dtype) -> Tensor:
+    """The share a of step t = 1, 2, ..., max(2/(t+1), 1e-4), a scalar."""
+    return (2.0 / (step + 1).to(dtype)).clamp(min=SMALLEST_STEP_SHARE)

@@ -24,6 +24,7 @@ from guided_collapse.data.batches import Batch, ProcessShare
 from guided_collapse.data.known import known_data
 from guided_collapse.data.split import ImageData, Split
 from guided_collapse.geometry.nearest import unit_frobenius_norm
+from guided_collapse.geometry.simplex import check_frame_exists
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.nearest import NearestETFHead
 from guided_collapse.paper.problem import ProximalProblem
@@ -167,6 +168,7 @@ def _model(configuration: Configuration, task: Task, head_name: str, device: tor
     if head_name != PAPER_ROUTE:
         return build_model(replace(configuration, head=head_name), task, device)
     model = build_model(replace(configuration, head="fixed"), task, device)
+    check_frame_exists(model.head.feature_dim, model.head.num_classes)
     head = PaperRouteHead(
         model.head.feature_dim,
         model.head.num_classes,

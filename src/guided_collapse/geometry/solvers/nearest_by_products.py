@@ -57,7 +57,8 @@ def nearest_basis_by_products(
 ) -> Tensor:
     """The basis U of the simplex ETF nearest to the means, differentiable in them any number of times.
 
-    It is the polar factor of X = 2 H~ M~ + pull U_prox, as `operations.nearest_basis` has it.
+    It is the polar factor of X = 2 H~ M~ + pull U_prox, as `operations.nearest_basis` has it. For num_classes > feature_dim + 1,
+    where only a tight frame exists, it is that of 2 H~ P / sqrt(d) + pull U_prox, and feature_dim + 1 stands for num_classes.
 
     Args:
         unit_means: H~, (num_classes, feature_dim), centred class means of unit Frobenius norm, or zero.
@@ -70,8 +71,9 @@ def nearest_basis_by_products(
         (feature_dim, num_classes).
     """
     num_classes, feature_dim = unit_means.shape
-    bound = norm_bound(num_classes, proximal_weight)
-    data = centre_classes(unit_means) * (2 / math.sqrt(num_classes - 1) / bound)
+    rank = min(feature_dim, num_classes - 1)
+    bound = norm_bound(rank + 1, proximal_weight)
+    data = centre_classes(unit_means) * (2 / math.sqrt(rank) / bound)
     if feature_dim >= num_classes:
         return polar_by_products(data + proximal_basis.T * (pull / bound), polynomials).T
     # Only num_classes - 1 columns fit into feature space: the same problem on the complement of 1.

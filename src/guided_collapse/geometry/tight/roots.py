@@ -1,10 +1,19 @@
-"""The inverse square root of a small, well-conditioned Gram matrix."""
+"""The inverse square root of a small Gram matrix, and polar factors of upright matrices that are well-conditioned."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from guided_collapse.geometry.registration import constant_in_graphs
+from guided_collapse.geometry.solvers.exact_products import product
+from guided_collapse.geometry.solvers.products import OddPolynomial, polar_by_products, polar_polynomials
+
 # More steps than a condition number of 1e5 needs.
 MOST_STEPS = 24
+
+# The singular values of orthonormal columns whose rows were made even are not further apart than this.
+LEAST_OF_ROUNDS = 0.02
 
 
 def inverse_square_root(gram: Tensor) -> Tensor:
@@ -36,3 +45,49 @@ def inverse_square_root(gram: Tensor) -> Tensor:
             return (inverse + inverse.T) / (2 * scale.sqrt())
     values, rotation = torch.linalg.eigh(gram)
     return rotation * values.clamp(min=torch.finfo(gram.dtype).eps * values[-1]).rsqrt() @ rotation.T
+
+
+def polar_columns_by_products(matrix: Tensor) -> Tensor:
+    """The polar factor of an upright matrix in a round, by products alone and differentiable any number of times.
+
+    Args:
+        matrix: (num_classes, num_columns), num_columns <= num_classes, whose least singular value is LEAST_OF_ROUNDS of the largest
+            or more.
+
+    Returns:
+        (num_classes, num_columns), orthonormal columns.
+    """
+    constant = matrix.detach()
+    scale = largest_value_bound(product(constant.T, constant)).sqrt()
+    return polar_by_products((matrix / scale).T, round_polynomials()).T
+
+
+@constant_in_graphs
+def round_polynomials() -> tuple[OddPolynomial, ...]:
+    """The polynomials for a matrix in a round."""
+    return polar_polynomials(LEAST_OF_ROUNDS)
+
+
+def largest_value_bound(gram: Tensor) -> Tensor:
+    """What no eigenvalue of a Gram matrix is above, a positive scalar."""
+    bound = torch.minimum(gram.trace(), torch.linalg.matrix_norm(gram, ord=torch.inf))
+    return bound.clamp(min=torch.finfo(gram.dtype).tiny)
+
+
+def polar_root_by_products(gram: Tensor, polynomials: Sequence[OddPolynomial]) -> Tensor:
+    """What takes a matrix X with X'X = G to the polynomials of it: X R, for a symmetric R of the size of G.
+
+    Args:
+        gram: G, (size, size), with eigenvalues from 0 to 1.
+        polynomials: from `polar_polynomials`, all of them or the next few. What rounding has left of an eigenvalue that is 0 grows
+            with each, so that the matrix X R needs a Gram matrix of its own after a few.
+
+    Returns:
+        R, (size, size).
+    """
+    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    root = identity
+    for first, third, fifth in polynomials:
+        factor = first * identity + third * gram + fifth * product(gram, gram)
+        root, gram = product(root, factor), product(factor, product(gram, factor))
+    return root

@@ -108,10 +108,7 @@ def _alternate(
         means = columns.new_zeros(len(pulls), num_columns)
         roots = columns.new_empty(len(pulls), num_columns, num_columns)
         for index, pull in enumerate(pulls):
-            norms[index] = torch.linalg.vector_norm(current, dim=1)
-            if index == 0:
-                _replace_zero_rows(current, norms[0], fallback)
-            current.div_(norms[index][:, None].where(norms[index][:, None] < torch.inf, 1.0))
+            norms[index] = to_unit_rows(current, fallback if index == 0 else None, num_classes=num_classes)
             if pull:
                 current.add_(target, alpha=pull)
             if centred:
@@ -121,14 +118,29 @@ def _alternate(
         return current, norms, means, roots
 
 
-def _replace_zero_rows(rows: Tensor, norms: Tensor, fallback: Tensor) -> None:
-    """Puts unit rows of the fallback in the place of rows that are zero but for rounding; their norms become infinite, in place."""
-    num_classes, num_columns = rows.shape
+def to_unit_rows(rows: Tensor, fallback: Tensor | None, *, num_classes: int) -> Tensor:
+    """Divides each row by its norm, in place, and returns the norms.
+
+    Args:
+        rows: rows of orthonormal columns, (num_rows, num_columns).
+        fallback: of the same shape: what stands in for rows that are zero but for rounding. Their norms are infinite. None if there
+            can be none.
+        num_classes: how many rows the columns have in all.
+    """
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    if fallback is None:
+        rows.div_(norms[:, None])
+        return norms
+    zero = is_zero_row(norms, num_classes=num_classes, num_columns=rows.shape[1])
+    rows.div_(norms[:, None])
+    torch.where(zero[:, None], torch.nn.functional.normalize(fallback, dim=1), rows, out=rows)
+    return norms.masked_fill_(zero, torch.inf)
+
+
+def is_zero_row(norms: Tensor, *, num_classes: int, num_columns: int) -> Tensor:
+    """Which rows of orthonormal columns are zero but for rounding."""
     usual_norm = (num_columns / num_classes) ** 0.5
-    zero = norms <= torch.finfo(rows.dtype).eps ** 0.75 * usual_norm
-    if bool(zero.any()):
-        rows[zero] = torch.nn.functional.normalize(fallback[zero], dim=1)
-        norms[zero] = torch.inf
+    return norms <= torch.finfo(norms.dtype).eps ** 0.75 * usual_norm
 
 
 @_alternate.register_fake

@@ -1,16 +1,22 @@
 """Unit rows for a tight frame."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guided_collapse.geometry.tight.harmonic import harmonic_columns
-from guided_collapse.geometry.tight.rounds import alternate, polar_columns
+from guided_collapse.geometry.nearest import Solver
+from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.tight.roots import polar_columns_by_products
+from guided_collapse.geometry.tight.rounds import alternate, is_zero_row, polar_columns
 
 # How far a round goes towards the target, whose rows have norm 1 in the mean as those of the frame have.
 PULL = 0.3
+
+# What counts as the least square of what a row leaves over, as a share of the mean.
+LEAST_SPARE_SHARE = 1e-2
 
 
 def can_be_centred(num_classes: int, feature_dim: int) -> bool:
@@ -23,20 +29,31 @@ def can_be_centred(num_classes: int, feature_dim: int) -> bool:
     return feature_dim > 1 and num_classes > feature_dim + 2
 
 
-def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, *, rounds: int) -> Tensor:
+def num_spare_columns(num_classes: int, feature_dim: int) -> int:
+    """How many orthonormal columns complete those of a frame (and 1, if it is centred) to a basis of all of R^C."""
+    return num_classes - feature_dim - can_be_centred(num_classes, feature_dim)
+
+
+def evens_by_spare_rows(num_classes: int, feature_dim: int) -> bool:
+    """Whether rounds without a pull work on the rows that complete the frame: they are shorter, for C little above d."""
+    return num_spare_columns(num_classes, feature_dim) < feature_dim
+
+
+def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, *, rounds: int, solver: Solver) -> Tensor:
     """A frame with unit rows, nearly tight, near to the target: rounds that are pulled to it, then twice as many that are not.
 
     The first rounds go from V towards a frame W that has a large <W, T> for its unit rows. The others leave only what is not tight
     to be removed. They work on the smaller of two sides: columns V, or orthonormal columns E that complete them (and 1, for
     centred frames) to a basis of all of R^C. Rows of V have equal norms exactly when rows of E have, and
     the share of the defect that a round leaves is about the number of columns over C: at most a half on the smaller side, where it
-    would be near to 1 for num_classes little above feature_dim.
+    would be near to 1 for num_classes little above feature_dim. E itself is not needed, see `shrunk_rows`.
 
     Args:
         columns: V, (num_classes, feature_dim), orthonormal columns, centred; num_classes > feature_dim + 1.
         target: T, (num_classes, feature_dim), of any scale but 0.
         fallback: (num_classes, feature_dim), rows for those of V that are zero.
         rounds: how many with the pull; twice as many without follow.
+        solver: how polar factors are found.
 
     Returns:
         W, (num_classes, feature_dim). The last operation is the division of each row by its norm.
@@ -45,29 +62,55 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, *, rounds:
     centred = can_be_centred(num_classes, feature_dim)
     scaled_target = target * (math.sqrt(num_classes) / torch.linalg.vector_norm(target))
     pulls, no_pulls = rounds * [PULL], 2 * rounds * [0.0]
-    num_spare = num_classes - feature_dim - centred
-    if num_spare >= feature_dim:
-        return _unit(alternate(columns, scaled_target, fallback, pulls=pulls + no_pulls, centred=centred))
-    columns = alternate(columns, scaled_target, fallback, pulls=pulls, centred=centred)
-    spare = _spare_columns(columns, centred=centred)
-    canonical = harmonic_columns(num_classes, num_spare, dtype=columns.dtype).to(columns.device)
-    evened = alternate(spare, spare, canonical, pulls=no_pulls, centred=centred)
-    return _unit(polar_columns(columns - evened @ (evened.T @ columns)))
+    by_spare_rows = evens_by_spare_rows(num_classes, feature_dim)
+    direct = pulls if by_spare_rows else pulls + no_pulls
+    if solver == "factors":
+        columns = alternate(columns, scaled_target, fallback, pulls=direct, centred=centred)
+    else:
+        columns = _alternate_by_products(columns, scaled_target, fallback, pulls=direct, centred=centred)
+    if by_spare_rows:
+        polar = polar_columns if solver == "factors" else polar_columns_by_products
+        for _ in no_pulls:
+            columns = polar(shrunk_rows(columns, centred=centred))
+    return _unit(columns)
+
+
+def shrunk_rows(columns: Tensor, *, centred: bool) -> Tensor:
+    """A matrix with the columns' span after a round on the other side: rows of E are divided by their norms.
+
+    Let D have the norms of the rows of E, D^2 = 1 - |v|^2 (less 1/C if V is centred). What is orthogonal to D^-1 E is the span of
+    D V; and to D^-1 E with its mean taken away, that part of the span of D V and D 1 which sums to zero.
+    """
+    scales = spare_norms(columns, centred=centred)
+    rows = scales * columns
+    return rows - scales * (rows.sum(dim=0) / scales.sum()) if centred else rows
+
+
+def spare_norms(columns: Tensor, *, centred: bool, num_classes: int | None = None) -> Tensor:
+    """The norms of the rows of E, not too far below the usual one: (num_rows, 1).
+
+    Args:
+        columns: V or some rows of it, (num_rows, feature_dim).
+        centred: whether V is centred.
+        num_classes: C, if these are not all rows.
+    """
+    num_classes = num_classes or len(columns)
+    least = LEAST_SPARE_SHARE * num_spare_columns(num_classes, columns.shape[1]) / num_classes
+    whole = 1 - centred / num_classes
+    return (whole - columns.square().sum(dim=1, keepdim=True)).clamp(min=least).sqrt()
+
+
+def _alternate_by_products(columns: Tensor, target: Tensor, fallback: Tensor, *, pulls: Sequence[float], centred: bool) -> Tensor:
+    """`alternate` by products alone, with autograd's own gradient."""
+    for index, pull in enumerate(pulls):
+        if index == 0:
+            norms = torch.linalg.vector_norm(columns.detach(), dim=1)
+            zero = is_zero_row(norms, num_classes=len(columns), num_columns=columns.shape[1])
+            columns = torch.where(zero[:, None], fallback, columns)
+        rows = _unit(columns) + pull * target
+        columns = polar_columns_by_products(centre_classes(rows) if centred else rows)
+    return columns
 
 
 def _unit(columns: Tensor) -> Tensor:
     return functional.normalize(columns, dim=1, eps=torch.finfo(columns.dtype).tiny)
-
-
-def _spare_columns(columns: Tensor, *, centred: bool) -> Tensor:
-    """Orthonormal columns E that complete V, and 1 if V is centred, to a basis of R^C.
-
-    Which basis of its span E is does not matter to the rounds. Therefore a constant one serves, and the derivative is that of its
-    projection (I - VV') E.
-    """
-    num_classes, feature_dim = columns.shape
-    known = columns.detach()
-    if centred:
-        known = torch.cat([known, known.new_full((num_classes, 1), num_classes**-0.5)], dim=1)
-    spare = torch.linalg.qr(known, mode="complete").Q[:, feature_dim + centred :]
-    return spare - columns @ (columns.T @ spare)

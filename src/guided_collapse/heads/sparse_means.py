@@ -1,0 +1,158 @@
+"""Running means of many classes, of which a batch changes only those that it holds."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from guided_collapse.heads.batch import gather_over_processes, looks_at_values
+from guided_collapse.heads.precision import state_dtype
+from guided_collapse.heads.running_means import RunningClassMeans, batch_share, smallest_norm
+from guided_collapse.heads.snapshot import snapshot
+
+
+class _Present(NamedTuple):
+    """The classes of a batch, in as many places as it has samples; the places that are left over repeat the first class."""
+
+    labels: Tensor
+    """(num_samples,), the class of each place."""
+    counts: Tensor
+    """(num_samples,), how many samples it has; 0 for places that are left over."""
+    means: Tensor
+    """(num_samples, feature_dim), their mean, without the rows' common mean; 0 for places that are left over."""
+
+    @property
+    def is_used(self) -> Tensor:
+        return self.counts > 0
+
+
+class SparseClassMeans(RunningClassMeans):
+    """The same means as `RunningClassMeans` to rounding, without gradient, at a cost that does not grow with the number of classes.
+
+    A class that is absent from a batch is only rescaled, and by the same factor as all others that are. So rows are kept up to a
+    common factor, and `fold` applies it from time to time.
+
+    Args:
+        feature_dim: d.
+        num_classes: C, at least 2.
+        check_values: as for `Head`.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse.heads.sparse_means import SparseClassMeans
+        >>> means = SparseClassMeans(feature_dim=8, num_classes=1000)
+        >>> means.update(torch.randn(4, 8), torch.tensor([0, 1, 0, 999])).centred_class_means.count_nonzero(dim=0)[0]
+        tensor(3)
+    """
+
+    scale: Tensor
+    """What the rows of `running` are to be multiplied with, a scalar."""
+    squares: Tensor
+    """The sum of the squares of all means, a scalar."""
+    num_seen: Tensor
+    """How many classes were seen, a scalar."""
+
+    def __init__(self, feature_dim: int, num_classes: int, *, check_values: bool | None = None) -> None:
+        super().__init__(feature_dim, num_classes, check_values=check_values)
+        self.register_buffer("scale", torch.ones((), dtype=state_dtype()))
+        self.register_buffer("squares", torch.zeros((), dtype=state_dtype()))
+        self.register_buffer("num_seen", torch.zeros((), dtype=torch.int64))
+
+    def reset_parameters(self) -> None:
+        """Forgets all batches."""
+        super().reset_parameters()
+        if "scale" in self._buffers:  # it is not there yet when the class above is made
+            self.scale.fill_(1)
+            self.squares.zero_()
+            self.num_seen.zero_()
+
+    def take_in(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
+        """Takes in one batch, and returns all class means, without gradient; see `take_in_rows`, which returns nothing."""
+        self.take_in_rows(centred_features, global_mean, labels)
+        return (self.scale * self.running).to(centred_features.dtype)
+
+    @torch.no_grad()
+    def take_in_rows(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> None:
+        """Takes in one batch that is checked and centred, by the formula of `RunningClassMeans.take_in`.
+
+        Args:
+            centred_features: (num_samples, feature_dim), float32 or wider: the features minus their global mean.
+            global_mean: (feature_dim,), the mean over the batches of all processes.
+            labels: (num_samples,), int64.
+        """
+        present = _present(gather_over_processes(centred_features), gather_over_processes(labels), global_mean, self.num_classes)
+        used, dtype = present.is_used[:, None], torch.promote_types(centred_features.dtype, self.running.dtype)
+        means = present.means.to(dtype)
+        seen = self.seen[present.labels].to(torch.bool)[:, None] & used
+        before = torch.where(used, self.running[present.labels].to(dtype) * self.scale, 0.0)
+
+        squares, known_squares = means.square().sum(), torch.where(seen, before, 0.0).square().sum()
+        absent_squares = (self.squares - known_squares).clamp(min=0)
+        num_present, num_known = used.sum(), self.num_seen
+        size = (squares / num_present).sqrt()
+        known_size = (self.squares / num_known.clamp(min=1)).sqrt()
+        in_scale = torch.where(known_size > 0, size / known_size, size)
+        norm = (squares + in_scale.square() * absent_squares).sqrt()
+        inverse_norm = torch.where(norm > 0, 1 / norm, 0.0)
+
+        share = batch_share(self.steps + 1, dtype)
+        factor = share * in_scale * inverse_norm + (1 - share)
+        batch = means * inverse_norm
+        updated = torch.where(seen, share * batch + (1 - share) * before, batch)
+        # With no class left to rescale, as on the first step, the factor may be 0.
+        scale = torch.where(factor > 0, self.scale * factor, 1.0)
+        rows = torch.where(used, updated / scale, (updated / scale)[:1])
+        total = factor.square() * absent_squares + torch.where(used, updated, 0.0).square().sum()
+
+        checked = looks_at_values(self.check_values, centred_features.device)
+        if not checked:
+            finite = torch.isfinite(rows).all() & torch.isfinite(total)
+            rows = torch.where(finite, rows, self.running[present.labels].to(dtype))
+            scale, total = torch.where(finite, scale, self.scale), torch.where(finite, total, self.squares)
+        self.running.index_copy_(0, present.labels, rows.to(self.running.dtype))
+        self.scale.copy_(scale)
+        self.squares.copy_(total)
+        self.num_seen.add_((used & ~seen).sum())
+        self.seen.index_fill_(0, present.labels, True)
+        self.global_mean.update(global_mean, checked=checked)
+
+    @torch.no_grad()
+    def take_in_whole(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
+        """Takes in one batch as `RunningClassMeans` does, with all rows: for compiled graphs, which copy state that they change."""
+        self.running.copy_(snapshot(self.running) * snapshot(self.scale))
+        self.scale.fill_(1)
+        means = super().take_in(centred_features, global_mean, labels)
+        self.squares.copy_(means.square().sum())
+        self.num_seen.copy_(self.seen.sum())
+        return means
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Multiplies the rows with their common factor, so that nothing gets too large, and sums their squares anew."""
+        self.running.mul_(self.scale)
+        self.scale.fill_(1)
+        self.squares.copy_(torch.linalg.vector_norm(self.running).square())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The state of `RunningClassMeans` says the same.
+        running, seen = state_dict.get(f"{prefix}running"), state_dict.get(f"{prefix}seen")
+        if isinstance(running, Tensor) and isinstance(seen, Tensor) and f"{prefix}scale" not in state_dict:
+            state_dict[f"{prefix}scale"] = running.new_ones(())
+            state_dict[f"{prefix}squares"] = running.square().sum()
+            state_dict[f"{prefix}num_seen"] = seen.sum()
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _present(centred_features: Tensor, labels: Tensor, global_mean: Tensor, num_classes: int) -> _Present:
+    """The classes that a batch holds. Shapes do not depend on their number, so that nobody waits for the device to know it."""
+    labels, order = labels.sort(stable=True)
+    is_new = torch.cat([labels.new_zeros(1), (labels[1:] != labels[:-1]).to(labels.dtype)])
+    places = is_new.cumsum(0)
+    counts = centred_features.new_zeros(len(labels)).index_add(0, places, centred_features.new_ones(len(labels)))
+    sums = torch.zeros_like(centred_features).index_add(0, places, centred_features[order])
+    residue = sums.sum(dim=0) / len(labels)
+    means = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None] - residue, 0.0)
+    rounding = smallest_norm(num_classes, global_mean, means.dtype)
+    # NaN is no rounding error, and stays.
+    means = torch.where(torch.linalg.vector_norm(means) <= rounding, 0.0, means)
+    return _Present(labels[:1].expand(len(labels)).scatter(0, places, labels), counts, means)

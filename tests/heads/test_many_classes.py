@@ -1,0 +1,200 @@
+"""More classes than a simplex ETF has room for: the nearest and fixed heads stand at tight frames."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from guided_collapse import FixedETFHead, NearestETFHead
+from guided_collapse.geometry.frames import nearest_frame, tightness_defect
+from guided_collapse.heads.intervals import default_every
+from guided_collapse.heads.running_means import RunningClassMeans
+from tests.heads.cases import MANY_CLASSES, MANY_FEATURE_DIM, MANY_NUM_CLASSES, batches, build_many, train
+
+every_head = pytest.mark.parametrize("name", MANY_CLASSES)
+
+
+def some(num_steps, **options):
+    return list(batches(num_steps, num_classes=MANY_NUM_CLASSES, **options))
+
+
+def is_tight(head, tolerance=3e-2):
+    norms = head.weight.norm(dim=1)
+    return bool((norms - 1).abs().max() < 1e-5) and float(tightness_defect(head.weight)) < tolerance
+
+
+@every_head
+def test_it_learns_stays_tight_and_says_what_it_is(name):
+    model = build_many(name)
+    assert is_tight(model.head)
+    train(model, batches(60, num_classes=MANY_NUM_CLASSES, batch_size=60))
+    assert is_tight(model.head)
+    inputs, labels = some(1, batch_size=300)[0]
+    assert float((model.eval()(inputs).argmax(1) == labels).float().mean()) > 0.2
+    assert "frame=tight, unit rows" in repr(model.head)
+    assert model.head.weight.shape == (MANY_NUM_CLASSES, MANY_FEATURE_DIM)
+    assert not list(model.head.parameters())
+
+
+@every_head
+def test_eval_mode_never_looks_at_the_batch_and_changes_nothing(name):
+    model = build_many(name)
+    train(model, some(7))
+    before = copy.deepcopy(model.eval().state_dict())
+    inputs = some(1, batch_size=16)[0][0]
+    alone = torch.cat([model(sample[None]) for sample in inputs])
+    torch.testing.assert_close(alone, model(inputs), rtol=0, atol=2e-6)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@every_head
+@pytest.mark.parametrize("taken", [3, 4])
+def test_a_run_goes_on_bit_for_bit_from_its_state(name, taken):
+    steps = some(9)
+    whole, before, after = (build_many(name) for _ in range(3))
+    whole_losses = train(whole, steps, torch.optim.SGD(whole.parameters(), lr=0.1))
+    train(before, steps[:taken], torch.optim.SGD(before.parameters(), lr=0.1))
+    after.load_state_dict(before.state_dict())
+    assert train(after, steps[taken:], torch.optim.SGD(after.parameters(), lr=0.1)) == whole_losses[taken:]
+    assert all(torch.equal(value, after.state_dict()[key]) for key, value in whole.state_dict().items())
+    assert train(copy.deepcopy(after), steps[:1]) == train(after, steps[:1])
+
+
+@every_head
+def test_export_has_stock_layers_only(name):
+    model = build_many(name)
+    train(model, some(5))
+    inputs = some(1)[0][0]
+    exported = model.eval().export()
+    assert {type(part).__module__.split(".")[0] for part in exported.modules()} == {"torch"}
+    torch.testing.assert_close(exported(inputs), model(inputs), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tight", "tight-not-lagged"])
+def test_a_whole_step_in_one_graph_agrees_with_eager(name):
+    eager = build_many(name).double()
+    twin = copy.deepcopy(eager)
+    torch._dynamo.reset()
+    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager_decomp_partition")
+    for inputs, labels in some(4):
+        for model in (eager, compiled):
+            model.zero_grad()
+            functional.cross_entropy(model(inputs.double(), labels), labels).backward()
+        for expected, parameter in zip(eager.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(twin.head.frame, eager.head.frame, rtol=0, atol=1e-9)
+
+
+def test_lagged_logits_are_those_of_the_frame_before_and_their_graph_outlives_it():
+    head = NearestETFHead(6, 30, every=1)
+    features, labels = torch.randn(40, 6, requires_grad=True), torch.arange(40) % 30
+    gradients = []
+    for _ in range(2):
+        frame = head.weight.clone()
+        logits = head(features, labels)
+        points = 5 * features / features.norm(dim=1, keepdim=True)
+        expected = (points - points.mean(0)) @ frame.T
+        torch.testing.assert_close(logits, expected)
+        gradients.append((logits, torch.autograd.grad(expected.square().sum(), features)[0]))
+        assert not torch.allclose(head.weight, frame)
+    for logits, gradient in gradients:
+        torch.testing.assert_close(torch.autograd.grad(logits.square().sum(), features)[0], gradient, rtol=1e-4, atol=1e-3)
+
+
+def test_the_frame_is_the_nearest_one():
+    head = NearestETFHead(6, 70, every=1)
+    for inputs, labels in batches(6, num_classes=70, batch_size=200):
+        frame = head.weight.clone()
+        head(inputs[:, :6], labels)
+    assert bool(head.class_means.seen.all())
+    basis = frame.T * (6 / 70) ** 0.5
+    expected = nearest_frame(head.class_means.running, basis, proximal_weight=1e-3, rounds=3)
+    torch.testing.assert_close(head.weight, expected.weight, rtol=0, atol=1e-5)
+    torch.testing.assert_close(head.basis, expected.basis, rtol=0, atol=1e-5)
+
+
+def test_a_step_makes_nothing_as_large_as_the_weight():
+    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            given, made = (
+                {leaf.untyped_storage().data_ptr(): leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)}
+                for values in (args, result)
+            )
+            for place, tensor in made.items():
+                assert place in given or tensor.numel() < 3000 * 16, function
+            return result
+
+    head = NearestETFHead(16, 3000, every=5)
+    labels = torch.arange(8)
+    head(torch.randn(8, 16), labels)
+    features = torch.randn(8, 16, requires_grad=True)
+    with Largest():
+        head(features, labels).sum().backward()
+
+
+def test_gradient_through_the_frame_of_a_head_that_is_not_lagged():
+    labels = torch.arange(24) % 12
+    head = NearestETFHead(4, 12, lagged=False).double()
+    head(torch.randn(24, 4).double(), labels)
+    state = copy.deepcopy(head.state_dict())
+
+    def logits(features):
+        head.load_state_dict(state)
+        return head(features, labels)
+
+    assert torch.autograd.gradcheck(logits, torch.randn(24, 4).double().requires_grad_())
+
+
+def test_solvers_agree_along_training():
+    """Steps by products; at each the frame and the gradient are compared with those by factors from the same state."""
+    torch.manual_seed(0)
+    worst = 0.0
+    for lagged in (True, False):
+        backbone = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 6))
+        heads = {solver: NearestETFHead(6, 30, lagged=lagged, every=1, solver=solver) for solver in ("factors", "products")}
+        optimiser = torch.optim.SGD(backbone.parameters(), lr=0.1, momentum=0.9)
+        for step, (inputs, labels) in enumerate(batches(30, num_classes=30, batch_size=40)):
+            features = backbone(inputs)
+            heads["factors"].load_state_dict(heads["products"].state_dict())
+            found = []
+            for head in heads.values():
+                leaf = features.detach().requires_grad_()
+                functional.cross_entropy(head(leaf, labels), labels).backward()
+                found.append((leaf.grad, head.weight))
+            if step > 1:  # the first is within a thousandth of the limit that the factors give
+                (gradient, weight), (other_gradient, other_weight) = found
+                worst = max(worst, float((weight - other_weight).abs().max()))
+                assert float((gradient - other_gradient).norm() / gradient.norm()) < 2e-3
+            optimiser.zero_grad()
+            features.backward(found[1][0])
+            optimiser.step()
+    assert worst < 2e-4
+
+
+def test_defaults_by_size():
+    small, large = NearestETFHead(8, 9), NearestETFHead(8, 10)
+    assert (small.lagged, small.every, large.lagged, large.every) == (False, 1, True, 1)
+    assert set(small.state_dict()) - set(large.state_dict()) == {"transposed_basis"}
+    assert type(NearestETFHead(8, 10, lagged=False).class_means) is RunningClassMeans
+    assert [default_every(*sizes) for sizes in ((512, 513), (128, 1000), (512, 1000), (256, 100_000))] == [1, 1, 14, 51]
+    with pytest.raises(ValueError, match="feature_dim must be at least 2"):
+        NearestETFHead(1, 10)
+
+
+# One in 36 of the pairs of 2 to 50 classes and 2 to 50 dimensions.
+def test_every_pair_of_sizes_trains():
+    torch.manual_seed(0)
+    for num_classes in range(2, 51, 6):
+        labels = torch.arange(8) % num_classes
+        for feature_dim in range(2, 51, 6):
+            for head in (FixedETFHead(feature_dim, num_classes), NearestETFHead(feature_dim, num_classes)):
+                features = torch.randn(8, feature_dim, requires_grad=True)
+                for _ in range(10 if head.needs_labels else 1):
+                    loss = functional.cross_entropy(head(features, labels), labels)
+                (gradient,) = torch.autograd.grad(loss, features)
+                assert torch.isfinite(gradient).all(), (num_classes, feature_dim)
+                assert torch.isfinite(head.weight).all(), (num_classes, feature_dim)
