@@ -2,7 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,8 @@ SMALLEST_NORM = 1e-12
 class Head(nn.Module, ABC):
     """A classifier head: `head(features, labels)` in training mode and `head(features)` in eval mode give logits.
 
-    Heads that do not follow class means, which `needs_labels` says, take `head(features)` in training mode too.
+    Heads that do not follow class means, or follow them later, which `needs_labels` says, take `head(features)` in training mode
+    too. Inside a model whose forward takes inputs alone, labels come by `with head.labels(labels): logits = model(inputs)`.
 
     logits = (f - f_G) W' with f = temperature h/|h|. The global mean f_G is the batch's in training, with its gradient, and a
     running mean in evaluation, so the logits of a sample never depend on the others in its batch. Everything is computed in
@@ -43,8 +45,8 @@ class Head(nn.Module, ABC):
         [(6, 3), (6, 3), (6, 3)]
     """
 
-    needs_labels: ClassVar[bool] = True
-    """Whether training mode takes labels: for the heads that follow class means it does, for the others labels may be left out."""
+    needs_labels: bool = True
+    """Whether training mode must have labels: those heads must that classify with the batch's own class means."""
 
     temperature: float | None
     """tau, the norm of the features on their sphere; None leaves them as they are."""
@@ -66,6 +68,7 @@ class Head(nn.Module, ABC):
         self.num_classes = int(num_classes)
         self.temperature = temperature
         self.check_values = check_values
+        self._labels_handed_over: Tensor | None = None
         self.centring = RunningMean(feature_dim) if centre else None
 
     @property
@@ -103,7 +106,8 @@ class Head(nn.Module, ABC):
 
         Args:
             features: (num_samples, feature_dim).
-            labels: (num_samples,), class indices; required in training mode by a head with `needs_labels`, ignored in eval mode.
+            labels: (num_samples,), class indices; required in training mode by a head with `needs_labels`, here or by `labels`;
+                ignored in eval mode.
 
         Returns:
             (num_samples, num_classes), float32 or float64.
@@ -112,6 +116,7 @@ class Head(nn.Module, ABC):
             ValueError: for a batch that does not fit; the state is then as it was.
             RuntimeError: inside activation checkpointing.
         """
+        labels = self._labels_of_this_call(labels)
         check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training, needs_labels=self.needs_labels)
         state = torch.float64 if self.running_mean is None or self.temperature is not None else self.running_mean.value.dtype
         batch_labels = labels if self.training else None
@@ -126,6 +131,47 @@ class Head(nn.Module, ABC):
             # With gradient a copy of the weight: training may write to it before the backward pass.
             weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
             return functional.linear(points, weight.to(points.dtype), self.bias.to(points.dtype))
+
+    @contextmanager
+    def labels(self, labels: Tensor) -> Iterator[None]:
+        """Hands labels over to a head inside a model: `with head.labels(labels): logits = model(inputs)`.
+
+        Every call of the head in training mode inside the block takes these labels. Blocks may be nested: the innermost counts.
+
+        Args:
+            labels: as `forward` takes them; looked at when the head is called.
+        """
+        before, self._labels_handed_over = self._labels_handed_over, labels
+        try:
+            yield
+        finally:
+            self._labels_handed_over = before
+
+    def _labels_of_this_call(self, labels: Tensor | None) -> Tensor | None:
+        """The labels that a call was given, or else those that were handed over."""
+        if not self.training or self._labels_handed_over is None:
+            return labels
+        if labels is not None:
+            raise ValueError(
+                "labels must come one way; got them both in the call and by head.labels(...). "
+                "Leave out the block for a model that passes labels on to its head."
+            )
+        return self._labels_handed_over
+
+    def update(self, labels: Tensor) -> None:
+        """Takes in the batch that the last forward pass in training mode has classified without labels; a lagged head alone does.
+
+        Args:
+            labels: (num_samples,), class indices.
+
+        Raises:
+            RuntimeError: for another head, or if no batch waits.
+            ValueError: for labels that do not fit the batch; the state is then as it was, and the batch still waits.
+        """
+        raise RuntimeError(
+            "head.update(labels) is for a lagged head, which takes in a batch after it has classified it; "
+            f"got {type(self).__name__}, which follows no class means. Leave the call out: this head needs no labels."
+        )
 
     @abstractmethod
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
