@@ -15,7 +15,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tests.heads.cases import HEADS, batches, build, train
+from tests.heads.cases import HEADS, InputsAlone, batches, build, step_after, step_before, train
 
 rank, rendezvous, results = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.set_num_threads(1)
@@ -27,6 +27,10 @@ for name in HEADS:
     train(DistributedDataParallel(model), halves)
     inputs, _ = next(batches(1, seed=7))
     trained[name] = {"state": model.state_dict(), "logits": model.eval()(inputs).detach()}
+for way, name, labelled in (("before", "implicit", step_before), ("after", "implicit-lagged", step_after)):
+    model = InputsAlone(name)
+    train(DistributedDataParallel(model), halves, take_step=labelled(model.last))
+    trained[way] = model.last.state_dict()
 torch.save(trained, f"{results}/rank-{rank}.pt")
 dist.destroy_process_group()
 """
@@ -48,3 +52,11 @@ def test_two_processes_equal_one(name, two_processes):
         torch.testing.assert_close(together["logits"], logits, rtol=0, atol=1e-5)
         for key, value in alone.state_dict().items():
             torch.testing.assert_close(together["state"][key], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("way", "name"), [("before", "implicit"), ("after", "implicit-lagged")])
+def test_labels_without_the_model_give_the_same_head(way, name, two_processes):
+    for results in two_processes:
+        for key, value in results[name]["state"].items():
+            if key.startswith("head."):
+                torch.testing.assert_close(results[way][key.removeprefix("head.")], value)
