@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from guided_collapse.heads.head import Head
     from guided_collapse.heads.linear import LinearHead
     from guided_collapse.heads.nearest import NearestETFHead
+    from guided_collapse.heads.replace import replace_classifier
     from guided_collapse.heads.running_means import RunningClassMeans
     from guided_collapse.metrics.collapse import measure_collapse
     from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
@@ -45,6 +46,7 @@ __all__ = [
     "cross_entropy_lower_bound",
     "measure_collapse",
     "nearest_etf",
+    "replace_classifier",
     "simplex_etf",
 ]
 
@@ -67,6 +69,7 @@ __getattr__, __dir__ = on_demand(
         "cross_entropy_lower_bound": "metrics.formulas.frames",
         "measure_collapse": "metrics.collapse",
         "nearest_etf": "geometry.nearest",
+        "replace_classifier": "heads.replace",
         "simplex_etf": "geometry.simplex",
     },
 )
