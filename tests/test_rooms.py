@@ -19,6 +19,7 @@ ORDER = [
     "profiling",
     "experiments",
     "report",
+    "integrations",
     "cli",
 ]
 EVERYWHERE = {"errors", "lazy", "optional"}
@@ -32,6 +33,7 @@ ALLOWED = {
     "backbones": set(),
     "data": {"records"},
     "report": {"records"},
+    "integrations": {"heads", "metrics", "data"},
 }
 
 

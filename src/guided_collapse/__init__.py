@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from guided_collapse.heads.fixed import FixedETFHead
     from guided_collapse.heads.head import Head
     from guided_collapse.heads.linear import LinearHead
+    from guided_collapse.heads.loss import NearestETFLoss
     from guided_collapse.heads.nearest import NearestETFHead
     from guided_collapse.heads.replace import replace_classifier
     from guided_collapse.heads.running_means import RunningClassMeans
@@ -39,6 +40,7 @@ __all__ = [
     "LinearHead",
     "NearestETF",
     "NearestETFHead",
+    "NearestETFLoss",
     "RunningClassMeans",
     "SecondPass",
     "StratifiedBatchSampler",
@@ -62,6 +64,7 @@ __getattr__, __dir__ = on_demand(
         "LinearHead": "heads.linear",
         "NearestETF": "geometry.nearest",
         "NearestETFHead": "heads.nearest",
+        "NearestETFLoss": "heads.loss",
         "RunningClassMeans": "heads.running_means",
         "SecondPass": "metrics.machinery.second_pass",
         "StratifiedBatchSampler": "data.sampling.stratified",

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.fx import symbolic_trace
 from torch.nn import functional
 
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
@@ -203,11 +204,15 @@ class Head(nn.Module, ABC):
         return points - mean
 
     @torch.no_grad()
-    def export(self) -> nn.Module:
+    def export(self, *, rms_norm: bool = True) -> nn.Module:
         """The eval-mode logits as a module of stock torch layers, which needs this package neither to load nor to run.
 
         A linear layer; before it, for features on a sphere, an RMSNorm without parameters, which is the projection on a sphere of
         radius sqrt(feature_dim). The linear layer's weight makes up for the radius.
+
+        Args:
+            rms_norm: whether that is an `nn.RMSNorm`; if not, a graph of plain operations does the same, for
+                `torch.onnx.export(..., dynamo=False)`, which does not know the layer.
         """
         linear = nn.Linear(self.feature_dim, self.num_classes).to(self.weight)
         linear.bias.copy_(self.bias)
@@ -215,7 +220,10 @@ class Head(nn.Module, ABC):
             linear.weight.copy_(self.weight)
             return linear.eval()
         linear.weight.copy_(self.weight * (self.temperature / math.sqrt(self.feature_dim)))
-        sphere = nn.RMSNorm(self.feature_dim, eps=SMALLEST_NORM**2 / self.feature_dim, elementwise_affine=False)
+        epsilon = SMALLEST_NORM**2 / self.feature_dim
+        sphere: nn.Module = nn.RMSNorm(self.feature_dim, eps=epsilon, elementwise_affine=False)
+        if not rms_norm:
+            sphere = symbolic_trace(lambda features: features * (features.square().mean(dim=1, keepdim=True) + epsilon).rsqrt())
         return nn.Sequential(sphere, linear).eval()
 
     def extra_repr(self) -> str:
