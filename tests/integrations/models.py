@@ -69,7 +69,7 @@ class Case(NamedTuple):
 
 CASES = {
     "torchvision resnet18": Case(lambda: torchvision.models.resnet18(num_classes=10), images(16, 3), "fc", 2e-3, 5),
-    "torchvision resnet50": Case(lambda: torchvision.models.resnet50(num_classes=10), images(16, 3), "fc", 1e-3, 5),
+    "torchvision resnet50": Case(lambda: torchvision.models.resnet50(num_classes=10), images(16, 3), "fc", 2e-3, 6, 1000),
     "torchvision vit_b_16": Case(first_layers_of_vit_b_16, images(16, 3), "heads.head", 3e-4, 3),
     "timm resnet18": Case(lambda: timm.create_model("resnet18", num_classes=10, in_chans=1), images(16, 1), "fc", 2e-3, 5),
     "timm vit_tiny": Case(
