@@ -48,7 +48,7 @@ $(INTEGRATIONS)/installed: Makefile pyproject.toml constraints-integrations.txt
 	touch $@
 
 integrations: $(INTEGRATIONS)/installed ## models and trainers of other libraries with the head in place, in an environment of its own
-	$(INTEGRATIONS)/bin/python -m pytest -m integrations tests/integrations
+	$(INTEGRATIONS)/bin/python -m pytest -m integrations --dist worksteal --timeout 600 tests/integrations
 
 results: $(VENV)/installed ## the report and the tables of measurements, from results/records
 	$(VENV)/bin/python -m results.build
