@@ -1,13 +1,14 @@
 # `make demo` and `make test` each do everything on a fresh machine: environment, installation, run.
 PYTHON ?= python3
 VENV := .venv
-TESTS := 'not documentation and not crash and not wheel'
+INTEGRATIONS := .venv-integrations
+TESTS := 'not documentation and not crash and not wheel and not integrations'
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export OMP_NUM_THREADS ?= 1
 # Tests start many processes: compiled files spare each of them seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage crash documentation docs wheel results check clean help
+.PHONY: demo test coverage crash documentation docs wheel integrations results check clean help
 .DEFAULT_GOAL := test
 
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
@@ -45,6 +46,17 @@ docs: $(VENV)/installed ## the documentation site, in site/; look at it with `.v
 wheel: $(VENV)/installed ## sdist and wheel, checked, and tried in an environment of their own
 	$(VENV)/bin/python -m pytest -m wheel -n 0
 
+# The registry's torch, because torchvision and timm cannot be imported beside a build of torch for the CPU alone.
+$(INTEGRATIONS)/installed: Makefile pyproject.toml constraints-integrations.txt
+	$(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python -m pip install --quiet uv
+	env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(INTEGRATIONS)/bin/uv pip install --quiet --python $(INTEGRATIONS)/bin/python \
+		-c constraints-integrations.txt -e '.[integrations,onnx,tensorboard,experiments,dev]'
+	touch $@
+
+integrations: $(INTEGRATIONS)/installed ## models and trainers of other libraries with the head in place, in an environment of its own
+	$(INTEGRATIONS)/bin/python -m pytest -m integrations --dist worksteal --timeout 600 tests/integrations
+
 results: $(VENV)/installed ## the report and the tables of measurements, from results/records
 	$(VENV)/bin/python -m results.build
 
@@ -52,4 +64,4 @@ help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
 clean: ## removes the environment and what tools keep
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage dist site
+	rm -rf $(VENV) $(INTEGRATIONS) .pytest_cache .mypy_cache .ruff_cache .coverage dist site

@@ -20,6 +20,7 @@ ORDER = [
     "profiling",
     "experiments",
     "report",
+    "integrations",
     "cli",
 ]
 EVERYWHERE = {"errors", "lazy", "optional"}
@@ -34,6 +35,7 @@ ALLOWED = {
     "data": {"records"},
     "sharing": {"records", "heads", "backbones"},
     "report": {"records"},
+    "integrations": {"heads", "metrics", "data"},
 }
 
 

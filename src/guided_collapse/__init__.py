@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from guided_collapse.heads.fixed import FixedETFHead
     from guided_collapse.heads.head import Head
     from guided_collapse.heads.linear import LinearHead
+    from guided_collapse.heads.loss import NearestETFLoss
     from guided_collapse.heads.nearest import NearestETFHead
+    from guided_collapse.heads.replace import replace_classifier
     from guided_collapse.heads.running_means import RunningClassMeans
     from guided_collapse.metrics.collapse import measure_collapse
     from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
@@ -40,6 +42,7 @@ __all__ = [
     "LinearHead",
     "NearestETF",
     "NearestETFHead",
+    "NearestETFLoss",
     "RunningClassMeans",
     "SecondPass",
     "StratifiedBatchSampler",
@@ -49,6 +52,7 @@ __all__ = [
     "measure_collapse",
     "nearest_etf",
     "plot_collapse",
+    "replace_classifier",
     "simplex_etf",
 ]
 
@@ -64,6 +68,7 @@ __getattr__, __dir__ = on_demand(
         "LinearHead": "heads.linear",
         "NearestETF": "geometry.nearest",
         "NearestETFHead": "heads.nearest",
+        "NearestETFLoss": "heads.loss",
         "RunningClassMeans": "heads.running_means",
         "SecondPass": "metrics.machinery.second_pass",
         "StratifiedBatchSampler": "data.sampling.stratified",
@@ -73,6 +78,7 @@ __getattr__, __dir__ = on_demand(
         "measure_collapse": "metrics.collapse",
         "nearest_etf": "geometry.nearest",
         "plot_collapse": "report.plots",
+        "replace_classifier": "heads.replace",
         "simplex_etf": "geometry.simplex",
     },
 )

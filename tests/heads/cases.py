@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from guided_collapse import Classifier, FixedETFHead, Head, LinearHead, NearestETFHead
 
 Batch = tuple[Tensor, Tensor]
+TrainingStep = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 HEADS: dict[str, Callable[[int, int], Head]] = {
     "implicit": NearestETFHead,
@@ -58,16 +59,64 @@ def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int =
         yield centres[labels] + 0.5 * torch.randn(batch_size, 8, generator=generator), labels
 
 
-def train(model: nn.Module, steps: Iterable[Batch], optimiser: torch.optim.Optimizer | None = None) -> list[float]:
+class InputsAlone(nn.Module):
+    """A model of somebody else, whose forward takes inputs alone, with a head as its last layer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        classifier = build(name)
+        self.body, self.last = classifier.backbone, classifier.head
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.body(inputs))
+        return logits
+
+
+def labels_in_the_call(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The loss of a step, after its backward pass."""
+    loss = nn.functional.cross_entropy(model(inputs, labels), labels)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+    return loss
+
+
+def step_before(head: Head) -> TrainingStep:
+    """The same for a model that takes inputs alone, with labels that are handed over before the forward pass."""
+
+    def take_step(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        with head.labels(labels):
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    return take_step
+
+
+def step_after(head: Head) -> TrainingStep:
+    """The same with an update after the backward pass."""
+
+    def take_step(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        head.update(labels)
+        return loss
+
+    return take_step
+
+
+def train(
+    model: nn.Module,
+    steps: Iterable[Batch],
+    optimiser: torch.optim.Optimizer | None = None,
+    *,
+    take_step: TrainingStep = labels_in_the_call,
+) -> list[float]:
     optimiser = optimiser or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model.train()
     losses = []
     for inputs, labels in steps:
-        loss = nn.functional.cross_entropy(model(inputs, labels), labels)
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        losses.append(take_step(model, inputs, labels).item())
         optimiser.step()
-        losses.append(loss.item())
     return losses
 
 

@@ -78,6 +78,23 @@ def test_through_onnx_and_onnxruntime(name, tmp_path):
     np.testing.assert_allclose(logits, model(inputs).detach().numpy(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["implicit", "standard-unnormalised"])
+def test_through_the_older_exporter_without_a_layer_that_it_does_not_know(name, tmp_path):
+    model = trained(name)
+    exported, file = model.export(rms_norm=False), tmp_path / "model.onnx"
+    assert modules_of(exported) == {"torch"}
+    features = torch.randn(6, 12) * torch.logspace(-6, 6, 6)[:, None]
+    torch.testing.assert_close(exported[1](features), model.head(features), rtol=1e-5, atol=1e-5)
+    torch.onnx.export(
+        exported, (torch.randn(4, 8),), file, dynamo=False, input_names=["inputs"], dynamic_axes={"inputs": {0: "batch"}}
+    )
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    inputs = torch.randn(9, 8)
+    (logits,) = session.run(None, {"inputs": inputs.numpy()})
+    np.testing.assert_allclose(logits, model(inputs).detach().numpy(), rtol=0, atol=1e-5)
+
+
 def test_a_head_at_the_width_of_imagenet_exports_to_one_linear_layer():
     exported = NearestETFHead(1024, 1000).export()
     linear = exported[1]

@@ -15,18 +15,27 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tests.heads.cases import HEADS, MANY_CLASSES, batches, build, build_many, train
+from tests.heads.cases import HEADS, MANY_CLASSES, InputsAlone, batches, build, build_many, step_after, step_before, train
 
 rank, rendezvous, results = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
 trained = {}
+
+
+def halves(**sizes):
+    return [(inputs[rank::2], labels[rank::2]) for inputs, labels in batches(10, **sizes)]
+
+
 for name in (*HEADS, *MANY_CLASSES):
     model = build(name) if name in HEADS else build_many(name)
-    halves = [(inputs[rank::2], labels[rank::2]) for inputs, labels in batches(10, num_classes=model.head.num_classes)]
-    train(DistributedDataParallel(model), halves)
+    train(DistributedDataParallel(model), halves(num_classes=model.head.num_classes))
     inputs, _ = next(batches(1, seed=7))
     trained[name] = {"state": model.state_dict(), "logits": model.eval()(inputs).detach()}
+for way, name, labelled in (("before", "implicit", step_before), ("after", "implicit-lagged", step_after)):
+    model = InputsAlone(name)
+    train(DistributedDataParallel(model), halves(), take_step=labelled(model.last))
+    trained[way] = model.last.state_dict()
 torch.save(trained, f"{results}/rank-{rank}.pt")
 dist.destroy_process_group()
 """
@@ -50,3 +59,11 @@ def test_two_processes_equal_one(name, two_processes):
         torch.testing.assert_close(together["logits"], logits, rtol=0, atol=tolerance)
         for key, value in alone.state_dict().items():
             torch.testing.assert_close(together["state"][key], value, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("way", "name"), [("before", "implicit"), ("after", "implicit-lagged")])
+def test_labels_without_the_model_give_the_same_head(way, name, two_processes):
+    for results in two_processes:
+        for key, value in results[name]["state"].items():
+            if key.startswith("head."):
+                torch.testing.assert_close(results[way][key.removeprefix("head.")], value)

@@ -281,6 +281,14 @@ def test_curves_for_tensorboard(tmp_path):
     assert any(file.name.startswith("events.out.tfevents") for file in run.path.iterdir())
 
 
+def test_every_record_is_handed_on_as_it_is_made(tmp_path):
+    seen = []
+    run = train(replace(FREE, epochs=2), placed(tmp_path), on_record=seen.append)
+    assert [record.running["loss"] for record in seen] == pytest.approx([record["running"]["loss"] for record in records(run)])
+    train(replace(FREE, epochs=3), placed(tmp_path, lengthen=True), on_record=seen.append)
+    assert [record.epoch for record in seen] == [1, 2, 3]
+
+
 def test_features_that_do_not_fit_in_memory_are_measured_in_two_passes(tmp_path, monkeypatch):
     kept = train(DIGITS, placed(tmp_path / "kept"))
     monkeypatch.setattr("guided_collapse.training.measure.KEPT_BYTES", 0)

@@ -46,7 +46,7 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
         if needs_labels:
             raise ValueError(
                 "labels are required in training mode by a head that follows class means; got None. "
-                "Pass head(features, labels), or call head.eval() first."
+                "Pass head(features, labels), call the model inside `with head.labels(labels):`, or call head.eval() first."
             )
         return
     if labels.is_floating_point() and labels.ndim == 2:

@@ -41,12 +41,15 @@ class Classifier(Shareable):
         """
         return self.head.on_sphere(self.backbone(inputs))
 
-    def export(self) -> nn.Module:
+    def export(self, *, rms_norm: bool = True) -> nn.Module:
         """A copy of the backbone and the exported head, in eval mode: a model that takes inputs alone and needs no labels.
 
         The head is exported in the backbone's floating-point type.
+
+        Args:
+            rms_norm: as in `Head.export`.
         """
         backbone = copy.deepcopy(self.backbone)
-        head = self.head.export()
+        head = self.head.export(rms_norm=rms_norm)
         dtype = next((parameter.dtype for parameter in backbone.parameters() if parameter.is_floating_point()), None)
         return nn.Sequential(backbone, head if dtype is None else head.to(dtype)).eval()

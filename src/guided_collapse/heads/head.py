@@ -2,10 +2,12 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.fx import symbolic_trace
 from torch.nn import functional
 
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
@@ -20,7 +22,8 @@ SMALLEST_NORM = 1e-12
 class Head(nn.Module, ABC):
     """A classifier head: `head(features, labels)` in training mode and `head(features)` in eval mode give logits.
 
-    Heads that do not follow class means, which `needs_labels` says, take `head(features)` in training mode too.
+    Heads that do not follow class means, or follow them later, which `needs_labels` says, take `head(features)` in training mode
+    too. Inside a model whose forward takes inputs alone, labels come by `with head.labels(labels): logits = model(inputs)`.
 
     logits = (f - f_G) W' with f = temperature h/|h|. The global mean f_G is the batch's in training, with its gradient, and a
     running mean in evaluation, so the logits of a sample never depend on the others in its batch. Everything is computed in
@@ -43,8 +46,8 @@ class Head(nn.Module, ABC):
         [(6, 3), (6, 3), (6, 3)]
     """
 
-    needs_labels: ClassVar[bool] = True
-    """Whether training mode takes labels: for the heads that follow class means it does, for the others labels may be left out."""
+    needs_labels: bool = True
+    """Whether training mode must have labels: those heads must that classify with the batch's own class means."""
 
     temperature: float | None
     """tau, the norm of the features on their sphere; None leaves them as they are."""
@@ -66,6 +69,7 @@ class Head(nn.Module, ABC):
         self.num_classes = int(num_classes)
         self.temperature = temperature
         self.check_values = check_values
+        self._labels_handed_over: Tensor | None = None
         self.centring = RunningMean(feature_dim) if centre else None
 
     @property
@@ -103,7 +107,8 @@ class Head(nn.Module, ABC):
 
         Args:
             features: (num_samples, feature_dim).
-            labels: (num_samples,), class indices; required in training mode by a head with `needs_labels`, ignored in eval mode.
+            labels: (num_samples,), class indices; required in training mode by a head with `needs_labels`, here or by `labels`;
+                ignored in eval mode.
 
         Returns:
             (num_samples, num_classes), float32 or float64.
@@ -112,6 +117,7 @@ class Head(nn.Module, ABC):
             ValueError: for a batch that does not fit; the state is then as it was.
             RuntimeError: inside activation checkpointing.
         """
+        labels = self._labels_of_this_call(labels)
         check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training, needs_labels=self.needs_labels)
         state = torch.float64 if self.running_mean is None or self.temperature is not None else self.running_mean.value.dtype
         batch_labels = labels if self.training else None
@@ -126,6 +132,47 @@ class Head(nn.Module, ABC):
             # With gradient a copy of the weight: training may write to it before the backward pass.
             weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
             return functional.linear(points, weight.to(points.dtype), self.bias.to(points.dtype))
+
+    @contextmanager
+    def labels(self, labels: Tensor) -> Iterator[None]:
+        """Hands labels over to a head inside a model: `with head.labels(labels): logits = model(inputs)`.
+
+        Every call of the head in training mode inside the block takes these labels. Blocks may be nested: the innermost counts.
+
+        Args:
+            labels: as `forward` takes them; looked at when the head is called.
+        """
+        before, self._labels_handed_over = self._labels_handed_over, labels
+        try:
+            yield
+        finally:
+            self._labels_handed_over = before
+
+    def _labels_of_this_call(self, labels: Tensor | None) -> Tensor | None:
+        """The labels that a call was given, or else those that were handed over."""
+        if not self.training or self._labels_handed_over is None:
+            return labels
+        if labels is not None:
+            raise ValueError(
+                "labels must come one way; got them both in the call and by head.labels(...). "
+                "Leave out the block for a model that passes labels on to its head."
+            )
+        return self._labels_handed_over
+
+    def update(self, labels: Tensor) -> None:
+        """Takes in the batch that the last forward pass in training mode has classified without labels; a lagged head alone does.
+
+        Args:
+            labels: (num_samples,), class indices.
+
+        Raises:
+            RuntimeError: for another head, or if no batch waits.
+            ValueError: for labels that do not fit the batch; the state is then as it was, and the batch still waits.
+        """
+        raise RuntimeError(
+            "head.update(labels) is for a lagged head, which takes in a batch after it has classified it; "
+            f"got {type(self).__name__}, which follows no class means. Leave the call out: this head needs no labels."
+        )
 
     @abstractmethod
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
@@ -157,11 +204,15 @@ class Head(nn.Module, ABC):
         return points - mean
 
     @torch.no_grad()
-    def export(self) -> nn.Module:
+    def export(self, *, rms_norm: bool = True) -> nn.Module:
         """The eval-mode logits as a module of stock torch layers, which needs this package neither to load nor to run.
 
         A linear layer; before it, for features on a sphere, an RMSNorm without parameters, which is the projection on a sphere of
         radius sqrt(feature_dim). The linear layer's weight makes up for the radius.
+
+        Args:
+            rms_norm: whether that is an `nn.RMSNorm`; if not, a graph of plain operations does the same, for
+                `torch.onnx.export(..., dynamo=False)`, which does not know the layer.
         """
         linear = nn.Linear(self.feature_dim, self.num_classes).to(self.weight)
         linear.bias.copy_(self.bias)
@@ -169,7 +220,10 @@ class Head(nn.Module, ABC):
             linear.weight.copy_(self.weight)
             return linear.eval()
         linear.weight.copy_(self.weight * (self.temperature / math.sqrt(self.feature_dim)))
-        sphere = nn.RMSNorm(self.feature_dim, eps=SMALLEST_NORM**2 / self.feature_dim, elementwise_affine=False)
+        epsilon = SMALLEST_NORM**2 / self.feature_dim
+        sphere: nn.Module = nn.RMSNorm(self.feature_dim, eps=epsilon, elementwise_affine=False)
+        if not rms_norm:
+            sphere = symbolic_trace(lambda features: features * (features.square().mean(dim=1, keepdim=True) + epsilon).rsqrt())
         return nn.Sequential(sphere, linear).eval()
 
     def extra_repr(self) -> str:

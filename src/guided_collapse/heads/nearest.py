@@ -12,9 +12,10 @@ from guided_collapse.geometry.nearest import Solver, check_proximal_weight, chec
 from guided_collapse.geometry.registration import is_transformed
 from guided_collapse.geometry.tight.refresh import usual_size, with_unseen
 from guided_collapse.geometry.training_step import basis_when_due, frame_when_due, next_basis, next_tight_frame
-from guided_collapse.heads.batch import batch_mean, looks_at_values
+from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values, looks_at_values
 from guided_collapse.heads.frame_head import FrameHead
 from guided_collapse.heads.intervals import default_every
+from guided_collapse.heads.labels import WaitingBatch, check_nothing_waits, waiting_batch
 from guided_collapse.heads.precision import state_dtype
 from guided_collapse.heads.running_means import RunningClassMeans, RunningMean, finite_or
 from guided_collapse.heads.snapshot import snapshot
@@ -90,6 +91,7 @@ class NearestETFHead(FrameHead):
         self.proximal_weight = proximal_weight
         self.implicit_gradient = implicit_gradient
         self.lagged = not self.is_simplex if lagged is None else lagged
+        self.needs_labels = not self.lagged
         self.every = _checked_every(every, lagged=self.lagged, default=default_every(feature_dim, num_classes))
         self.solver = solver and checked_solver(solver, self.frame.device)
         basis = torch.empty(num_classes, feature_dim, dtype=state_dtype()) if self.is_simplex else None
@@ -103,6 +105,7 @@ class NearestETFHead(FrameHead):
         self.class_means.reset_parameters()
         # How many batches were taken in, as far as that is known without asking the device.
         self._known_steps: int | None = 0
+        self._waiting: WaitingBatch | None = None
         if self.is_simplex:
             self._keep(self._initial_basis(generator))
         else:
@@ -121,22 +124,62 @@ class NearestETFHead(FrameHead):
         return self.class_means.global_mean
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
+        if len(labels) > 0 or torch.is_grad_enabled():
+            check_nothing_waits(self._waiting)
         global_mean = batch_mean(points)
         centred = points - global_mean
-        if isinstance(self.class_means, SparseClassMeans):
-            weight = snapshot(self.frame) if _changes_in_place() else self.frame.detach()
-            with torch.no_grad():
-                self._take_in_and_follow(self.class_means, centred.detach(), global_mean.detach(), labels)
-            return centred @ weight.to(points.dtype).T
         if self.lagged:
-            weight = snapshot(self.frame).to(points.dtype)
-            with torch.no_grad():
-                self._follow(self.class_means.take_in(centred.detach(), global_mean.detach(), labels))
-            return centred @ weight.T
+            # A tight frame is replaced when it moves, so that graphs may keep the one there is.
+            is_replaced = isinstance(self.class_means, SparseClassMeans) and not _changes_in_place()
+            weight = self.frame.detach() if is_replaced else snapshot(self.frame)
+            batch = WaitingBatch(centred.detach(), global_mean.detach())
+            if len(labels) > 0:
+                self._take_in(batch, labels)
+            elif torch.is_grad_enabled():
+                self._waiting = batch
+            return centred @ weight.to(points.dtype).T
         class_means = self.class_means.take_in(centred, global_mean, labels)
         basis = self._solve(class_means if self.implicit_gradient else class_means.detach())
         self._keep(basis)
         return centred @ weight_of(basis).T
+
+    def update(self, labels: Tensor) -> None:
+        """Takes in the batch that the last forward pass in training mode has classified without labels; a lagged head alone does.
+
+        `logits = model(inputs)`, then the loss, then `head.update(labels)` does what handing over the labels beforehand does. Under
+        `torch.no_grad()` a forward pass without labels leaves no batch to take in.
+
+        Args:
+            labels: (num_samples,), class indices.
+
+        Raises:
+            RuntimeError: for a head that is not lagged, or if no batch waits.
+            ValueError: for labels that do not fit the batch; the state is then as it was, and the batch still waits.
+        """
+        if not self.lagged:
+            raise RuntimeError(
+                "head.update(labels) is for a lagged head: any other classifies with the batch's own class means, and needs the "
+                "labels first; got lagged=False. Use `with head.labels(labels): logits = model(inputs)`, or make it lagged=True."
+            )
+        batch = waiting_batch(self._waiting)
+        check_shapes(batch.centred, labels, feature_dim=self.feature_dim, training=True)
+        checked_values(
+            batch.centred, labels, self.num_classes, training=True, state=self.frame.dtype, check_values=self.check_values
+        )
+        self._take_in(batch, labels.to(torch.int64))
+        self._waiting = None
+
+    def forget(self) -> None:
+        """Leaves out the batch whose labels have not come, if there is one."""
+        self._waiting = None
+
+    @torch.no_grad()
+    def _take_in(self, batch: WaitingBatch, labels: Tensor) -> None:
+        """Moves the class means, and the frame if it is time."""
+        if isinstance(self.class_means, SparseClassMeans):
+            self._take_in_and_follow(self.class_means, *batch, labels)
+        else:
+            self._follow(self.class_means.take_in(batch.centred, batch.global_mean, labels))
 
     def _solve(self, centred_class_means: Tensor) -> Tensor:
         """The basis of the nearest frame, from where the step before left it, with gradient."""
@@ -214,6 +257,7 @@ class NearestETFHead(FrameHead):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         self._known_steps = None
+        self._waiting = None
         # Earlier versions kept U instead of U'.
         earlier = state_dict.pop(f"{prefix}basis", None)
         if isinstance(earlier, Tensor):

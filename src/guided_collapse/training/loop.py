@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -36,12 +37,16 @@ from guided_collapse.training.trace import TraceRecorder
 ALWAYS_MEASURED = 10  # first epochs
 
 
-def train(configuration: Configuration, placement: Placement) -> RunFolder:
+OnRecord = Callable[[EpochRecord], None]
+
+
+def train(configuration: Configuration, placement: Placement, *, on_record: OnRecord | None = None) -> RunFolder:
     """Runs the configuration from where it is: from the beginning, from its last checkpoint, or not at all if it is finished.
 
     Args:
         configuration: what to run.
         placement: where to run it.
+        on_record: called with the record of every epoch that is trained here, by the first of several processes, for loggers.
 
     Returns:
         The folder of the finished run.
@@ -68,16 +73,18 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
     with peers_named(fabric, run.path):
         fabric.launch()
     with locked(run.path) if fabric.is_global_zero else nullcontext():
-        _train_in_locked_folder(configuration, placement, run, task, fabric)
+        _train_in_locked_folder(configuration, placement, run, task, fabric, on_record)
     return run
 
 
-def _train_in_locked_folder(configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
+def _train_in_locked_folder(
+    configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric, on_record: OnRecord | None
+) -> None:
     """Goes on from the last checkpoint, or begins; what fails on the way is recorded in the folder."""
     progress = read_progress(run, configuration)
     with environment.as_many_threads_as(hardware_of(progress.facts) if progress else None):
         with requested():
-            training = Training(configuration, placement, run, task, fabric)
+            training = Training(configuration, placement, run, task, fabric, on_record)
         if progress is not None:
             training.take_up(progress)
         # Up to here nothing in the folder has been changed.
@@ -114,7 +121,16 @@ class _Running:
 class Training:
     """One run in one process."""
 
-    def __init__(self, configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        placement: Placement,
+        run: RunFolder,
+        task: Task,
+        fabric: Fabric,
+        on_record: OnRecord | None = None,
+    ) -> None:
+        self.on_record = on_record if fabric.is_global_zero else None
         self.configuration = configuration
         self.placement = placement
         self.run = run
@@ -175,6 +191,8 @@ class Training:
                     record = self._measure(record)
                     display.measured(record)
                 curves.add(record)
+                if self.on_record is not None:
+                    self.on_record(record)
                 self.records.append(record)
                 self.finished_epochs = epoch
                 overdue = time.monotonic() - last_saved >= self.placement.checkpoint_seconds

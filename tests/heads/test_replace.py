@@ -1,0 +1,131 @@
+"""A head in the place of a model's last layer; the real libraries' models are in tests/integrations."""
+
+import copy
+from collections import OrderedDict
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from guided_collapse import Classifier, FixedETFHead, LinearHead, NearestETFHead, replace_classifier
+from tests.heads.cases import batches, step_after, step_before, train
+
+
+def network(**last):
+    """A model with a linear layer inside, and last layers of the given names."""
+    model = nn.Module()
+    model.body = nn.Sequential(nn.Linear(8, 24), nn.Tanh())
+    for name, layer in last.items():
+        model.add_module(name, layer)
+    return model
+
+
+def linear(num_classes=5):
+    return nn.Linear(24, num_classes)
+
+
+def of_timm(*names):
+    model = network(head=nn.Sequential(OrderedDict(norm=nn.LayerNorm(24), fc=linear())), head_dist=linear())
+    found = tuple(model.get_submodule(name) for name in names)
+    model.get_classifier = lambda: found if len(found) > 1 else found[0]
+    return model
+
+
+MODELS = {
+    "torchvision's ResNet": (network(fc=linear(), auxiliary=linear()), "fc"),
+    "torchvision's VGG": (network(classifier=nn.Sequential(nn.Linear(24, 24), nn.ReLU(), linear())), "classifier.2"),
+    "torchvision's ViT": (network(heads=nn.Sequential(OrderedDict(pre=nn.Linear(24, 24), head=linear()))), "heads.head"),
+    "torchvision's Swin": (network(head=linear()), "head"),
+    "Hugging Face": (network(classifier=linear()), "classifier"),
+    "timm": (of_timm("head.fc"), "head.fc"),
+    "a sequence of sequences": (nn.Sequential(nn.Linear(8, 24), nn.Sequential(nn.ReLU(), linear())), "1.1"),
+    "the only one": (nn.ModuleDict({"convolution": nn.Conv2d(1, 24, 3), "last": linear()}), "last"),
+}
+
+
+@pytest.mark.parametrize(("model", "place"), MODELS.values(), ids=MODELS)
+def test_the_last_layer_is_found_and_the_rest_stays(model, place):
+    model = copy.deepcopy(model).eval()
+    before, kind = set(model.state_dict()), type(model)
+    head = replace_classifier(model)
+    assert isinstance(head, NearestETFHead)
+    assert model.get_submodule(place) is head
+    assert (head.feature_dim, head.num_classes, head.training, type(model)) == (24, 5, False, kind)
+    of_layer = {name for name in before if name.startswith(f"{place}.")}
+    assert set(model.state_dict()) - {f"{place}.{name}" for name in head.state_dict()} == before - of_layer
+
+
+UNCLEAR = {
+    "two of the usual names": (
+        network(fc=linear(), classifier=linear()),
+        r"with fc, classifier\. Pass layer=, one of: body\.0",
+    ),
+    "two classifiers": (of_timm("head.fc", "head_dist"), r"with head\.fc, head_dist\."),
+    "timm without a classifier": (of_timm("head.norm"), r"with none\. Pass layer=, one of: body\.0, head\.fc, head_dist"),
+    "no linear layer there": (network(classifier=nn.Conv2d(8, 5, 1)), r"with none\."),
+    "unusual names": (network(first=linear(), second=linear()), r"with body\.0, first, second\."),
+    "no linear layer": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), r"no nn\.Linear that could be replaced"),
+    "a linear layer alone": (nn.Linear(24, 5), r"with none\. This model has no nn\.Linear"),
+}
+
+
+@pytest.mark.parametrize(("model", "message"), UNCLEAR.values(), ids=UNCLEAR)
+def test_an_unclear_layer_is_refused_by_the_names_of_those_it_could_be(model, message):
+    with pytest.raises(ValueError, match=message):
+        replace_classifier(model)
+
+
+def test_a_named_layer_and_options_of_the_head():
+    model = network(first=linear(), second=linear(num_classes=7))
+    head = replace_classifier(model, NearestETFHead, layer="first", num_classes=10, temperature=10.0, lagged=True)
+    assert model.first is head
+    assert (head.num_classes, head.temperature, head.lagged) == (10, 10.0, True)
+    assert isinstance(replace_classifier(model, LinearHead, layer="second", learned_bias=True).learned_bias, nn.Parameter)
+
+
+def test_wrong_names_and_options_leave_the_model_as_it_was():
+    model = network(fc=linear())
+    for name, kind in (("body", "'body', a Sequential"), ("nowhere", "'nowhere', no module of that name"), ("", "''")):
+        with pytest.raises(ValueError, match=rf"layer must be the name of an nn\.Linear.*{kind}.*body\.0, fc"):
+            replace_classifier(model, layer=name)
+    with pytest.raises(TypeError, match="temprature"):
+        replace_classifier(model, temprature=1.0)
+    with pytest.raises(ValueError, match="num_classes=1"):
+        replace_classifier(model, num_classes=1)
+    assert isinstance(model.fc, nn.Linear)
+    replace_classifier(model)
+    with pytest.raises(ValueError, match=r"with none\."):
+        replace_classifier(model)
+
+
+def test_the_head_follows_the_layer_s_device_and_type():
+    double = network(fc=linear().double())
+    assert replace_classifier(double, FixedETFHead).frame.dtype == torch.float64
+    half = network(fc=linear().bfloat16())
+    assert replace_classifier(half, FixedETFHead).frame.dtype == torch.float32
+    meta = network(fc=linear().to("meta"))
+    assert replace_classifier(meta).frame.is_meta
+
+
+def test_models_that_keep_the_number_of_classes_are_told():
+    model = network(classifier=linear())
+    model.num_classes = model.num_labels = 5
+    model.config = SimpleNamespace(num_labels=5)
+    replace_classifier(model, num_classes=3)
+    assert (model.num_classes, model.num_labels, model.config.num_labels) == (3, 3, 3)
+    other = network(fc=linear())
+    replace_classifier(other, num_classes=3)
+    assert not {"num_classes", "num_labels", "config"} & set(vars(other))
+
+
+@pytest.mark.parametrize("labelled", [step_before, step_after])
+def test_it_trains_as_a_classifier_with_the_same_backbone(labelled):
+    layers = [nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 12)]
+    expected = Classifier(nn.Sequential(*copy.deepcopy(layers)), NearestETFHead(12, 5, lagged=True))
+    model = nn.Sequential(*layers, nn.Linear(12, 5))
+    head = replace_classifier(model, lagged=True)
+    train(expected, batches(5))
+    train(model, batches(5), take_step=labelled(head))
+    inputs, _ = next(batches(1, seed=7))
+    assert torch.equal(model.eval()(inputs), expected.eval()(inputs))
