@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from guided_collapse.geometry.nearest import NearestETF, nearest_etf
     from guided_collapse.geometry.simplex import simplex_etf
     from guided_collapse.heads.classifier import Classifier
+    from guided_collapse.heads.drop_in.loss import NearestETFLoss
+    from guided_collapse.heads.drop_in.replace import replace_classifier
     from guided_collapse.heads.fixed import FixedETFHead
     from guided_collapse.heads.head import Head
     from guided_collapse.heads.linear import LinearHead
-    from guided_collapse.heads.loss import NearestETFLoss
+    from guided_collapse.heads.means.running_means import RunningClassMeans
     from guided_collapse.heads.nearest import NearestETFHead
-    from guided_collapse.heads.replace import replace_classifier
-    from guided_collapse.heads.running_means import RunningClassMeans
     from guided_collapse.metrics.collapse import measure_collapse
     from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
     from guided_collapse.metrics.machinery.second_pass import SecondPass
@@ -68,8 +68,8 @@ __getattr__, __dir__ = on_demand(
         "LinearHead": "heads.linear",
         "NearestETF": "geometry.nearest",
         "NearestETFHead": "heads.nearest",
-        "NearestETFLoss": "heads.loss",
-        "RunningClassMeans": "heads.running_means",
+        "NearestETFLoss": "heads.drop_in.loss",
+        "RunningClassMeans": "heads.means.running_means",
         "SecondPass": "metrics.machinery.second_pass",
         "StratifiedBatchSampler": "data.sampling.stratified",
         "collapse_of": "metrics.model",
@@ -78,7 +78,7 @@ __getattr__, __dir__ = on_demand(
         "measure_collapse": "metrics.collapse",
         "nearest_etf": "geometry.nearest",
         "plot_collapse": "report.plots",
-        "replace_classifier": "heads.replace",
+        "replace_classifier": "heads.drop_in.replace",
         "simplex_etf": "geometry.simplex",
     },
 )

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
-from guided_collapse.heads.batch import LABEL_TYPES
+from guided_collapse.heads.means.batch import LABEL_TYPES
 from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train, trained_model
 
 every_head = pytest.mark.parametrize("name", HEADS)

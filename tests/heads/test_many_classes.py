@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from guided_collapse import FixedETFHead, NearestETFHead
 from guided_collapse.geometry.frames import nearest_frame, tightness_defect
-from guided_collapse.heads.intervals import default_every
-from guided_collapse.heads.running_means import RunningClassMeans
+from guided_collapse.geometry.training_step import default_every
+from guided_collapse.heads.means.running_means import RunningClassMeans
 from tests.heads.cases import MANY_CLASSES, MANY_FEATURE_DIM, MANY_NUM_CLASSES, batches, build_many, train
 
 every_head = pytest.mark.parametrize("name", MANY_CLASSES)

@@ -4,7 +4,7 @@ import torch
 from guided_collapse import LinearHead, cross_entropy_lower_bound
 from guided_collapse.geometry.tight.bounds import tight_frame_cross_entropy_bound
 from guided_collapse.heads.frame_head import FrameHead
-from guided_collapse.training.lower_bound import loss_lower_bound
+from guided_collapse.training.build import loss_lower_bound
 
 
 class Frame(FrameHead):

@@ -1,4 +1,6 @@
-"""The basis of the next training step, from that of the step before."""
+"""The frame of the next training step, from that of the step before, and how often it moves."""
+
+import math
 
 import torch
 from torch import Tensor
@@ -13,6 +15,13 @@ from guided_collapse.geometry.tight.refresh import next_frame
 
 # From so many classes for each dimension on, one round is enough.
 MANY_CLASSES = 16
+
+# What the costs of `default_every` are of.
+MOST_STEPS = 1000
+BATCH_SIZE = 128
+# Of a forward pass and a backward pass through a network of ten million multiplications, which is a small one.
+OPERATIONS_PER_SAMPLE = 3 * 2 * 10**7
+SHARE_OF_TRAINING = 0.1
 
 
 def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None) -> Tensor:
@@ -145,3 +154,18 @@ def _basis_when_due(means: Tensor, rows: Tensor, steps: Tensor, every: int, prox
 @_basis_when_due.register_fake
 def _(means: Tensor, rows: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str) -> Tensor:
     return torch.empty_like(rows, memory_format=torch.contiguous_format)
+
+
+def default_every(feature_dim: int, num_classes: int) -> int:
+    """After how many steps a lagged frame moves: 1 for a simplex ETF, otherwise so many that it costs a tenth of training.
+
+    To move it with r rounds, d x d products are summed over C rows and a d x d matrix is applied to each, 1 + 3 r times:
+    4 C d^2 (1 + 3 r) operations. A step of training is taken to be a batch of 128, each sample with 4 C d operations in the head
+    and 6e7 in a small network. The result is at most 1000: 1 for 1000 classes and 128 features, 14 for 1000 and 512, 51 for
+    100,000 and 256.
+    """
+    if has_simplex_etf(feature_dim, num_classes):
+        return 1
+    move = 4 * num_classes * feature_dim**2 * (1 + 3 * rounds_in_training(num_classes, feature_dim))
+    step = BATCH_SIZE * (4 * num_classes * feature_dim + OPERATIONS_PER_SAMPLE)
+    return min(math.ceil(move / (SHARE_OF_TRAINING * step)), MOST_STEPS)

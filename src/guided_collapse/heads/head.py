@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.geometry.solvers.exact_products import without_autocast
-from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values, looks_at_values
-from guided_collapse.heads.running_means import RunningMean
+from guided_collapse.heads.means.batch import batch_mean, check_shapes, checked_values, looks_at_values
+from guided_collapse.heads.means.running_means import RunningMean
 from guided_collapse.heads.snapshot import snapshot
 
 SMALLEST_NORM = 1e-12

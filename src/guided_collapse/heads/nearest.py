@@ -11,15 +11,14 @@ from guided_collapse.geometry.frames import weight_of
 from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
 from guided_collapse.geometry.registration import is_transformed
 from guided_collapse.geometry.tight.refresh import usual_size, with_unseen
-from guided_collapse.geometry.training_step import basis_when_due, frame_when_due, next_basis, next_tight_frame
-from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values, looks_at_values
+from guided_collapse.geometry.training_step import basis_when_due, default_every, frame_when_due, next_basis, next_tight_frame
 from guided_collapse.heads.frame_head import FrameHead
-from guided_collapse.heads.intervals import default_every
-from guided_collapse.heads.labels import WaitingBatch, check_nothing_waits, waiting_batch
+from guided_collapse.heads.means.batch import batch_mean, check_shapes, checked_values, looks_at_values
+from guided_collapse.heads.means.running_means import RunningClassMeans, RunningMean, finite_or
+from guided_collapse.heads.means.sparse_means import SparseClassMeans
+from guided_collapse.heads.means.waiting import WaitingBatch, check_nothing_waits, waiting_batch
 from guided_collapse.heads.precision import state_dtype
-from guided_collapse.heads.running_means import RunningClassMeans, RunningMean, finite_or
 from guided_collapse.heads.snapshot import snapshot
-from guided_collapse.heads.sparse_means import SparseClassMeans
 
 
 class NearestETFHead(FrameHead):

@@ -19,7 +19,7 @@ from guided_collapse.errors import requested
 from guided_collapse.records import schema
 from guided_collapse.records.schema import EpochRecord, RunFacts
 from guided_collapse.training import environment
-from guided_collapse.training.build import build_model, build_optimiser, set_learning_rate
+from guided_collapse.training.build import build_model, build_optimiser, loss_lower_bound, set_learning_rate
 from guided_collapse.training.display import Curves, Display
 from guided_collapse.training.folder.checkpoint import not_a_checkpoint, save_checkpoint
 from guided_collapse.training.folder.facts import Facts, hardware_of
@@ -27,7 +27,6 @@ from guided_collapse.training.folder.lock import locked
 from guided_collapse.training.folder.progress import Progress, has_come_to_its_end, read_progress, tell_of_a_lost_checkpoint
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.launch import build_fabric, check_launch, peers_named
-from guided_collapse.training.lower_bound import loss_lower_bound
 from guided_collapse.training.measure import Measurement, measure
 from guided_collapse.training.settings.configuration import Configuration
 from guided_collapse.training.settings.placement import Placement

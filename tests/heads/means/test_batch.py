@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from guided_collapse import RunningClassMeans
-from guided_collapse.heads.batch import batch_mean, class_totals
+from guided_collapse.heads.means.batch import batch_mean, class_totals
 
 NUM_CLASSES = 5
 

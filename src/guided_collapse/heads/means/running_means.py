@@ -8,7 +8,7 @@ from torch import Tensor
 
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
-from guided_collapse.heads.batch import batch_mean, check_shapes, checked_values, class_totals, looks_at_values
+from guided_collapse.heads.means.batch import batch_mean, check_shapes, checked_values, class_totals, looks_at_values
 from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
 from guided_collapse.heads.snapshot import snapshot
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from guided_collapse import RunningClassMeans
-from guided_collapse.heads.sparse_means import SparseClassMeans
+from guided_collapse.heads.means.sparse_means import SparseClassMeans
 
 
 def batches(num_steps, num_classes, batch_size):

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.heads.batch import gather_over_processes, looks_at_values
+from guided_collapse.heads.means.batch import gather_over_processes, looks_at_values
+from guided_collapse.heads.means.running_means import RunningClassMeans, batch_share, smallest_norm
 from guided_collapse.heads.precision import state_dtype
-from guided_collapse.heads.running_means import RunningClassMeans, batch_share, smallest_norm
 from guided_collapse.heads.snapshot import snapshot
 
 
@@ -39,7 +39,7 @@ class SparseClassMeans(RunningClassMeans):
 
     Example:
         >>> import torch
-        >>> from guided_collapse.heads.sparse_means import SparseClassMeans
+        >>> from guided_collapse.heads.means.sparse_means import SparseClassMeans
         >>> means = SparseClassMeans(feature_dim=8, num_classes=1000)
         >>> means.update(torch.randn(4, 8), torch.tensor([0, 1, 0, 999])).centred_class_means.count_nonzero(dim=0)[0]
         tensor(3)

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from guided_collapse.heads.drop_in.last_layer import last_layer, linear_layer
 from guided_collapse.heads.head import Head
-from guided_collapse.heads.last_layer import last_layer, linear_layer
 from guided_collapse.heads.nearest import NearestETFHead
 
 AnyHead = TypeVar("AnyHead", bound=Head)

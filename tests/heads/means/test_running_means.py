@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from guided_collapse import RunningClassMeans
-from guided_collapse.heads.batch import LABEL_TYPES
-from guided_collapse.heads.running_means import RunningMean
+from guided_collapse.heads.means.batch import LABEL_TYPES
+from guided_collapse.heads.means.running_means import RunningMean
 
 
 class SlowRunningMeans:

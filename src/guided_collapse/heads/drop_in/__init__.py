@@ -1,0 +1,1 @@
+"""Heads in models and trainers that others have written."""
