@@ -34,7 +34,7 @@ LEGAL = {
     ("data", "backbone", "head", "heads", "protocol", "optimiser", "schedule", "stem", "solver", "long_tail"): set(),
     ("precision", "accelerator", "device_named", "test_fraction", "validation_fraction"): set(),
     ("epochs", "batch_size", "every", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
-    ("image_size", "crop_size", "images_per_class", "devices", "nodes", "steps"): set(),
+    ("image_size", "crop_size", "images_per_class", "devices", "nodes", "jobs", "steps"): set(),
 }
 LEGAL_OF = {name: values for names, values in LEGAL.items() for name in names}
 

@@ -27,6 +27,7 @@ ASKED = {
     "list": (["list"], None),
     "train": (["train", "digits"], "tyro"),
     "compare": (["compare", "digits"], "tyro"),
+    "search": (["search", "digits", "--grid", "learning_rate=0.1"], "tyro"),
     "resume": (["resume", "."], "tyro"),
     "report": (["report", ".", "--out", "report"], "matplotlib"),
     "cost": (["cost", "digits"], "tyro"),

@@ -37,6 +37,8 @@ OTHERWISE = {
     ("loss_lower_bound", "records/declared/metric_declaration.py"): "the name of a reference line",
     ("loss_lower_bound", "report/experiment.py"): "the name of a reference line",
     ("loss_lower_bound", "report/page/panels.py"): "the name of a reference line",
+    **{(name, "report/run_table.py"): "a column of a table of pandas" for name in ("epoch", "seconds", "loss_lower_bound")},
+    ("loss_lower_bound", "report/figures/collapse.py"): "a column of a table of pandas",
 }
 
 

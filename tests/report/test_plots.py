@@ -93,3 +93,11 @@ def test_refusals(runs):
         plot_collapse(runs.drop(columns=["head", "num_classes"]))
     with pytest.raises(ValueError, match="a run that did not fail; it has none"):
         plot_collapse(runs[runs["state"] == "failed"])
+
+
+def test_where_the_best_margin_is_not_known_there_is_no_line_for_it():
+    labels = torch.arange(60) % 9
+    result = measure_collapse(torch.randn(60, 3), labels, torch.randn(9, 3))
+    assert result.ideal_cosine_margin is None
+    _, margins = plot_collapse(result).axes
+    assert len(margins.lines) == 1

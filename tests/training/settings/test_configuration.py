@@ -32,7 +32,7 @@ def test_resolved_configuration_states_what_the_optimiser_uses():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "implict"}, "head must be one of standard, .*; got 'implict'. Did you mean implicit"),
+        ({"head": "implict"}, "head must be one of standard-unnormalised, .*; got 'implict'. Did you mean implicit"),
         ({"backbone": "resnet19"}, "Did you mean resnet18"),
         ({"optimiser": "adam"}, "optimiser must be one of agd, sgd, adamw"),
         ({"protocol": "unfair"}, "protocol must be one of fair, paper"),

@@ -265,7 +265,7 @@ declare(
         needs=("weight",),
     )
 )
-declare(
+BEST_MARGIN = declare(
     MetricDeclaration(
         name="ideal_cosine_margin",
         label="cosine margin at the best frame",

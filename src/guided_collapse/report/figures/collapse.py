@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from guided_collapse.records.declared.metrics import entries
+from guided_collapse.records.declared.metrics import BEST_MARGIN, entries
 from guided_collapse.report.experiment import theory
 from guided_collapse.report.figures.drawing import draw_legend, draw_quantity, draw_references, plain, print_style
 from guided_collapse.report.run_table import epochs_of, quantities_of
@@ -49,9 +49,9 @@ def result_figure(values: Mapping[str, float], margins: object) -> Figure:
         _bars(panels[0], {shown[name]: values[name] for name in shown})
         if isinstance(margins, list) and margins:
             panels[1].plot(np.linspace(0, 100, len(margins)), margins, color=styles_of(["implicit"])["implicit"].light)
-            draw_references(panels[1], [values["ideal_cosine_margin"]])
+            draw_references(panels[1], [values[BEST_MARGIN.name]] if BEST_MARGIN.name in values else [])
             panels[1].set_title("Cosine margins")
-            panels[1].set_xlabel("% of samples; dotted: at a simplex ETF")
+            panels[1].set_xlabel("% of samples; dotted: at the best frame")
     return figure
 
 
