@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 INTEGRATIONS := .venv-integrations
-TESTS := 'not documentation and not crash and not wheel and not integrations'
+APART := not documentation and not crash and not wheel and not integrations
+TESTS := '$(APART) and not thorough'
+ALL_TESTS := '$(APART)'
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export OMP_NUM_THREADS ?= 1
 # Tests start many processes: compiled files spare each of them seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage crash documentation docs wheel integrations results check clean help
+.PHONY: demo test thorough coverage crash documentation docs wheel integrations results check clean help
 .DEFAULT_GOAL := test
 
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
@@ -25,11 +27,14 @@ check: $(VENV)/installed ## style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-test: check ## style, types and all tests but those of the documentation and of every crash point
+test: check ## style, types, and the tests of all behaviour: under five minutes on two cores
 	$(VENV)/bin/python -m pytest -m $(TESTS)
 
-coverage: check ## the same, a quarter slower, and then the files of which less than 90 % is run, and the total
-	$(VENV)/bin/python -m pytest -m $(TESTS) --cov=guided_collapse --cov-report=
+thorough: $(VENV)/installed ## the tests that `make test` leaves out: sweeps, large sizes, killed runs, the page in a browser
+	$(VENV)/bin/python -m pytest -m 'thorough and not crash'
+
+coverage: check ## both, a quarter slower, and then the files of which less than 90 % is run, and the total
+	$(VENV)/bin/python -m pytest -m $(ALL_TESTS) --cov=guided_collapse --cov-report=
 	$(VENV)/bin/python -m coverage report | awk '/^(Name|TOTAL)/ || $$NF + 0 < 90'
 
 crash: $(VENV)/installed ## runs killed at every operation on files, resumed and compared

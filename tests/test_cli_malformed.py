@@ -18,7 +18,7 @@ from guided_collapse.cli.resume import ResumeRequest
 from guided_collapse.cli.train import TrainRequest
 from guided_collapse.profiling.cost import CostRequest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 HUGE = "9" * 20
 NUMBERS = ["x", "", "nan", "inf", "-inf", "-1", "0", HUGE, "1e308", "1.5"]

@@ -150,6 +150,7 @@ def test_bfloat16_autocast_is_close_in_eval_mode(case):
     assert (features.float() - exact).norm() < 0.03 * exact.norm()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["resnet18", "vgg13", "small"])
 def test_compiled_training_agrees_with_eager(case):
     eager, twin = build(case).double(), build(case).double()
@@ -163,6 +164,7 @@ def test_compiled_training_agrees_with_eager(case):
         torch.testing.assert_close(twin.state_dict()[key], value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["resnet18", "resnet50", "vgg13", "small"])
 def test_export_with_batches_of_any_size(case):
     model = build(case).eval()

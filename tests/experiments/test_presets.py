@@ -35,6 +35,7 @@ def write_data(name, root):
         write_parquet(root / "imagenet", num_train=4, num_test=2, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_made_up_data_pass_for_real")
 @pytest.mark.parametrize("name", [name for name in PRESETS if name not in UNCONSTRAINED])
 def test_images(name, tmp_path):
@@ -53,6 +54,7 @@ def test_images(name, tmp_path):
     assert math.isfinite(record["test"]["loss"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in UNCONSTRAINED if name != "ufm-1000"])
 def test_free_features(name, tmp_path):
     head = "standard" if "-in-" in name else "implicit"
@@ -60,6 +62,7 @@ def test_free_features(name, tmp_path):
     assert all(math.isfinite(record["train"]["loss"]) for record in records(run))
 
 
+@pytest.mark.thorough
 def test_ufm_1000_with_the_full_gradient_adds_less_than_two_and_a_half_gigabytes(tmp_path):
     device = torch.device("cpu")
     before = start_counting_memory(device)
@@ -67,6 +70,7 @@ def test_ufm_1000_with_the_full_gradient_adds_less_than_two_and_a_half_gigabytes
     assert peak_mb(device) - before < 2500
 
 
+@pytest.mark.thorough
 def test_ufm_10_implicit_before_fixed_before_standard(tmp_path):
     first, losses = {}, {}
     for head, epochs in (("implicit", 250), ("fixed", 250), ("standard", 10)):

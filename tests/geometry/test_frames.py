@@ -149,6 +149,7 @@ def test_unit_rows_are_not_further_than_the_median_of_random_restarts(num_classe
     assert float(nearest_frame(means).distance) <= (median + 1e-3 if decay == 0 else median)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("num_classes", "feature_dim"), [size for size in SIZES if size != (12, 9)])
 @pytest.mark.parametrize("proximal_weight", [None, 0.0, 1e-3, 1.0])
 @pytest.mark.parametrize("unit_rows", [False, True])
@@ -287,6 +288,7 @@ print(kilobytes * 1024 / (4 * num_classes * feature_dim), float(found.tightness_
 """
 
 
+@pytest.mark.thorough
 def test_many_classes_take_little_memory_though_rounds_are_many():
     printed = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True).stdout.split()
     # In matrices of the size of the means; to keep all of the rounds would be 60 and more.

@@ -258,6 +258,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.thorough
 def test_imagenet_size_in_float32_is_exact_and_small():
     printed = subprocess.run([sys.executable, "-c", IMAGENET_SIZE], capture_output=True, text=True, check=True).stdout.split()
     kilobytes, orthonormality, asymmetry, finite = float(printed[0]), float(printed[1]), float(printed[2]), printed[3]

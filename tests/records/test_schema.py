@@ -119,6 +119,7 @@ def test_no_exception_is_left_over():
         assert name in set(literals(ast.parse((SOURCE / place).read_text(encoding="utf-8")))), (name, place)
 
 
+@pytest.mark.thorough
 def test_every_record_that_was_kept_comes_back_byte_for_byte():
     for file in RECORDS.rglob(schema.CONFIG):
         text = file.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from guided_collapse.report.tables.formats import all_tables
 from tests.report.browser import Browser
 from tests.report.made_up import lines, trace, write_cost, write_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 EVIL = "<script>alert(1)</script>"
 # plotly itself takes <b> and <a> for markup.

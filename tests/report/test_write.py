@@ -117,6 +117,7 @@ def test_the_command_says_whether_something_was_left_out(damage, status, tmp_pat
 HOSTILE = "<script>alert(1)</script>|&\\\n\u202e$x_%{}#^~`*[a](b)"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_undrawn")
 @pytest.mark.parametrize(("experiment", "head"), [(HOSTILE, f"={HOSTILE}"), ("x" * 300, "y" * 300), ("word " * 60, "@ " * 150)])
 def test_names_that_are_made_to_harm_stay_names_in_every_file(experiment, head, tmp_path):

@@ -159,6 +159,7 @@ STATES = {
 CASES = [(command, state, name) for state, (_, names, commands) in STATES.items() for command in commands for name in names]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default::RuntimeWarning")
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize(("command", "state", "name"), CASES, ids=[" ".join(case) for case in CASES])

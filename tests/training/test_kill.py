@@ -14,7 +14,7 @@ from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
 from tests.training.runs import DIGITS, assert_same, flags_of, placed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 CONFIGURATION = replace(DIGITS, epochs=6, flip=True, head="implicit", measure_every=2)
 

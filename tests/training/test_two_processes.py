@@ -11,7 +11,7 @@ from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
 from tests.training.runs import DIGITS, flags_of, placed, records
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 # Six steps in all: where rounding flips a max-pool or ReLU, one process differs from one as much as from two,
 # and later steps multiply that. Without BatchNorm, whose statistics are each process's own on CPUs, and with gain 0.1, because

@@ -205,6 +205,7 @@ def test_nothing_that_is_filled_in_is_filled_again(tmp_path):
     assert len(re.findall(r"<script", found)) == 3
 
 
+@pytest.mark.thorough
 def test_four_heads_five_seeds_two_thousand_epochs_stay_small(tmp_path):
     for head in ("standard", "fixed", "implicit", "implicit-detached"):
         for seed in range(5):
