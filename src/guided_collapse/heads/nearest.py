@@ -16,7 +16,7 @@ from guided_collapse.heads.batch import batch_mean, looks_at_values
 from guided_collapse.heads.frame_head import FrameHead
 from guided_collapse.heads.intervals import default_every
 from guided_collapse.heads.precision import state_dtype
-from guided_collapse.heads.running_means import RunningClassMeans, RunningMean, finite_or
+from guided_collapse.heads.running_means import RunningClassMeans, RunningMean
 from guided_collapse.heads.snapshot import snapshot
 from guided_collapse.heads.sparse_means import SparseClassMeans
 
@@ -103,10 +103,12 @@ class NearestETFHead(FrameHead):
         self.class_means.reset_parameters()
         # How many batches were taken in, as far as that is known without asking the device.
         self._known_steps: int | None = 0
-        if self.is_simplex:
-            self._keep(self._initial_basis(generator))
-        else:
+        if self.transposed_basis is None:
             self.frame.copy_(self._initial_frame(generator))
+        else:
+            basis = self._initial_basis(generator)
+            self.transposed_basis.copy_(basis.T)
+            self.frame.copy_(weight_of(basis))
 
     @property
     def basis(self) -> Tensor:
@@ -121,21 +123,21 @@ class NearestETFHead(FrameHead):
         return self.class_means.global_mean
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
-        global_mean = batch_mean(points)
+        global_mean, is_known = batch_mean(points, labels)
         centred = points - global_mean
         if isinstance(self.class_means, SparseClassMeans):
             weight = snapshot(self.frame) if _changes_in_place() else self.frame.detach()
             with torch.no_grad():
-                self._take_in_and_follow(self.class_means, centred.detach(), global_mean.detach(), labels)
+                self._take_in_and_follow(self.class_means, centred.detach(), global_mean.detach(), labels, is_known)
             return centred @ weight.to(points.dtype).T
         if self.lagged:
             weight = snapshot(self.frame).to(points.dtype)
             with torch.no_grad():
-                self._follow(self.class_means.take_in(centred.detach(), global_mean.detach(), labels))
+                self._follow(self.class_means.take_in(centred.detach(), global_mean.detach(), labels), is_known)
             return centred @ weight.T
         class_means = self.class_means.take_in(centred, global_mean, labels)
         basis = self._solve(class_means if self.implicit_gradient else class_means.detach())
-        self._keep(basis)
+        self._keep(basis, is_known)
         return centred @ weight_of(basis).T
 
     def _solve(self, centred_class_means: Tensor) -> Tensor:
@@ -149,7 +151,7 @@ class NearestETFHead(FrameHead):
             centred_class_means = with_unseen(centred_class_means, frame, seen, size)
         return next_basis(centred_class_means, basis, is_first, proximal_weight=self.proximal_weight, solver=self.solver)
 
-    def _follow(self, centred_class_means: Tensor) -> None:
+    def _follow(self, centred_class_means: Tensor, is_known: Tensor) -> None:
         """Moves the frame of a lagged head if it is time."""
         if self.every > 1 and torch.compiler.is_compiling():
             basis = basis_when_due(
@@ -160,11 +162,13 @@ class NearestETFHead(FrameHead):
                 proximal_weight=self.proximal_weight,
                 solver=self.solver,
             )
-            self._keep(basis)
+            self._keep(basis, is_known)
         elif self.every == 1 or self._is_due():
-            self._keep(self._solve(centred_class_means))
+            self._keep(self._solve(centred_class_means), is_known)
 
-    def _take_in_and_follow(self, class_means: SparseClassMeans, centred: Tensor, global_mean: Tensor, labels: Tensor) -> None:
+    def _take_in_and_follow(
+        self, class_means: SparseClassMeans, centred: Tensor, global_mean: Tensor, labels: Tensor, is_known: Tensor
+    ) -> None:
         """Takes in a batch, and moves a tight frame if it is time."""
         if torch.compiler.is_compiling():
             frame = frame_when_due(
@@ -176,7 +180,7 @@ class NearestETFHead(FrameHead):
                 proximal_weight=self.proximal_weight,
                 solver=self.solver,
             )
-            self.frame.copy_(frame)
+            self.frame.copy_(torch.where(is_known, frame, self.frame))
             return
         class_means.take_in_rows(centred, global_mean, labels)
         if self._is_due():
@@ -189,6 +193,7 @@ class NearestETFHead(FrameHead):
                 proximal_weight=self.proximal_weight,
                 solver=self.solver,
             )
+            torch.where(is_known, frame, self.frame, out=frame)
             if _changes_in_place():
                 self.frame.copy_(frame)
             else:
@@ -197,20 +202,21 @@ class NearestETFHead(FrameHead):
 
     def _is_due(self) -> bool:
         """Whether the step that was just taken is one of 1, 1 + every, 1 + 2 every, ..."""
-        if self._known_steps is None:
-            self._known_steps = int(self.class_means.steps) - 1
-        self._known_steps += 1
+        # A batch whose samples are all left out is no step. On a device that is not to be waited for it is counted nevertheless.
+        if self._known_steps is None or (looks_at_values(self.check_values, self.frame.device) and not is_transformed()):
+            self._known_steps = int(self.class_means.steps)
+        else:
+            self._known_steps += 1
         return (self._known_steps - 1) % self.every == 0
 
     @torch.no_grad()
-    def _keep(self, basis: Tensor) -> None:
-        """Makes a basis, (feature_dim, num_classes), that of the head; one that is not finite leaves it as it was."""
-        rows = basis.T
-        if not looks_at_values(self.check_values, rows.device):
-            rows = finite_or(rows, self.basis.T)
+    def _keep(self, basis: Tensor, is_known: Tensor) -> None:
+        """Makes a basis, (feature_dim, num_classes), that of the head, if it is finite and of a batch that is known."""
+        if not looks_at_values(self.check_values, basis.device):
+            is_known = is_known & torch.isfinite(basis).all()
         if self.transposed_basis is not None:
-            self.transposed_basis.copy_(rows)
-        self.frame.copy_(weight_of(rows.T))
+            self.transposed_basis.copy_(torch.where(is_known, basis.T, self.transposed_basis))
+        self.frame.copy_(torch.where(is_known, weight_of(basis), self.frame))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         self._known_steps = None
