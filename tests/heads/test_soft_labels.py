@@ -11,9 +11,8 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from guided_collapse import Classifier, Head, NearestETFHead, RunningClassMeans
 from guided_collapse.heads.sparse_means import SparseClassMeans
-from tests.heads.cases import FEATURE_DIM, HEADS, MANY_CLASSES, batches, build, build_many, train
+from tests.heads.cases import FEATURE_DIM, HEADS, MANY_CLASSES, batches, build, build_many, mixed, mixed_batches, partly_left_out
 from tests.heads.test_devices import AsOnAnAccelerator
-from tests.processes import results_of_two_processes
 
 ROUNDING = 1e-11
 
@@ -22,27 +21,6 @@ every_head = pytest.mark.parametrize("name", [*HEADS, *MANY_CLASSES])
 
 def model_of(name):
     return build(name) if name in HEADS else build_many(name)
-
-
-def mixed(inputs, labels, num_classes, share):
-    """A batch after mixup, each sample with its neighbour."""
-    classes = one_hot(labels, num_classes).to(inputs.dtype)
-    return tuple(share * value + (1 - share) * value.roll(1, dims=0) for value in (inputs, classes))
-
-
-def mixed_batches(num_steps, num_classes):
-    generator = torch.Generator().manual_seed(5)
-    for inputs, labels in batches(num_steps, num_classes=num_classes):
-        yield mixed(inputs, labels, num_classes, torch.rand(len(labels), 1, generator=generator))
-
-
-def partly_left_out(num_steps, num_classes):
-    """Batches of which samples are left out, and in one of them all."""
-    for step, (inputs, labels) in enumerate(batches(num_steps, num_classes=num_classes)):
-        labels[torch.arange(len(labels)) % 3 == step % 3] = -100
-        if step == 2:
-            labels[:] = -100
-        yield inputs, labels
 
 
 def state_of(module):
@@ -302,44 +280,3 @@ def test_compiled_steps_agree_with_eager_ones(name, steps):
     for expected, parameter in zip(eager.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-9, atol=1e-10)
     assert_same_state(twin, eager, ROUNDING)
-
-
-IN_TWO_PROCESSES = ["implicit", "standard-centred", "tight"]
-WORKER = """
-import sys
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from tests.heads.test_soft_labels import IN_TWO_PROCESSES, model_of, steps_of_two_processes, train
-
-rank, rendezvous, results = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
-trained = {}
-for name in IN_TWO_PROCESSES:
-    model = model_of(name).double()
-    train(DistributedDataParallel(model), [(x[rank::2], y[rank::2]) for x, y in steps_of_two_processes(model.head.num_classes)])
-    trained[name] = model.state_dict()
-torch.save(trained, f"{results}/rank-{rank}.pt")
-dist.destroy_process_group()
-"""
-
-
-def steps_of_two_processes(num_classes):
-    """Soft labels; then some labels to be left out, as many in each process, as the mean of their losses takes it."""
-    for inputs, labels in mixed_batches(3, num_classes):
-        yield inputs.double(), labels.double()
-    for inputs, labels in batches(3, num_classes=num_classes, seed=1):
-        labels[[2, 3, 6, 11]] = -100
-        yield inputs.double(), labels
-
-
-@pytest.mark.slow
-def test_two_processes_equal_one(tmp_path):
-    together = results_of_two_processes(WORKER, tmp_path)
-    for name in IN_TWO_PROCESSES:
-        alone = model_of(name).double()
-        train(alone, steps_of_two_processes(alone.head.num_classes))
-        for rank in range(2):
-            for key, value in alone.state_dict().items():
-                torch.testing.assert_close(together[rank][name][key], value, rtol=0, atol=1e-9)
