@@ -59,6 +59,25 @@ def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int =
         yield centres[labels] + 0.5 * torch.randn(batch_size, 8, generator=generator), labels
 
 
+def mixed(inputs: Tensor, labels: Tensor, num_classes: int, share: Tensor) -> Batch:
+    """A batch after mixup, each sample with its neighbour, and soft labels."""
+    classes = nn.functional.one_hot(labels, num_classes).to(inputs.dtype)
+    return share * inputs + (1 - share) * inputs.roll(1, dims=0), share * classes + (1 - share) * classes.roll(1, dims=0)
+
+
+def mixed_batches(num_steps: int, num_classes: int) -> Iterator[Batch]:
+    generator = torch.Generator().manual_seed(5)
+    for inputs, labels in batches(num_steps, num_classes=num_classes):
+        yield mixed(inputs, labels, num_classes, torch.rand(len(labels), 1, generator=generator))
+
+
+def partly_left_out(num_steps: int, num_classes: int) -> Iterator[Batch]:
+    """Batches of which half the labels are to be left out, as many at odd places as at even ones, and all in the third."""
+    for step, (inputs, labels) in enumerate(batches(num_steps, num_classes=num_classes)):
+        labels[(torch.arange(len(labels)) + step) % 4 < (4 if step == 2 else 2)] = -100
+        yield inputs, labels
+
+
 class InputsAlone(nn.Module):
     """A model of somebody else, whose forward takes inputs alone, with a head as its last layer."""
 

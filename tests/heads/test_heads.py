@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
-from guided_collapse.heads.means.batch import LABEL_TYPES
+from guided_collapse.heads.means.targets import LABEL_TYPES
 from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train, trained_model
 
 every_head = pytest.mark.parametrize("name", HEADS)
@@ -138,7 +138,8 @@ BAD_BATCHES = {
     "labels too large": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, 5]), "num_classes - 1 = 4; got values from 0 to 5"),
     "labels negative": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, -1]), "got values from -1 to 1"),
     "labels not integers": (torch.ones(2, FEATURE_DIM), torch.tensor([0.0, 1.0]), "int8 to int64 or uint8; got torch.float32"),
-    "labels soft": (torch.ones(2, FEATURE_DIM), torch.full((2, 5), 0.2), r"one index for each sample.*soft.*argmax\(dim=1\)"),
+    "labels multi-hot": (torch.ones(2, FEATURE_DIM), torch.ones(2, 5), r"each row with the sum 1.*sums from 5 to 5.*multi-hot"),
+    "labels soft, too few": (torch.ones(2, FEATURE_DIM), torch.full((2, 4), 0.25), r"= \(2, 5\), a row for each.*got \(2, 4\)"),
     "labels boolean": (torch.ones(2, FEATURE_DIM), torch.tensor([True, False]), "or uint8; got torch.bool"),
     "labels one-hot": (torch.ones(2, FEATURE_DIM), torch.eye(2, 5).long(), r"\(num_samples,\) = \(2,\).*got \(2, 5\)"),
     "labels too few": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1]), r"= \(3,\).*got \(2,\)"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.heads.cases import HEADS, MANY_CLASSES, batches, build, build_many, train
+from tests.heads.cases import HEADS, MANY_CLASSES, batches, build, build_many, mixed_batches, partly_left_out, train
 from tests.processes import results_of_two_processes
 
 pytestmark = pytest.mark.slow
@@ -15,7 +15,8 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tests.heads.cases import HEADS, MANY_CLASSES, InputsAlone, batches, build, build_many, step_after, step_before, train
+from tests.heads.cases import HEADS, MANY_CLASSES, InputsAlone, batches, build, build_many
+from tests.heads.cases import mixed_batches, partly_left_out, step_after, step_before, train
 
 rank, rendezvous, results = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.set_num_threads(1)
@@ -36,6 +37,11 @@ for way, name, labelled in (("before", "implicit", step_before), ("after", "impl
     model = InputsAlone(name)
     train(DistributedDataParallel(model), halves(), take_step=labelled(model.last))
     trained[way] = model.last.state_dict()
+for name in ("implicit", "standard-centred", "tight"):
+    model = build(name) if name in HEADS else build_many(name)
+    steps = (*mixed_batches(3, model.head.num_classes), *partly_left_out(2, model.head.num_classes))
+    train(DistributedDataParallel(model), [(inputs[rank::2], labels[rank::2]) for inputs, labels in steps])
+    trained[f"{name}, soft labels"] = {"state": model.state_dict()}
 torch.save(trained, f"{results}/rank-{rank}.pt")
 dist.destroy_process_group()
 """
@@ -67,3 +73,13 @@ def test_labels_without_the_model_give_the_same_head(way, name, two_processes):
         for key, value in results[name]["state"].items():
             if key.startswith("head."):
                 torch.testing.assert_close(results[way][key.removeprefix("head.")], value)
+
+
+@pytest.mark.parametrize("name", ["implicit", "standard-centred", "tight"])
+def test_soft_labels_and_labels_to_be_left_out(name, two_processes):
+    alone = build(name) if name in HEADS else build_many(name)
+    num_classes = alone.head.num_classes
+    train(alone, (*mixed_batches(3, num_classes), *partly_left_out(2, num_classes)))
+    for rank in range(2):
+        for key, value in alone.state_dict().items():
+            torch.testing.assert_close(two_processes[rank][f"{name}, soft labels"]["state"][key], value, rtol=0, atol=1e-5)

@@ -30,7 +30,7 @@ class Classifier(Shareable):
         self.head = head
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """The logits of a batch, (num_samples, num_classes); labels, (num_samples,), as the head takes them."""
+        """The logits of a batch, (num_samples, num_classes) or (..., num_classes); labels as the head takes them."""
         logits: Tensor = self.head(self.backbone(inputs), labels)
         return logits
 

@@ -53,4 +53,4 @@ class FixedETFHead(FrameHead):
         self.frame.copy_(self._initial_frame(generator))
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
-        return self._centred(points) @ self.frame.to(points.dtype).T
+        return self._centred(points, labels) @ self.frame.to(points.dtype).T

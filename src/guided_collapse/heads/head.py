@@ -14,6 +14,7 @@ from guided_collapse.geometry.simplex import check_feature_dim, check_num_classe
 from guided_collapse.geometry.solvers.exact_products import without_autocast
 from guided_collapse.heads.means.batch import batch_mean, check_shapes, checked_values, looks_at_values
 from guided_collapse.heads.means.running_means import RunningMean
+from guided_collapse.heads.means.targets import flat_labels
 from guided_collapse.heads.snapshot import snapshot
 
 SMALLEST_NORM = 1e-12
@@ -106,19 +107,29 @@ class Head(nn.Module, ABC):
         """The logits of a batch.
 
         Args:
-            features: (num_samples, feature_dim).
-            labels: (num_samples,), class indices; required in training mode by a head with `needs_labels`, here or by `labels`;
-                ignored in eval mode.
+            features: (num_samples, feature_dim), or (..., feature_dim): the tokens of a text, the pixels of an image.
+            labels: (num_samples,) or (...), class indices, or (num_samples, num_classes) or (..., num_classes), soft: shares of the
+                classes, floating-point, none negative, that sum to 1 in each row, as mixup makes them. They weigh a sample in the
+                means of its classes; one-hot labels say what indices do. Samples with the index -100, which torch's
+                cross-entropy leaves out too, are left out of all means, and get logits as the others do. Labels are required in
+                training mode by a head with `needs_labels`, here or by `labels`, and not looked at in eval mode.
 
         Returns:
-            (num_samples, num_classes), float32 or float64.
+            (num_samples, num_classes) or (..., num_classes), float32 or float64.
 
         Raises:
             ValueError: for a batch that does not fit; the state is then as it was.
             RuntimeError: inside activation checkpointing.
         """
         labels = self._labels_of_this_call(labels)
-        check_shapes(features, labels, feature_dim=self.feature_dim, training=self.training, needs_labels=self.needs_labels)
+        check_shapes(
+            features,
+            labels,
+            feature_dim=self.feature_dim,
+            num_classes=self.num_classes,
+            training=self.training,
+            needs_labels=self.needs_labels,
+        )
         state = torch.float64 if self.running_mean is None or self.temperature is not None else self.running_mean.value.dtype
         batch_labels = labels if self.training else None
         features = checked_values(
@@ -127,8 +138,9 @@ class Head(nn.Module, ABC):
         with without_autocast(features.device):
             points = self.on_sphere(features)
             if self.training:
-                known = torch.zeros(0, device=points.device) if labels is None else labels
-                return self._training_logits(points, known.to(torch.int64))
+                known = torch.zeros(0, dtype=torch.int64, device=points.device) if labels is None else labels
+                logits = self._training_logits(points.flatten(0, -2), flat_labels(known, points.dtype))
+                return logits.reshape(*points.shape[:-1], self.num_classes)
             # With gradient a copy of the weight: training may write to it before the backward pass.
             weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
             return functional.linear(points, weight.to(points.dtype), self.bias.to(points.dtype))
@@ -163,7 +175,7 @@ class Head(nn.Module, ABC):
         """Takes in the batch that the last forward pass in training mode has classified without labels; a lagged head alone does.
 
         Args:
-            labels: (num_samples,), class indices.
+            labels: as `forward` takes them.
 
         Raises:
             RuntimeError: for another head, or if no batch waits.
@@ -180,28 +192,30 @@ class Head(nn.Module, ABC):
 
         Args:
             points: (num_samples, feature_dim), on the sphere.
-            labels: (num_samples,), int64; for a head that needs none, (0,) where none were given.
+            labels: (num_samples,), int64, or (num_samples, num_classes), soft, in the dtype of the points; for a head that needs
+                none, (0,) where none were given.
         """
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """The points that the weight is multiplied with, (num_samples, feature_dim): f = temperature h/|h|, or the features.
+        """The points that the weight is multiplied with, of the features' shape: f = temperature h/|h|, or the features.
 
         They are float32 or wider.
         """
         features = features.to(torch.promote_types(features.dtype, torch.float32))
         if self.temperature is None:
             return features
-        norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        norms = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
         scales = torch.where(norms > SMALLEST_NORM, self.temperature / norms.clamp(min=SMALLEST_NORM), 0.0)
         # One product: normalising and then scaling would take more temporaries, above all in the backward pass.
         return features * scales
 
-    def _centred(self, points: Tensor) -> Tensor:
+    def _centred(self, points: Tensor, labels: Tensor) -> Tensor:
         if self.running_mean is None:
             return points
-        mean = batch_mean(points)
-        self.running_mean.update(mean, checked=looks_at_values(self.check_values, points.device))
-        return points - mean
+        mean = batch_mean(points, labels)
+        checked = looks_at_values(self.check_values, points.device)
+        self.running_mean.update(mean.value, is_known=mean.is_known, checked=checked)
+        return points - mean.value
 
     @torch.no_grad()
     def export(self, *, rms_norm: bool = True) -> nn.Module:
@@ -223,7 +237,7 @@ class Head(nn.Module, ABC):
         epsilon = SMALLEST_NORM**2 / self.feature_dim
         sphere: nn.Module = nn.RMSNorm(self.feature_dim, eps=epsilon, elementwise_affine=False)
         if not rms_norm:
-            sphere = symbolic_trace(lambda features: features * (features.square().mean(dim=1, keepdim=True) + epsilon).rsqrt())
+            sphere = symbolic_trace(lambda features: features * (features.square().mean(dim=-1, keepdim=True) + epsilon).rsqrt())
         return nn.Sequential(sphere, linear).eval()
 
     def extra_repr(self) -> str:

@@ -92,7 +92,7 @@ class LinearHead(Head):
             # The copy lets several forward passes share one backward pass: the next one writes to the parameter again.
             weight = functional.normalize(snapshot(weight), dim=1)
         bias = None if self.learned_bias is None else self.learned_bias.to(points.dtype)
-        return functional.linear(self._centred(points), weight.to(points.dtype), bias)
+        return functional.linear(self._centred(points, labels), weight.to(points.dtype), bias)
 
     def extra_repr(self) -> str:
         """What `print(head)` says beside the submodules."""

@@ -10,13 +10,15 @@ from guided_collapse.geometry.directions import Direction
 from guided_collapse.geometry.frames import weight_of
 from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
 from guided_collapse.geometry.registration import is_transformed
+from guided_collapse.geometry.solvers.exact_products import without_autocast
 from guided_collapse.geometry.tight.refresh import usual_size, with_unseen
 from guided_collapse.geometry.training_step import basis_when_due, default_every, frame_when_due, next_basis, next_tight_frame
 from guided_collapse.heads.frame_head import FrameHead
 from guided_collapse.heads.means.batch import batch_mean, check_shapes, checked_values, looks_at_values
-from guided_collapse.heads.means.running_means import RunningClassMeans, RunningMean, finite_or
+from guided_collapse.heads.means.running_means import RunningClassMeans, RunningMean
 from guided_collapse.heads.means.sparse_means import SparseClassMeans
-from guided_collapse.heads.means.waiting import WaitingBatch, check_nothing_waits, waiting_batch
+from guided_collapse.heads.means.targets import flat_labels
+from guided_collapse.heads.means.waiting import check_nothing_waits, waiting_points
 from guided_collapse.heads.precision import state_dtype
 from guided_collapse.heads.snapshot import snapshot
 
@@ -104,11 +106,13 @@ class NearestETFHead(FrameHead):
         self.class_means.reset_parameters()
         # How many batches were taken in, as far as that is known without asking the device.
         self._known_steps: int | None = 0
-        self._waiting: WaitingBatch | None = None
-        if self.is_simplex:
-            self._keep(self._initial_basis(generator))
-        else:
+        self._waiting: Tensor | None = None
+        if self.transposed_basis is None:
             self.frame.copy_(self._initial_frame(generator))
+        else:
+            basis = self._initial_basis(generator)
+            self.transposed_basis.copy_(basis.T)
+            self.frame.copy_(weight_of(basis))
 
     @property
     def basis(self) -> Tensor:
@@ -125,21 +129,20 @@ class NearestETFHead(FrameHead):
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
         if len(labels) > 0 or torch.is_grad_enabled():
             check_nothing_waits(self._waiting)
-        global_mean = batch_mean(points)
+        global_mean, is_known = batch_mean(points, labels)
         centred = points - global_mean
         if self.lagged:
             # A tight frame is replaced when it moves, so that graphs may keep the one there is.
             is_replaced = isinstance(self.class_means, SparseClassMeans) and not _changes_in_place()
             weight = self.frame.detach() if is_replaced else snapshot(self.frame)
-            batch = WaitingBatch(centred.detach(), global_mean.detach())
             if len(labels) > 0:
-                self._take_in(batch, labels)
+                self._take_in(centred.detach(), global_mean.detach(), labels, is_known)
             elif torch.is_grad_enabled():
-                self._waiting = batch
+                self._waiting = points.detach()
             return centred @ weight.to(points.dtype).T
         class_means = self.class_means.take_in(centred, global_mean, labels)
         basis = self._solve(class_means if self.implicit_gradient else class_means.detach())
-        self._keep(basis)
+        self._keep(basis, is_known)
         return centred @ weight_of(basis).T
 
     def update(self, labels: Tensor) -> None:
@@ -148,8 +151,10 @@ class NearestETFHead(FrameHead):
         `logits = model(inputs)`, then the loss, then `head.update(labels)` does what handing over the labels beforehand does. Under
         `torch.no_grad()` a forward pass without labels leaves no batch to take in.
 
+        Samples whose label is -100 are left out of the means, but not of the centring of logits that were given before.
+
         Args:
-            labels: (num_samples,), class indices.
+            labels: as `forward` takes them.
 
         Raises:
             RuntimeError: for a head that is not lagged, or if no batch waits.
@@ -160,12 +165,15 @@ class NearestETFHead(FrameHead):
                 "head.update(labels) is for a lagged head: any other classifies with the batch's own class means, and needs the "
                 "labels first; got lagged=False. Use `with head.labels(labels): logits = model(inputs)`, or make it lagged=True."
             )
-        batch = waiting_batch(self._waiting)
-        check_shapes(batch.centred, labels, feature_dim=self.feature_dim, training=True)
-        checked_values(
-            batch.centred, labels, self.num_classes, training=True, state=self.frame.dtype, check_values=self.check_values
-        )
-        self._take_in(batch, labels.to(torch.int64))
+        points = waiting_points(self._waiting)
+        if isinstance(labels, Tensor) and labels.ndim > 1:
+            labels = flat_labels(labels, points.dtype)
+        check_shapes(points, labels, feature_dim=self.feature_dim, num_classes=self.num_classes, training=True)
+        checked_values(points, labels, self.num_classes, training=True, state=self.frame.dtype, check_values=self.check_values)
+        with torch.no_grad(), without_autocast(points.device):
+            labels = flat_labels(labels, points.dtype)
+            global_mean, is_known = batch_mean(points, labels)
+            self._take_in(points - global_mean, global_mean, labels, is_known)
         self._waiting = None
 
     def forget(self) -> None:
@@ -173,12 +181,12 @@ class NearestETFHead(FrameHead):
         self._waiting = None
 
     @torch.no_grad()
-    def _take_in(self, batch: WaitingBatch, labels: Tensor) -> None:
-        """Moves the class means, and the frame if it is time."""
+    def _take_in(self, centred: Tensor, global_mean: Tensor, labels: Tensor, is_known: Tensor) -> None:
+        """Moves the class means of a lagged head, and the frame if it is time."""
         if isinstance(self.class_means, SparseClassMeans):
-            self._take_in_and_follow(self.class_means, *batch, labels)
+            self._take_in_and_follow(self.class_means, centred, global_mean, labels, is_known)
         else:
-            self._follow(self.class_means.take_in(batch.centred, batch.global_mean, labels))
+            self._follow(self.class_means.take_in(centred, global_mean, labels), is_known)
 
     def _solve(self, centred_class_means: Tensor) -> Tensor:
         """The basis of the nearest frame, from where the step before left it, with gradient."""
@@ -191,7 +199,7 @@ class NearestETFHead(FrameHead):
             centred_class_means = with_unseen(centred_class_means, frame, seen, size)
         return next_basis(centred_class_means, basis, is_first, proximal_weight=self.proximal_weight, solver=self.solver)
 
-    def _follow(self, centred_class_means: Tensor) -> None:
+    def _follow(self, centred_class_means: Tensor, is_known: Tensor) -> None:
         """Moves the frame of a lagged head if it is time."""
         if self.every > 1 and torch.compiler.is_compiling():
             basis = basis_when_due(
@@ -202,11 +210,13 @@ class NearestETFHead(FrameHead):
                 proximal_weight=self.proximal_weight,
                 solver=self.solver,
             )
-            self._keep(basis)
+            self._keep(basis, is_known)
         elif self.every == 1 or self._is_due():
-            self._keep(self._solve(centred_class_means))
+            self._keep(self._solve(centred_class_means), is_known)
 
-    def _take_in_and_follow(self, class_means: SparseClassMeans, centred: Tensor, global_mean: Tensor, labels: Tensor) -> None:
+    def _take_in_and_follow(
+        self, class_means: SparseClassMeans, centred: Tensor, global_mean: Tensor, labels: Tensor, is_known: Tensor
+    ) -> None:
         """Takes in a batch, and moves a tight frame if it is time."""
         if torch.compiler.is_compiling():
             frame = frame_when_due(
@@ -218,7 +228,7 @@ class NearestETFHead(FrameHead):
                 proximal_weight=self.proximal_weight,
                 solver=self.solver,
             )
-            self.frame.copy_(frame)
+            self.frame.copy_(torch.where(is_known, frame, self.frame))
             return
         class_means.take_in_rows(centred, global_mean, labels)
         if self._is_due():
@@ -231,6 +241,7 @@ class NearestETFHead(FrameHead):
                 proximal_weight=self.proximal_weight,
                 solver=self.solver,
             )
+            torch.where(is_known, frame, self.frame, out=frame)
             if _changes_in_place():
                 self.frame.copy_(frame)
             else:
@@ -239,20 +250,21 @@ class NearestETFHead(FrameHead):
 
     def _is_due(self) -> bool:
         """Whether the step that was just taken is one of 1, 1 + every, 1 + 2 every, ..."""
-        if self._known_steps is None:
-            self._known_steps = int(self.class_means.steps) - 1
-        self._known_steps += 1
+        # A batch whose samples are all left out is no step. On a device that is not to be waited for it is counted nevertheless.
+        if self._known_steps is None or (looks_at_values(self.check_values, self.frame.device) and not is_transformed()):
+            self._known_steps = int(self.class_means.steps)
+        else:
+            self._known_steps += 1
         return (self._known_steps - 1) % self.every == 0
 
     @torch.no_grad()
-    def _keep(self, basis: Tensor) -> None:
-        """Makes a basis, (feature_dim, num_classes), that of the head; one that is not finite leaves it as it was."""
-        rows = basis.T
-        if not looks_at_values(self.check_values, rows.device):
-            rows = finite_or(rows, self.basis.T)
+    def _keep(self, basis: Tensor, is_known: Tensor) -> None:
+        """Makes a basis, (feature_dim, num_classes), that of the head, if it is finite and of a batch that is known."""
+        if not looks_at_values(self.check_values, basis.device):
+            is_known = is_known & torch.isfinite(basis).all()
         if self.transposed_basis is not None:
-            self.transposed_basis.copy_(rows)
-        self.frame.copy_(weight_of(rows.T))
+            self.transposed_basis.copy_(torch.where(is_known, basis.T, self.transposed_basis))
+        self.frame.copy_(torch.where(is_known, weight_of(basis), self.frame))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         self._known_steps = None

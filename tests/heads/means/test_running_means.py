@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from guided_collapse import RunningClassMeans
-from guided_collapse.heads.means.batch import LABEL_TYPES
 from guided_collapse.heads.means.running_means import RunningMean
+from guided_collapse.heads.means.targets import LABEL_TYPES
 
 
 class SlowRunningMeans:
@@ -142,12 +142,13 @@ def test_features_that_the_state_cannot_hold_are_refused():
 def test_global_mean_moves_like_batch_norm():
     mean, norm = RunningMean(4), torch.nn.BatchNorm1d(4, momentum=0.1)
     first = torch.randn(6, 4)
-    mean.update(first.mean(0))
+    known = torch.tensor(True)
+    mean.update(first.mean(0), is_known=known)
     torch.testing.assert_close(mean.value, first.mean(0))
     norm.running_mean.copy_(first.mean(0))
     for _ in range(3):
         batch = torch.randn(6, 4)
-        mean.update(batch.mean(0))
+        mean.update(batch.mean(0), is_known=known)
         norm(batch)
     torch.testing.assert_close(mean.value, norm.running_mean)
 

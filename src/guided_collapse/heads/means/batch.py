@@ -8,17 +8,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from guided_collapse.geometry.registration import is_transformed, operation
+from guided_collapse.geometry.solvers.exact_products import product
+from guided_collapse.heads.means.targets import LEFT_OUT, check_label_shapes, is_soft, look_at_labels
 
-LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
-
-def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, training: bool, needs_labels: bool = True) -> None:
+def check_shapes(
+    features: Tensor, labels: Tensor | None, *, feature_dim: int, num_classes: int, training: bool, needs_labels: bool = True
+) -> None:
     """Refuses a batch whose shapes or types do not fit the head.
 
     Args:
-        features: (num_samples, feature_dim).
-        labels: (num_samples,), class indices, or None.
+        features: (..., feature_dim), with at least one leading dimension in training mode.
+        labels: (...), class indices, or (..., num_classes), soft, or None.
         feature_dim: d.
+        num_classes: C.
         training: whether the batch is to be taken in, without which labels are not looked at.
         needs_labels: whether there must be labels in training mode; those that are given are looked at either way.
 
@@ -31,16 +34,17 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
             "features and labels must be torch tensors; "
             f"got {type(features).__name__} and {type(labels).__name__}. Use torch.as_tensor."
         )
-    if features.ndim != 2 or features.shape[1] != feature_dim:
+    if features.ndim < 1 + training or features.shape[-1] != feature_dim:
         raise ValueError(
-            f"features must be (num_samples, feature_dim) with feature_dim={feature_dim}; got {tuple(features.shape)}. "
+            "features must be (num_samples, feature_dim), or (..., feature_dim) for tokens, "
+            f"with feature_dim={feature_dim}; got {tuple(features.shape)}. "
             "Flatten or pool the backbone's output, or build the head with its width."
         )
     if not features.is_floating_point():
         raise ValueError(f"features must be floating-point; got {features.dtype}.")
     if not training:
         return
-    if features.shape[0] == 0:
+    if features.numel() == 0:
         raise ValueError("a training batch must have at least one sample; got none. Drop empty batches.")
     if labels is None:
         if needs_labels:
@@ -49,17 +53,7 @@ def check_shapes(features: Tensor, labels: Tensor | None, *, feature_dim: int, t
                 "Pass head(features, labels), call the model inside `with head.labels(labels):`, or call head.eval() first."
             )
         return
-    if labels.is_floating_point() and labels.ndim == 2:
-        raise ValueError(
-            "labels must be class indices, one index for each sample; got soft or one-hot labels of shape "
-            f"{tuple(labels.shape)}. Use labels.argmax(dim=1), and the soft labels for the loss alone."
-        )
-    if labels.dtype not in LABEL_TYPES:
-        raise ValueError(f"labels must be class indices, int8 to int64 or uint8; got {labels.dtype}. Use labels.long().")
-    if labels.shape != features.shape[:1]:
-        raise ValueError(
-            f"labels must be (num_samples,) = ({features.shape[0]},), one for each row of features; got {tuple(labels.shape)}."
-        )
+    check_label_shapes(labels, features, num_classes)
 
 
 def checked_values(
@@ -68,15 +62,16 @@ def checked_values(
     """The features, once they are known to be finite and the labels to be in range, as far as values are looked at.
 
     Args:
-        features: (num_samples, feature_dim).
-        labels: (num_samples,); None if there are none to look at.
+        features: (..., feature_dim).
+        labels: (...) or (..., num_classes); None if there are none to look at.
         num_classes: C.
         training: whether the batch is to be taken in.
         state: the type of what keeps means of the features.
         check_values: whether to look at values, which waits for the device; None does on a CPU, where there is nothing to wait for.
 
     Raises:
-        ValueError: for NaN, infinite or too large features, or labels outside 0 ... num_classes - 1.
+        ValueError: for NaN, infinite or too large features, indices outside 0 ... num_classes - 1 that do not say that a sample is
+            left out, or soft labels whose rows do not sum to 1.
         RuntimeError: for a batch that is taken in inside a backward pass: activation checkpointing runs the forward pass again.
     """
     if is_transformed():
@@ -85,7 +80,7 @@ def checked_values(
         labels = torch.zeros(0, dtype=torch.int64, device=features.device)
     largest = min(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max, torch.finfo(state).max)
     # The squares of the class means, once centred, are summed over all classes.
-    limit = math.sqrt(largest / features.shape[1] / num_classes) / 2
+    limit = math.sqrt(largest / features.shape[-1] / num_classes) / 2
     return _checked_values(features, labels, num_classes, limit, training, looks_at_values(check_values, features.device))
 
 
@@ -111,11 +106,7 @@ def _look_at(features: Tensor, labels: Tensor, num_classes: int, limit: float) -
     largest = largest_finite(features, "features", f" in a batch of {features.shape[0]}")
     if largest > limit:
         raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
-    if labels.numel() > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
-        raise ValueError(
-            f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; "
-            f"got values from {int(labels.min())} to {int(labels.max())}."
-        )
+    look_at_labels(labels, num_classes)
 
 
 def largest_finite(values: Tensor, name: str, context: str = "") -> float:
@@ -160,27 +151,53 @@ class ClassTotals(NamedTuple):
     sums: Tensor
     """The sum of each class's points, (num_classes, feature_dim), with gradient."""
     counts: Tensor
-    """How many points each class has, (num_classes,), in the dtype of the points."""
+    """How many points each class has, (num_classes,), in the dtype of the points: for soft labels the sum of its shares."""
 
 
 def class_totals(points: Tensor, labels: Tensor, num_classes: int) -> ClassTotals:
     """Sums and counts of the points of each class, over the batches of all processes, differentiable.
 
+    With soft labels y the sum of class c is sum_i y_ic h_i, and its count sum_i y_ic.
+
     Args:
         points: (num_samples, feature_dim), centred, so that their sums are no small differences of large numbers.
-        labels: (num_samples,), int64.
+        labels: (num_samples,), int64, or (num_samples, num_classes), soft, in the dtype of the points.
         num_classes: C.
     """
-    sums = points.new_zeros(num_classes, points.shape[1]).index_add(0, labels, points)
-    counts = points.new_zeros(num_classes).index_add(0, labels, points.new_ones(len(labels)))
+    if is_soft(labels):
+        sums, counts = product(labels.T, points), labels.sum(dim=0)
+    else:
+        # Samples that are left out go to one row more, which is cut off; labels out of range must not, and still fail.
+        rows = torch.where(labels == LEFT_OUT, num_classes, labels + (labels >= num_classes))
+        sums = points.new_zeros(num_classes + 1, points.shape[1]).index_add(0, rows, points)[:-1]
+        counts = points.new_zeros(num_classes + 1).index_add(0, rows, points.new_ones(len(labels)))[:-1]
     totals = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
     return ClassTotals(totals[:, :-1], totals[:, -1])
 
 
-def batch_mean(features: Tensor) -> Tensor:
-    """The mean feature over the batches of all processes, differentiable: (feature_dim,)."""
-    totals = sum_over_processes(torch.cat([features.sum(dim=0), features.new_full((1,), len(features))]))
-    return totals[:-1] / totals[-1]
+class BatchMean(NamedTuple):
+    """The mean of a batch, over all processes."""
+
+    value: Tensor
+    """(feature_dim,), with gradient; zero if all samples are left out."""
+    is_known: Tensor
+    """Whether there is a sample that is not left out, a boolean scalar."""
+
+
+def batch_mean(features: Tensor, labels: Tensor) -> BatchMean:
+    """The mean feature over the batches of all processes, without samples that are left out, differentiable.
+
+    Args:
+        features: (num_samples, feature_dim).
+        labels: as in `class_totals`; (0,) if there are none.
+    """
+    num_samples = features.new_full((1,), len(features))
+    if len(labels) > 0 and not is_soft(labels):
+        is_known = labels != LEFT_OUT
+        features = torch.where(is_known[:, None], features, 0.0)
+        num_samples = is_known.sum(dim=0, keepdim=True).to(features.dtype)
+    totals = sum_over_processes(torch.cat([features.sum(dim=0), num_samples]))
+    return BatchMean(totals[:-1] / totals[-1].clamp(min=1), totals[-1] > 0)
 
 
 def sum_over_processes(tensor: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.heads.means.batch import batch_mean, check_shapes, checked_values, class_totals, looks_at_values
+from guided_collapse.heads.means.targets import flat_labels
 from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
 from guided_collapse.heads.snapshot import snapshot
 
@@ -43,17 +44,19 @@ class RunningMean(SinglePrecisionState):
         self.steps.zero_()
 
     @torch.no_grad()
-    def update(self, mean: Tensor, *, checked: bool = True) -> None:
+    def update(self, mean: Tensor, *, is_known: Tensor, checked: bool = True) -> None:
         """Takes in the mean of one more batch.
 
         Args:
             mean: (feature_dim,).
+            is_known: a boolean scalar; if not, all samples were left out, and the batch is none.
             checked: whether it is known to be finite; if not, one that is not finite leaves the value as it was.
         """
         mean = mean.to(torch.promote_types(mean.dtype, self.value.dtype))
         moved = torch.where(self.steps == 0, mean, torch.lerp(self.value.to(mean.dtype), mean, GLOBAL_MEAN_MOMENTUM))
+        moved = torch.where(is_known, moved, self.value)
         self.value.copy_(moved if checked else finite_or(moved, self.value))
-        self.steps.add_(1)
+        self.steps.add_(is_known)
 
 
 def finite_or(value: Tensor, otherwise: Tensor) -> Tensor:
@@ -68,6 +71,8 @@ class RunningClassMeans(SinglePrecisionState):
     definition. A class that is absent from the batch stays where it was, in the scale of the others; one that was never seen sits
     at the global mean; one that is seen for the first time later on enters at its full value. With every class in every batch this
     is the paper's formula (section 3.5).
+
+    Soft labels y give class means sum_i y_ic h_i / sum_i y_ic. A class is in a batch as soon as a sample has a share of it.
 
     Args:
         feature_dim: d.
@@ -113,19 +118,20 @@ class RunningClassMeans(SinglePrecisionState):
         """Takes in one batch and returns the running class means with it, carrying gradient to its features.
 
         Args:
-            features: (num_samples, feature_dim), finite.
-            labels: (num_samples,), class indices.
+            features: (..., feature_dim), finite.
+            labels: (...), class indices, or (..., num_classes), soft, as for `Head.forward`.
 
         Raises:
             ValueError: for a batch that does not fit; the state is then as it was.
         """
-        check_shapes(features, labels, feature_dim=self.feature_dim, training=True)
+        check_shapes(features, labels, feature_dim=self.feature_dim, num_classes=self.num_classes, training=True)
         features = checked_values(
             features, labels, self.num_classes, training=True, state=self.running.dtype, check_values=self.check_values
         )
-        features = features.to(torch.promote_types(features.dtype, torch.float32))
-        global_mean = batch_mean(features)
-        return BatchMeans(self.take_in(features - global_mean, global_mean, labels.to(torch.int64)), global_mean)
+        features = features.flatten(0, -2).to(torch.promote_types(features.dtype, torch.float32))
+        labels = flat_labels(labels, features.dtype)
+        global_mean = batch_mean(features, labels).value
+        return BatchMeans(self.take_in(features - global_mean, global_mean, labels), global_mean)
 
     def take_in(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
         """Takes in one batch that is checked and centred, and returns the running class means with it.
@@ -135,17 +141,18 @@ class RunningClassMeans(SinglePrecisionState):
         Args:
             centred_features: (num_samples, feature_dim), float32 or wider: the features minus their global mean.
             global_mean: (feature_dim,), the mean over the batches of all processes.
-            labels: (num_samples,), int64.
+            labels: (num_samples,), int64, or (num_samples, num_classes), soft, in the dtype of the features.
 
         Returns:
             (num_classes, feature_dim), with gradient to the centred features.
         """
         sums, counts = class_totals(centred_features, labels, self.num_classes)
-        present = counts > 0
+        present, num_samples = counts > 0, counts.sum()
+        is_known = num_samples > 0
         # What rounding has left of the global mean in features that are far from zero.
-        residue = sums.sum(dim=0) / counts.sum()
+        residue = sums.sum(dim=0) / torch.where(is_known, num_samples, 1.0)
         dtype = torch.promote_types(centred_features.dtype, self.running.dtype)
-        centred = torch.where(present[:, None], sums / counts.clamp(min=1)[:, None] - residue, 0.0)
+        centred = torch.where(present[:, None], sums / torch.where(present, counts, 1.0)[:, None] - residue, 0.0)
         centred = _without_rounding_errors(centred, global_mean.detach()).to(dtype)
 
         running, seen, step = snapshot(self.running).to(dtype), snapshot(self.seen).to(torch.bool), snapshot(self.steps) + 1
@@ -154,7 +161,8 @@ class RunningClassMeans(SinglePrecisionState):
         absent_but_known = seen & ~present
         batch = unit_frobenius_norm(torch.where(absent_but_known[:, None], in_scale, centred))
 
-        share = batch_share(step, dtype)
+        # A batch of samples that are all left out has no share.
+        share = torch.where(is_known, batch_share(step, dtype), 0.0)
         newly_seen = present & ~seen & (step > 1)
         previous = torch.where(newly_seen[:, None], batch.detach(), running)
         updated = share * batch + (1 - share) * previous
@@ -163,7 +171,7 @@ class RunningClassMeans(SinglePrecisionState):
             checked = looks_at_values(self.check_values, centred_features.device)
             self.running.copy_(updated if checked else finite_or(updated, running))
             self.seen.logical_or_(present)
-            self.global_mean.update(global_mean, checked=checked)
+            self.global_mean.update(global_mean, is_known=is_known, checked=checked)
         return updated.to(centred_features.dtype)
 
 

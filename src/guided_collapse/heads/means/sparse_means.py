@@ -7,6 +7,7 @@ from torch import Tensor
 
 from guided_collapse.heads.means.batch import gather_over_processes, looks_at_values
 from guided_collapse.heads.means.running_means import RunningClassMeans, batch_share, smallest_norm
+from guided_collapse.heads.means.targets import LEFT_OUT, is_soft
 from guided_collapse.heads.precision import state_dtype
 from guided_collapse.heads.snapshot import snapshot
 
@@ -17,7 +18,7 @@ class _Present(NamedTuple):
     labels: Tensor
     """(num_samples,), the class of each place."""
     counts: Tensor
-    """(num_samples,), how many samples it has; 0 for places that are left over."""
+    """(num_samples,), how many samples it has; 0 for places that are left over, and for all if all samples are left out."""
     means: Tensor
     """(num_samples, feature_dim), their mean, without the rows' common mean; 0 for places that are left over."""
 
@@ -31,6 +32,9 @@ class SparseClassMeans(RunningClassMeans):
 
     A class that is absent from a batch is only rescaled, and by the same factor as all others that are. So rows are kept up to a
     common factor, and `fold` applies it from time to time.
+
+    Soft labels may hold all classes in every sample, so they are taken in by the formula for all classes, with its cost: some
+    matrices of the size of all means for a moment, beside the labels, which are as large as the logits.
 
     Args:
         feature_dim: d.
@@ -78,43 +82,48 @@ class SparseClassMeans(RunningClassMeans):
         Args:
             centred_features: (num_samples, feature_dim), float32 or wider: the features minus their global mean.
             global_mean: (feature_dim,), the mean over the batches of all processes.
-            labels: (num_samples,), int64.
+            labels: (num_samples,), int64, or (num_samples, num_classes), soft.
         """
+        if is_soft(labels):
+            self.take_in_whole(centred_features, global_mean, labels)
+            return
         present = _present(gather_over_processes(centred_features), gather_over_processes(labels), global_mean, self.num_classes)
         used, dtype = present.is_used[:, None], torch.promote_types(centred_features.dtype, self.running.dtype)
         means = present.means.to(dtype)
         seen = self.seen[present.labels].to(torch.bool)[:, None] & used
-        before = torch.where(used, self.running[present.labels].to(dtype) * self.scale, 0.0)
+        kept = self.running[present.labels].to(dtype)
+        before = torch.where(used, kept * self.scale, 0.0)
 
         squares, known_squares = means.square().sum(), torch.where(seen, before, 0.0).square().sum()
         absent_squares = (self.squares - known_squares).clamp(min=0)
         num_present, num_known = used.sum(), self.num_seen
-        size = (squares / num_present).sqrt()
+        is_known = num_present > 0
+        size = (squares / num_present.clamp(min=1)).sqrt()
         known_size = (self.squares / num_known.clamp(min=1)).sqrt()
         in_scale = torch.where(known_size > 0, size / known_size, size)
         norm = (squares + in_scale.square() * absent_squares).sqrt()
         inverse_norm = torch.where(norm > 0, 1 / norm, 0.0)
 
-        share = batch_share(self.steps + 1, dtype)
+        share = torch.where(is_known, batch_share(self.steps + 1, dtype), 0.0)
         factor = share * in_scale * inverse_norm + (1 - share)
         batch = means * inverse_norm
         updated = torch.where(seen, share * batch + (1 - share) * before, batch)
         # With no class left to rescale, as on the first step, the factor may be 0.
         scale = torch.where(factor > 0, self.scale * factor, 1.0)
-        rows = torch.where(used, updated / scale, (updated / scale)[:1])
+        rows = torch.where(used, updated / scale, torch.where(is_known, (updated / scale)[:1], kept))
         total = factor.square() * absent_squares + torch.where(used, updated, 0.0).square().sum()
 
         checked = looks_at_values(self.check_values, centred_features.device)
         if not checked:
             finite = torch.isfinite(rows).all() & torch.isfinite(total)
-            rows = torch.where(finite, rows, self.running[present.labels].to(dtype))
+            rows = torch.where(finite, rows, kept)
             scale, total = torch.where(finite, scale, self.scale), torch.where(finite, total, self.squares)
         self.running.index_copy_(0, present.labels, rows.to(self.running.dtype))
         self.scale.copy_(scale)
         self.squares.copy_(total)
         self.num_seen.add_((used & ~seen).sum())
-        self.seen.index_fill_(0, present.labels, True)
-        self.global_mean.update(global_mean, checked=checked)
+        self.seen.index_copy_(0, present.labels, self.seen[present.labels] | is_known)
+        self.global_mean.update(global_mean, is_known=is_known, checked=checked)
 
     @torch.no_grad()
     def take_in_whole(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
@@ -145,12 +154,15 @@ class SparseClassMeans(RunningClassMeans):
 
 def _present(centred_features: Tensor, labels: Tensor, global_mean: Tensor, num_classes: int) -> _Present:
     """The classes that a batch holds. Shapes do not depend on their number, so that nobody waits for the device to know it."""
-    labels, order = labels.sort(stable=True)
+    is_known = labels != LEFT_OUT
+    # Samples that are left out go to the largest class that there is, and count for nothing.
+    labels, order = torch.where(is_known, labels, labels.max().clamp(min=0)).sort(stable=True)
+    is_known = is_known[order]
     is_new = torch.cat([labels.new_zeros(1), (labels[1:] != labels[:-1]).to(labels.dtype)])
     places = is_new.cumsum(0)
-    counts = centred_features.new_zeros(len(labels)).index_add(0, places, centred_features.new_ones(len(labels)))
-    sums = torch.zeros_like(centred_features).index_add(0, places, centred_features[order])
-    residue = sums.sum(dim=0) / len(labels)
+    counts = centred_features.new_zeros(len(labels)).index_add(0, places, is_known.to(centred_features.dtype))
+    sums = torch.zeros_like(centred_features).index_add(0, places, torch.where(is_known[:, None], centred_features[order], 0.0))
+    residue = sums.sum(dim=0) / counts.sum().clamp(min=1)
     means = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None] - residue, 0.0)
     rounding = smallest_norm(num_classes, global_mean, means.dtype)
     # NaN is no rounding error, and stays.
