@@ -8,7 +8,6 @@ from torch import Tensor
 from guided_collapse.heads.batch import gather_over_processes, looks_at_values
 from guided_collapse.heads.precision import state_dtype
 from guided_collapse.heads.running_means import RunningClassMeans, batch_share, smallest_norm
-from guided_collapse.heads.snapshot import snapshot
 
 
 class _Present(NamedTuple):
@@ -46,16 +45,17 @@ class SparseClassMeans(RunningClassMeans):
     """
 
     scale: Tensor
-    """What the rows of `running` are to be multiplied with, a scalar."""
+    """What the rows of `running` are to be multiplied with, (1,)."""
     squares: Tensor
-    """The sum of the squares of all means, a scalar."""
+    """The sum of the squares of all means, (1,)."""
     num_seen: Tensor
     """How many classes were seen, a scalar."""
 
     def __init__(self, feature_dim: int, num_classes: int, *, check_values: bool | None = None) -> None:
         super().__init__(feature_dim, num_classes, check_values=check_values)
-        self.register_buffer("scale", torch.ones((), dtype=state_dtype()))
-        self.register_buffer("squares", torch.zeros((), dtype=state_dtype()))
+        # torch.compile takes scalars of float64 on a CPU for Python numbers, and leaves out that they are written to.
+        self.register_buffer("scale", torch.ones(1, dtype=state_dtype()))
+        self.register_buffer("squares", torch.zeros(1, dtype=state_dtype()))
         self.register_buffer("num_seen", torch.zeros((), dtype=torch.int64))
 
     def reset_parameters(self) -> None:
@@ -117,16 +117,6 @@ class SparseClassMeans(RunningClassMeans):
         self.global_mean.update(global_mean, checked=checked)
 
     @torch.no_grad()
-    def take_in_whole(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
-        """Takes in one batch as `RunningClassMeans` does, with all rows: for compiled graphs, which copy state that they change."""
-        self.running.copy_(snapshot(self.running) * snapshot(self.scale))
-        self.scale.fill_(1)
-        means = super().take_in(centred_features, global_mean, labels)
-        self.squares.copy_(means.square().sum())
-        self.num_seen.copy_(self.seen.sum())
-        return means
-
-    @torch.no_grad()
     def fold(self) -> None:
         """Multiplies the rows with their common factor, so that nothing gets too large, and sums their squares anew."""
         self.running.mul_(self.scale)
@@ -137,8 +127,8 @@ class SparseClassMeans(RunningClassMeans):
         # The state of `RunningClassMeans` says the same.
         running, seen = state_dict.get(f"{prefix}running"), state_dict.get(f"{prefix}seen")
         if isinstance(running, Tensor) and isinstance(seen, Tensor) and f"{prefix}scale" not in state_dict:
-            state_dict[f"{prefix}scale"] = running.new_ones(())
-            state_dict[f"{prefix}squares"] = running.square().sum()
+            state_dict[f"{prefix}scale"] = running.new_ones(1)
+            state_dict[f"{prefix}squares"] = running.square().sum().view(1)
             state_dict[f"{prefix}num_seen"] = seen.sum()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
