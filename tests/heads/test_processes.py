@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.heads.cases import HEADS, MANY_CLASSES, batches, build, build_many, train
+from tests.heads.cases import ALL, batches, build, train
 from tests.processes import results_of_two_processes
 
 pytestmark = pytest.mark.slow
@@ -15,14 +15,14 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tests.heads.cases import HEADS, MANY_CLASSES, batches, build, build_many, train
+from tests.heads.cases import ALL, batches, build, train
 
 rank, rendezvous, results = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
 trained = {}
-for name in (*HEADS, *MANY_CLASSES):
-    model = build(name) if name in HEADS else build_many(name)
+for name in ALL:
+    model = build(name)
     halves = [(inputs[rank::2], labels[rank::2]) for inputs, labels in batches(10, num_classes=model.head.num_classes)]
     train(DistributedDataParallel(model), halves)
     inputs, _ = next(batches(1, seed=7))
@@ -37,9 +37,9 @@ def two_processes(tmp_path_factory):
     return results_of_two_processes(WORKER, tmp_path_factory.mktemp("processes"))
 
 
-@pytest.mark.parametrize("name", [*HEADS, *MANY_CLASSES])
+@pytest.mark.parametrize("name", ALL)
 def test_two_processes_equal_one(name, two_processes):
-    alone = build(name) if name in HEADS else build_many(name)
+    alone = build(name)
     train(alone, batches(NUM_STEPS, num_classes=alone.head.num_classes))
     inputs, _ = next(batches(1, seed=7))
     logits = alone.eval()(inputs)

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 from guided_collapse import Classifier, NearestETFHead
+from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.geometry.training_step import next_basis
-from guided_collapse.heads.nearest import frame_weight
 
 FEATURE_DIM, NUM_CLASSES = 32, 10
 
