@@ -32,7 +32,7 @@ dist.destroy_process_group()
 
 
 def task(name):
-    """A model, its batches, and inputs for afterwards; in float64 for frames that amplify what rounding has made of the features."""
+    """A model, its batches, and inputs for afterwards; in float64 for frames that amplify rounding errors."""
     model = build(name)
     dtype = torch.float64 if name in MANY_CLASSES else torch.float32
     steps = [(inputs.to(dtype), labels) for inputs, labels in batches(NUM_STEPS, num_classes=model.head.num_classes)]

@@ -11,7 +11,7 @@ class FixedETFHead(FrameHead):
     """A simplex ETF that never moves, in the canonical or in a Haar-random direction.
 
     Args:
-        feature_dim: d, at least num_classes - 1.
+        feature_dim: d, at least 2.
         num_classes: C, at least 2.
         temperature: tau, the norm of the features.
         direction: "canonical" or "random".
