@@ -8,7 +8,7 @@ from guided_collapse.heads.frame_head import FrameHead
 
 
 class FixedETFHead(FrameHead):
-    """A simplex ETF that never moves, in the canonical or in a Haar-random direction.
+    """A frame that never moves, in the canonical or in a Haar-random direction: a simplex ETF, or a tight frame where none exists.
 
     Args:
         feature_dim: d, at least 2.
