@@ -202,8 +202,8 @@ class NearestETFHead(FrameHead):
     def _count_step(self) -> int:
         """How many batches were taken in, with the one that just was."""
         steps = self.class_means.steps
-        # On a CPU nobody waits for it, and it is right whoever has written to the state.
-        if self._known_steps is None or (steps.device.type == "cpu" and not is_transformed()):
+        # Where values are looked at anyway, the state itself says so, whoever has written to it.
+        if self._known_steps is None or (looks_at_values(self.check_values, steps.device) and not is_transformed()):
             self._known_steps = int(steps)
         else:
             self._known_steps += 1
