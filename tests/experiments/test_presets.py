@@ -57,8 +57,7 @@ def test_images(name, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in UNCONSTRAINED if name != "ufm-1000"])
 def test_free_features(name, tmp_path):
-    head = "standard" if "-in-" in name else "implicit"
-    run = train(replace(preset(name), head=head, epochs=2), placed(tmp_path))
+    run = train(replace(preset(name), head="implicit", epochs=2), placed(tmp_path))
     assert all(math.isfinite(record["train"]["loss"]) for record in records(run))
 
 

@@ -234,6 +234,24 @@ def test_a_class_without_a_mean_gets_a_unit_row_and_leaves_the_gradient_finite()
     assert torch.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize(("num_classes", "feature_dim"), [(12, 4), (30, 6), (30, 25)])
+def test_the_gradient_for_many_classes_without_a_mean_is_that_of_float64(num_classes, feature_dim):
+    """Half of the classes were never seen; centred with the others, their means are all the same."""
+    means = centred_means(num_classes, feature_dim)
+    means[num_classes // 2 :] = 0
+    direction = torch.randn(num_classes, feature_dim, dtype=torch.float64)
+    found = []
+    for dtype, solver in ((torch.float64, "factors"), (torch.float32, "factors"), (torch.float32, "products")):
+        leaf = means.to(dtype).requires_grad_()
+        weight = nearest_frame(leaf, solver=solver).weight
+        found.append((weight.detach().double(), torch.autograd.grad((weight * direction).sum(), leaf)[0].double()))
+    (exact_weight, exact), (single_weight, single), (_, by_products) = found
+    torch.testing.assert_close(single_weight, exact_weight, rtol=0, atol=1e-5)
+    assert float((single - exact).norm()) < 1e-3 * float(exact.norm())
+    assert float(exact.norm()) < 100
+    assert bool(torch.isfinite(by_products).all())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("num_classes", "feature_dim"), [(12, 4), (9, 5)])
 def test_half_precision_is_computed_in_float32(dtype, num_classes, feature_dim):

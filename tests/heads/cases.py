@@ -26,7 +26,7 @@ HEADS: dict[str, Callable[[int, int], Head]] = {
     ),
 }
 
-# More classes than dimensions: a tight frame. With 12 of them rounds work on the rows that complete the frame.
+# More classes than dimensions: a tight frame.
 MANY_CLASSES: dict[str, Callable[[int, int], Head]] = {
     "tight": lambda *sizes: NearestETFHead(*sizes, every=3),
     "tight-products": lambda *sizes: NearestETFHead(*sizes, every=2, solver="products"),
@@ -35,20 +35,19 @@ MANY_CLASSES: dict[str, Callable[[int, int], Head]] = {
     "tight-fixed-random": HEADS["fixed-random"],
 }
 
+ALL = {**HEADS, **MANY_CLASSES}
+
 FEATURE_DIM, NUM_CLASSES, BATCH_SIZE = 12, 5, 20
 MANY_FEATURE_DIM, MANY_NUM_CLASSES = 6, 30
 
 
-def build(name: str, *, feature_dim: int = FEATURE_DIM, num_classes: int = NUM_CLASSES) -> Classifier:
+def build(name: str, *, feature_dim: int | None = None, num_classes: int | None = None) -> Classifier:
+    """A model with this head, of more classes than dimensions if it is one of MANY_CLASSES."""
     torch.manual_seed(1)
-    backbone = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, feature_dim))
-    return Classifier(backbone, HEADS[name](feature_dim, num_classes))
-
-
-def build_many(name: str, *, feature_dim: int = MANY_FEATURE_DIM, num_classes: int = MANY_NUM_CLASSES) -> Classifier:
-    torch.manual_seed(1)
-    backbone = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, feature_dim))
-    return Classifier(backbone, MANY_CLASSES[name](feature_dim, num_classes))
+    usual_dim, usual_classes = (MANY_FEATURE_DIM, MANY_NUM_CLASSES) if name in MANY_CLASSES else (FEATURE_DIM, NUM_CLASSES)
+    sizes = feature_dim or usual_dim, num_classes or usual_classes
+    backbone = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, sizes[0]))
+    return Classifier(backbone, ALL[name](*sizes))
 
 
 def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int = BATCH_SIZE, seed: int = 0) -> Iterator[Batch]:
@@ -142,5 +141,5 @@ def train(
 def trained_model(name: str, num_steps: int) -> Classifier:
     """A model with this head after some steps, in eval mode."""
     model = build(name)
-    train(model, batches(num_steps))
+    train(model, batches(num_steps, num_classes=model.head.num_classes))
     return model.eval()

@@ -4,14 +4,17 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from guided_collapse.geometry.frames import tightness_defect
 from tests.heads.cases import batches, build, train
 
-nearest = pytest.mark.parametrize("name", ["implicit", "implicit-lagged"])
+nearest = pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "tight"])
 
 
 def is_frame(head):
-    """Whether cosines between rows are all -1/(C-1)."""
+    """Whether cosines between rows are all -1/(C-1); or, for more classes than dimensions, rows are unit and tight."""
     num_classes = head.num_classes
+    if not head.is_simplex:
+        return float(tightness_defect(head.weight)) < 1e-2 and torch.allclose(head.weight.norm(dim=1), torch.ones(num_classes))
     expected = (torch.eye(num_classes) * num_classes - 1) / (num_classes - 1)
     return torch.allclose(head.weight @ head.weight.T, expected, atol=1e-4)
 
@@ -19,7 +22,7 @@ def is_frame(head):
 def averaged_over_training(name, **options):
     model = build(name)
     averaged = AveragedModel(model, **options)
-    for batch in batches(8):
+    for batch in batches(8, num_classes=model.head.num_classes):
         train(model, [batch])
         averaged.update_parameters(model)
     return model, averaged.module
@@ -41,5 +44,5 @@ def test_averaged_buffers_are_put_right_by_the_state_of_the_model(name):
     assert not is_frame(averaged.head)
     averaged.head.load_state_dict(model.head.state_dict())
     assert is_frame(averaged.head)
-    train(averaged, batches(2), torch.optim.SGD(averaged.parameters(), lr=0.0))
+    train(averaged, batches(2, num_classes=model.head.num_classes), torch.optim.SGD(averaged.parameters(), lr=0.0))
     assert is_frame(averaged.head)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, trained_model
+from tests.heads.cases import ALL, batches, build, trained_model
 
-every_head = pytest.mark.parametrize("name", HEADS)
-frames = pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed-random"])
+every_head = pytest.mark.parametrize("name", ALL)
+frames = pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed-random", "tight", "tight-fixed"])
 
 
 def trained(name):
@@ -18,7 +18,7 @@ def trained(name):
 def test_the_checkpoint_of_a_linear_layer_leaves_the_frame_alone(name):
     model = trained(name)
     before = model.head.weight.clone()
-    linear = {"weight": torch.randn(NUM_CLASSES, FEATURE_DIM), "bias": torch.randn(NUM_CLASSES)}
+    linear = {"weight": torch.randn(before.shape), "bias": torch.randn(len(before))}
     found = model.load_state_dict({f"head.{key}": value for key, value in linear.items()}, strict=False)
     assert set(found.unexpected_keys) == {"head.weight", "head.bias"}
     assert torch.equal(model.head.weight, before)

@@ -7,15 +7,13 @@ import torch
 from torch import nn
 
 from guided_collapse import NearestETFHead
-from tests.heads.cases import HEADS, batches, build, train
+from tests.heads.cases import ALL, batches, trained_model
 
-every_head = pytest.mark.parametrize("name", HEADS)
+every_head = pytest.mark.parametrize("name", ALL)
 
 
 def trained(name):
-    model = build(name)
-    train(model, batches(10))
-    return model.eval()
+    return trained_model(name, num_steps=10)
 
 
 def modules_of(module):
@@ -29,7 +27,7 @@ def test_export_gives_the_eval_logits_with_stock_layers_only(name):
     exported = model.export()
     assert modules_of(exported) == {"torch"}
     torch.testing.assert_close(exported(inputs), model(inputs), rtol=0, atol=1e-5)
-    features = torch.randn(6, 12) * torch.logspace(-6, 6, 6)[:, None]
+    features = torch.randn(6, model.head.feature_dim) * torch.logspace(-6, 6, 6)[:, None]
     torch.testing.assert_close(model.head.export()(features), model.head(features), rtol=1e-5, atol=1e-5)
     assert not exported.training
 
@@ -65,7 +63,7 @@ def test_through_torch_export_with_a_free_batch_size(name):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("name", ["implicit", "standard-unnormalised"])
+@pytest.mark.parametrize("name", ["implicit", "tight", "standard-unnormalised"])
 def test_through_onnx_and_onnxruntime(name, tmp_path):
     model = trained(name)
     file = tmp_path / "model.onnx"

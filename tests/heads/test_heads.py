@@ -10,9 +10,14 @@ from torch.utils.checkpoint import checkpoint
 
 from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
 from guided_collapse.heads.means.targets import LABEL_TYPES
-from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train, trained_model
+from tests.heads.cases import ALL, FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train, trained_model
 
 every_head = pytest.mark.parametrize("name", HEADS)
+every_head_and_tight = pytest.mark.parametrize("name", ALL)
+
+
+def batches_for(model, num_steps):
+    return batches(num_steps, num_classes=model.head.num_classes)
 
 
 @pytest.fixture
@@ -29,17 +34,17 @@ def test_it_learns(name):
     assert (model.eval()(inputs).argmax(1) == labels).float().mean() > 0.9
 
 
-@every_head
+@every_head_and_tight
 def test_weight_and_bias_say_what_eval_mode_does(name, trained):
-    features = torch.randn(7, FEATURE_DIM)
     head = trained.head
+    features = torch.randn(7, head.feature_dim)
     points = features if head.temperature is None else head.temperature * features / features.norm(dim=1, keepdim=True)
-    assert head.weight.shape == (NUM_CLASSES, FEATURE_DIM)
-    assert head.bias.shape == (NUM_CLASSES,)
+    assert head.weight.shape == (head.num_classes, head.feature_dim)
+    assert head.bias.shape == (head.num_classes,)
     torch.testing.assert_close(head(features), points @ head.weight.T + head.bias)
 
 
-@every_head
+@every_head_and_tight
 def test_logits_do_not_depend_on_the_others_in_the_batch(name, trained):
     inputs, _ = next(batches(1, batch_size=64))
     together = trained(inputs)
@@ -48,14 +53,14 @@ def test_logits_do_not_depend_on_the_others_in_the_batch(name, trained):
     assert together.abs().max() > 0.1
 
 
-@every_head
+@every_head_and_tight
 def test_evaluation_changes_no_state(name, trained):
     before = copy.deepcopy(trained.state_dict())
     trained(torch.randn(9, 8))
     assert all(torch.equal(before[key], value) for key, value in trained.state_dict().items())
 
 
-@every_head
+@every_head_and_tight
 def test_save_and_load_and_deepcopy_give_identical_logits(name, trained, tmp_path):
     inputs, _ = next(batches(1))
     torch.save(trained.state_dict(), tmp_path / "model.pt")
@@ -69,10 +74,10 @@ def test_save_and_load_and_deepcopy_give_identical_logits(name, trained, tmp_pat
     torch.testing.assert_close(copy.deepcopy(trained).bfloat16()(inputs.bfloat16()).float(), expected, rtol=0.05, atol=0.2)
 
 
-@every_head
+@every_head_and_tight
 def test_training_continued_from_a_loaded_state_is_the_same_bit_for_bit(name, tmp_path):
-    steps = list(batches(12))
     straight = build(name)
+    steps = list(batches_for(straight, 12))
     straight_optimiser = torch.optim.SGD(straight.parameters(), lr=0.1, momentum=0.9)
     train(straight, steps[:6], straight_optimiser)
     torch.save({"model": straight.state_dict(), "optimiser": straight_optimiser.state_dict()}, tmp_path / "last.pt")
@@ -88,10 +93,10 @@ def test_training_continued_from_a_loaded_state_is_the_same_bit_for_bit(name, tm
         assert torch.equal(resumed.state_dict()[key], value), key
 
 
-@every_head
+@every_head_and_tight
 def test_several_forward_passes_may_share_a_backward_pass(name):
     model = build(name).train()
-    (first, first_labels), (second, second_labels) = batches(2)
+    (first, first_labels), (second, second_labels) = batches_for(model, 2)
     (model(first, first_labels).square().sum() + model(second, second_labels).square().sum()).backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
 
@@ -112,10 +117,10 @@ def test_bfloat16_autocast(name, num_classes):
     assert all(torch.isfinite(value.float()).all() for value in model.state_dict().values())
 
 
-@every_head
+@every_head_and_tight
 def test_state_keeps_its_precision_in_a_half_precision_model(name):
     model = build(name).bfloat16()
-    for inputs, labels in batches(30):
+    for inputs, labels in batches_for(model, 30):
         logits = model(inputs.bfloat16(), labels)
     assert logits.dtype == torch.float32
     assert all(buffer.dtype == torch.float32 for buffer in model.head.buffers() if buffer.is_floating_point())
@@ -124,11 +129,11 @@ def test_state_keeps_its_precision_in_a_half_precision_model(name):
     torch.testing.assert_close(model.export()(inputs.bfloat16()).float(), model.eval()(inputs.bfloat16()), rtol=0.05, atol=0.1)
 
 
-@every_head
+@every_head_and_tight
 def test_float64_features_give_float64_logits(name):
     head = build(name).head.double()
-    features = torch.randn(10, FEATURE_DIM, dtype=torch.float64, requires_grad=True)
-    logits = head(features, torch.arange(10) % NUM_CLASSES)
+    features = torch.randn(10, head.feature_dim, dtype=torch.float64, requires_grad=True)
+    logits = head(features, torch.arange(10) % head.num_classes)
     logits.sum().backward()
     assert logits.dtype == features.grad.dtype == torch.float64
     assert all(value.dtype == torch.float64 for value in head.state_dict().values() if value.is_floating_point())
@@ -207,8 +212,8 @@ def test_bad_options_are_refused(kind):
         with pytest.raises(ValueError, match="feature_dim must be a whole number, at least 1; got 0"):
             kind(0, 3)
     else:
-        with pytest.raises(ValueError, match=r"feature_dim=8, num_classes=10. Widen the last layer"):
-            kind(8, 10)
+        with pytest.raises(ValueError, match=r"feature_dim must be at least 2.*got feature_dim=1"):
+            kind(1, 10)
         with pytest.raises(ValueError, match="direction must be one of"):
             kind(8, 3, direction="north")
 
@@ -253,10 +258,10 @@ def test_activation_checkpointing_around_a_head_is_refused(name, use_reentrant):
     assert all(torch.equal(before[key], value) for key, value in head.state_dict().items())
 
 
-@every_head
+@every_head_and_tight
 def test_the_backbone_may_be_checkpointed(name):
     plain = build(name)
-    inputs, labels = next(batches(1))
+    inputs, labels = next(batches_for(plain, 1))
     nn.functional.cross_entropy(plain(inputs, labels), labels).backward()
     twin = build(name)
     logits = twin.head(checkpoint(twin.backbone, inputs, use_reentrant=False), labels)
@@ -265,12 +270,12 @@ def test_the_backbone_may_be_checkpointed(name):
         torch.testing.assert_close(parameter.grad, expected.grad)
 
 
-@every_head
+@every_head_and_tight
 def test_evaluation_training_and_one_backward_for_both(name):
     # Semi-supervised: a loss on samples without labels in eval mode, beside the usual one.
-    (unlabelled, _), (inputs, labels) = batches(2)
     model = build(name)
-    train(model, batches(3))
+    (unlabelled, _), (inputs, labels) = batches_for(model, 2)
+    train(model, batches_for(model, 3))
     gradients = []
     for together in (True, False):
         twin = copy.deepcopy(model)
@@ -303,10 +308,10 @@ def test_sizes_may_be_numpy_integers(name):
         HEADS[name](FEATURE_DIM, 5.0)
 
 
-@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed"])
+@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed", "tight", "tight-not-lagged", "tight-fixed"])
 def test_a_head_made_on_the_meta_device_begins_with_reset_parameters(name):
     with torch.device("meta"):
-        head = HEADS[name](FEATURE_DIM, NUM_CLASSES)
+        head = build(name).head
     head.to_empty(device="cpu")
     for buffer in head.buffers():
         buffer.fill_(7)

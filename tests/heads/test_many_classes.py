@@ -12,7 +12,8 @@ from guided_collapse import FixedETFHead, NearestETFHead
 from guided_collapse.geometry.frames import nearest_frame, tightness_defect
 from guided_collapse.geometry.training_step import default_every
 from guided_collapse.heads.means.running_means import RunningClassMeans
-from tests.heads.cases import MANY_CLASSES, MANY_FEATURE_DIM, MANY_NUM_CLASSES, batches, build_many, train
+from guided_collapse.heads.means.sparse_means import SparseClassMeans
+from tests.heads.cases import MANY_CLASSES, MANY_FEATURE_DIM, MANY_NUM_CLASSES, batches, build, train
 
 every_head = pytest.mark.parametrize("name", MANY_CLASSES)
 
@@ -21,40 +22,33 @@ def some(num_steps, **options):
     return list(batches(num_steps, num_classes=MANY_NUM_CLASSES, **options))
 
 
-def is_tight(head, tolerance=3e-2):
+def is_tight(head, tolerance):
     norms = head.weight.norm(dim=1)
-    return bool((norms - 1).abs().max() < 1e-5) and float(tightness_defect(head.weight)) < tolerance
+    return bool((norms - 1).abs().max() < 1e-6) and float(tightness_defect(head.weight)) < tolerance
 
 
+# Fixed frames have similar classes anywhere, which takes longer to learn. A guess is right once in thirty times.
 @every_head
 def test_it_learns_stays_tight_and_says_what_it_is(name):
-    model = build_many(name)
-    assert is_tight(model.head)
-    train(model, batches(60, num_classes=MANY_NUM_CLASSES, batch_size=60))
-    assert is_tight(model.head)
-    inputs, labels = some(1, batch_size=300)[0]
-    assert float((model.eval()(inputs).argmax(1) == labels).float().mean()) > 0.2
+    model = build(name)
+    follows = isinstance(model.head, NearestETFHead)
+    assert is_tight(model.head, tolerance=1e-6)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for batch in some(30 if follows else 150, batch_size=60):
+        train(model, [batch], optimiser)
+        assert is_tight(model.head, tolerance=3e-3 if follows else 1e-6)
+    inputs, labels = some(1, batch_size=500)[0]
+    assert float((model.eval()(inputs).argmax(1) == labels).float().mean()) > (0.7 if follows else 0.5)
     assert "frame=tight, unit rows" in repr(model.head)
     assert model.head.weight.shape == (MANY_NUM_CLASSES, MANY_FEATURE_DIM)
     assert not list(model.head.parameters())
 
 
 @every_head
-def test_eval_mode_never_looks_at_the_batch_and_changes_nothing(name):
-    model = build_many(name)
-    train(model, some(7))
-    before = copy.deepcopy(model.eval().state_dict())
-    inputs = some(1, batch_size=16)[0][0]
-    alone = torch.cat([model(sample[None]) for sample in inputs])
-    torch.testing.assert_close(alone, model(inputs), rtol=0, atol=2e-6)
-    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-
-
-@every_head
 @pytest.mark.parametrize("taken", [3, 4])
 def test_a_run_goes_on_bit_for_bit_from_its_state(name, taken):
     steps = some(9)
-    whole, before, after = (build_many(name) for _ in range(3))
+    whole, before, after = (build(name) for _ in range(3))
     whole_losses = train(whole, steps, torch.optim.SGD(whole.parameters(), lr=0.1))
     train(before, steps[:taken], torch.optim.SGD(before.parameters(), lr=0.1))
     after.load_state_dict(before.state_dict())
@@ -63,19 +57,9 @@ def test_a_run_goes_on_bit_for_bit_from_its_state(name, taken):
     assert train(copy.deepcopy(after), steps[:1]) == train(after, steps[:1])
 
 
-@every_head
-def test_export_has_stock_layers_only(name):
-    model = build_many(name)
-    train(model, some(5))
-    inputs = some(1)[0][0]
-    exported = model.eval().export()
-    assert {type(part).__module__.split(".")[0] for part in exported.modules()} == {"torch"}
-    torch.testing.assert_close(exported(inputs), model(inputs), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["tight", "tight-not-lagged"])
 def test_a_whole_step_in_one_graph_agrees_with_eager(name):
-    eager = build_many(name).double()
+    eager = build(name).double()
     twin = copy.deepcopy(eager)
     torch._dynamo.reset()
     compiled = torch.compile(twin, fullgraph=True, backend="aot_eager_decomp_partition")
@@ -84,13 +68,21 @@ def test_a_whole_step_in_one_graph_agrees_with_eager(name):
             model.zero_grad()
             functional.cross_entropy(model(inputs.double(), labels), labels).backward()
         for expected, parameter in zip(eager.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-9, atol=1e-11)
+    if isinstance(eager.head.class_means, SparseClassMeans):
+        eager.head.class_means.fold()  # as a compiled head does at every step
+    for key, value in eager.state_dict().items():
+        torch.testing.assert_close(twin.state_dict()[key], value, rtol=1e-9, atol=1e-11)
+    # The fifth step is not one of 1, 4, 7, ..., whoever took those before.
+    inputs, labels = some(1, seed=5)[0]
+    for model in (eager, twin):
+        model(inputs.double(), labels)
     torch.testing.assert_close(twin.head.frame, eager.head.frame, rtol=0, atol=1e-9)
 
 
 def test_lagged_logits_are_those_of_the_frame_before_and_their_graph_outlives_it():
-    head = NearestETFHead(6, 30, every=1)
-    features, labels = torch.randn(40, 6, requires_grad=True), torch.arange(40) % 30
+    head = NearestETFHead(6, 30, every=1).double()
+    features, labels = torch.randn(40, 6, dtype=torch.float64, requires_grad=True), torch.arange(40) % 30
     gradients = []
     for _ in range(2):
         frame = head.weight.clone()
@@ -101,7 +93,7 @@ def test_lagged_logits_are_those_of_the_frame_before_and_their_graph_outlives_it
         gradients.append((logits, torch.autograd.grad(expected.square().sum(), features)[0]))
         assert not torch.allclose(head.weight, frame)
     for logits, gradient in gradients:
-        torch.testing.assert_close(torch.autograd.grad(logits.square().sum(), features)[0], gradient, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(torch.autograd.grad(logits.square().sum(), features)[0], gradient)
 
 
 def test_the_frame_is_the_nearest_one():
@@ -172,7 +164,7 @@ def test_solvers_agree_along_training():
             optimiser.zero_grad()
             features.backward(found[1][0])
             optimiser.step()
-    assert worst < 2e-4
+    assert worst < 1e-5
 
 
 def test_defaults_by_size():
@@ -185,12 +177,12 @@ def test_defaults_by_size():
         NearestETFHead(1, 10)
 
 
-# One in 36 of the pairs of 2 to 50 classes and 2 to 50 dimensions.
-def test_every_pair_of_sizes_trains():
+# Some pairs of 2 to 50 classes and 2 to 50 dimensions, with those next to the border at feature_dim + 1.
+def test_pairs_of_sizes_train():
     torch.manual_seed(0)
-    for num_classes in range(2, 51, 6):
+    for num_classes in (2, 3, 7, 13, 26, 50):
         labels = torch.arange(8) % num_classes
-        for feature_dim in range(2, 51, 6):
+        for feature_dim in (2, 5, 11, 25, 49):
             for head in (FixedETFHead(feature_dim, num_classes), NearestETFHead(feature_dim, num_classes)):
                 features = torch.randn(8, feature_dim, requires_grad=True)
                 for _ in range(10 if head.needs_labels else 1):

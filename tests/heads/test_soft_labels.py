@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from guided_collapse import Classifier, Head, NearestETFHead, RunningClassMeans
 from guided_collapse.heads.means.sparse_means import SparseClassMeans
-from tests.heads.cases import FEATURE_DIM, HEADS, MANY_CLASSES, batches, build, build_many, mixed, mixed_batches, partly_left_out
+from tests.heads.cases import FEATURE_DIM, HEADS, MANY_CLASSES, batches, build, mixed, mixed_batches, partly_left_out
 from tests.heads.test_devices import AsOnAnAccelerator
 
 ROUNDING = 1e-11
@@ -20,7 +20,7 @@ every_head = pytest.mark.parametrize("name", [*HEADS, *MANY_CLASSES])
 
 
 def model_of(name):
-    return build(name) if name in HEADS else build_many(name)
+    return build(name)
 
 
 def state_of(module):

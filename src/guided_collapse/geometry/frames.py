@@ -208,8 +208,11 @@ def basis_with_unit_rows(
     basis: Tensor, means: Tensor, proximal_basis: Tensor, proximal_weight: float, *, rounds: int, solver: Solver
 ) -> Tensor:
     """The basis with rows of equal norm, nearer to the means: what `with_unit_rows` makes of the closed form."""
-    target = _target(means, proximal_basis.T, proximal_weight)
-    weight = with_unit_rows(basis.T, target, proximal_basis.T, rounds=rounds, solver=solver)
+    proximal = proximal_basis.T
+    # Centred, classes without a mean would all have the same row. Rounds drive such rows apart, by what rounding has made of them.
+    without_mean = (means == 0).all(dim=1, keepdim=True)
+    start = torch.where(without_mean, proximal, basis.T)
+    weight = with_unit_rows(start, _target(means, proximal, proximal_weight), proximal, rounds=rounds, solver=solver)
     return weight.T * math.sqrt(means.shape[1] / len(means))
 
 

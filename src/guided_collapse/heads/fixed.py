@@ -8,10 +8,10 @@ from guided_collapse.heads.frame_head import FrameHead
 
 
 class FixedETFHead(FrameHead):
-    """A simplex ETF that never moves, in the canonical or in a Haar-random direction.
+    """A frame that never moves, in the canonical or in a Haar-random direction: a simplex ETF, or a tight frame where none exists.
 
     Args:
-        feature_dim: d, at least num_classes - 1.
+        feature_dim: d, at least 2.
         num_classes: C, at least 2.
         temperature: tau, the norm of the features.
         direction: "canonical" or "random".

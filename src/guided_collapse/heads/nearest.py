@@ -202,6 +202,7 @@ class NearestETFHead(FrameHead):
     def _follow(self, centred_class_means: Tensor, is_known: Tensor) -> None:
         """Moves the frame of a lagged head if it is time."""
         if self.every > 1 and torch.compiler.is_compiling():
+            self._known_steps = None
             basis = basis_when_due(
                 centred_class_means,
                 self.basis,
@@ -211,16 +212,19 @@ class NearestETFHead(FrameHead):
                 solver=self.solver,
             )
             self._keep(basis, is_known)
-        elif self.every == 1 or self._is_due():
+        elif self.every == 1 or self._is_due(self._count_step()):
             self._keep(self._solve(centred_class_means), is_known)
 
     def _take_in_and_follow(
         self, class_means: SparseClassMeans, centred: Tensor, global_mean: Tensor, labels: Tensor, is_known: Tensor
     ) -> None:
         """Takes in a batch, and moves a tight frame if it is time."""
+        class_means.take_in_rows(centred, global_mean, labels)
         if torch.compiler.is_compiling():
+            self._known_steps = None
+            class_means.fold()
             frame = frame_when_due(
-                class_means.take_in_whole(centred, global_mean, labels),
+                class_means.running,
                 snapshot(self.frame),
                 snapshot(class_means.seen),
                 class_means.steps,
@@ -230,14 +234,14 @@ class NearestETFHead(FrameHead):
             )
             self.frame.copy_(torch.where(is_known, frame, self.frame))
             return
-        class_means.take_in_rows(centred, global_mean, labels)
-        if self._is_due():
+        step = self._count_step()
+        if self._is_due(step):
             class_means.fold()
             frame = next_tight_frame(
                 class_means.running,
                 self.frame,
                 class_means.seen,
-                is_first=self._known_steps == 1,
+                is_first=step == 1,
                 proximal_weight=self.proximal_weight,
                 solver=self.solver,
             )
@@ -248,14 +252,20 @@ class NearestETFHead(FrameHead):
                 # The graphs of earlier steps keep what they were computed with, which saves every step a copy.
                 self.frame.data = frame
 
-    def _is_due(self) -> bool:
-        """Whether the step that was just taken is one of 1, 1 + every, 1 + 2 every, ..."""
-        # A batch whose samples are all left out is no step. On a device that is not to be waited for it is counted nevertheless.
-        if self._known_steps is None or (looks_at_values(self.check_values, self.frame.device) and not is_transformed()):
-            self._known_steps = int(self.class_means.steps)
+    def _count_step(self) -> int:
+        """How many batches were taken in, with the one that just was."""
+        steps = self.class_means.steps
+        # Where values are looked at anyway, the state itself says so, whoever has written to it. Elsewhere a batch whose samples are
+        # all left out is counted, though it is no step.
+        if self._known_steps is None or (looks_at_values(self.check_values, steps.device) and not is_transformed()):
+            self._known_steps = int(steps)
         else:
             self._known_steps += 1
-        return (self._known_steps - 1) % self.every == 0
+        return self._known_steps
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a step is one of 1, 1 + every, 1 + 2 every, ..."""
+        return (step - 1) % self.every == 0
 
     @torch.no_grad()
     def _keep(self, basis: Tensor, is_known: Tensor) -> None:

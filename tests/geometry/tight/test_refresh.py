@@ -35,7 +35,7 @@ def test_it_is_the_nearest_frame_for_the_same_rounds(solver, dtype, monkeypatch)
                 7 * means, frame, everything(frame), is_first=False, proximal_weight=1e-3, rounds=rounds, solver=solver
             )
             expected = nearest_frame(means, basis, proximal_weight=1e-3, rounds=rounds, solver="factors").weight
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-9 if dtype == torch.float64 else 1e-5)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12 if dtype == torch.float64 else 1e-5)
 
 
 @pytest.mark.parametrize("solver", ["factors", "products"])

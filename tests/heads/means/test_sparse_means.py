@@ -27,7 +27,7 @@ def test_they_are_those_of_all_classes(num_classes, batch_size):
         torch.testing.assert_close(found.centred_class_means, expected.centred_class_means, rtol=1e-10, atol=1e-13)
         assert torch.equal(sparse.seen, every.seen)
         assert int(sparse.num_seen) == int(every.seen.sum())
-        torch.testing.assert_close(sparse.squares, every.running.square().sum())
+        torch.testing.assert_close(sparse.squares, every.running.square().sum().view(1))
         torch.testing.assert_close(sparse.global_mean.value, every.global_mean.value)
         if step % 9 == 0:
             sparse.fold()

@@ -110,7 +110,7 @@ class _Target:
 
 def usual_size(means: Tensor, seen: Tensor) -> Tensor:
     """The root mean square norm of the means of seen classes, a scalar; the others are zero."""
-    return torch.linalg.vector_norm(means) / seen.sum().clamp(min=1).sqrt()
+    return torch.linalg.vector_norm(means) / seen.sum(dtype=means.dtype).clamp(min=1).sqrt()
 
 
 def with_unseen(means: Tensor, frame: Tensor, seen: Tensor, size: Tensor) -> Tensor:

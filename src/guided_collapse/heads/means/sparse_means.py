@@ -50,16 +50,17 @@ class SparseClassMeans(RunningClassMeans):
     """
 
     scale: Tensor
-    """What the rows of `running` are to be multiplied with, a scalar."""
+    """What the rows of `running` are to be multiplied with, (1,)."""
     squares: Tensor
-    """The sum of the squares of all means, a scalar."""
+    """The sum of the squares of all means, (1,)."""
     num_seen: Tensor
     """How many classes were seen, a scalar."""
 
     def __init__(self, feature_dim: int, num_classes: int, *, check_values: bool | None = None) -> None:
         super().__init__(feature_dim, num_classes, check_values=check_values)
-        self.register_buffer("scale", torch.ones((), dtype=state_dtype()))
-        self.register_buffer("squares", torch.zeros((), dtype=state_dtype()))
+        # torch.compile takes scalars of float64 on a CPU for Python numbers, and leaves out that they are written to.
+        self.register_buffer("scale", torch.ones(1, dtype=state_dtype()))
+        self.register_buffer("squares", torch.zeros(1, dtype=state_dtype()))
         self.register_buffer("num_seen", torch.zeros((), dtype=torch.int64))
 
     def reset_parameters(self) -> None:
@@ -85,7 +86,7 @@ class SparseClassMeans(RunningClassMeans):
             labels: (num_samples,), int64, or (num_samples, num_classes), soft.
         """
         if is_soft(labels):
-            self.take_in_whole(centred_features, global_mean, labels)
+            self._take_in_whole(centred_features, global_mean, labels)
             return
         present = _present(gather_over_processes(centred_features), gather_over_processes(labels), global_mean, self.num_classes)
         used, dtype = present.is_used[:, None], torch.promote_types(centred_features.dtype, self.running.dtype)
@@ -125,15 +126,13 @@ class SparseClassMeans(RunningClassMeans):
         self.seen.index_copy_(0, present.labels, self.seen[present.labels] | is_known)
         self.global_mean.update(global_mean, is_known=is_known, checked=checked)
 
-    @torch.no_grad()
-    def take_in_whole(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
-        """Takes in one batch as `RunningClassMeans` does, with all rows: for compiled graphs, which copy state that they change."""
+    def _take_in_whole(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> None:
+        """Takes in one batch as `RunningClassMeans` does, with all rows."""
         self.running.copy_(snapshot(self.running) * snapshot(self.scale))
         self.scale.fill_(1)
         means = super().take_in(centred_features, global_mean, labels)
         self.squares.copy_(means.square().sum())
         self.num_seen.copy_(self.seen.sum())
-        return means
 
     @torch.no_grad()
     def fold(self) -> None:
@@ -146,8 +145,8 @@ class SparseClassMeans(RunningClassMeans):
         # The state of `RunningClassMeans` says the same.
         running, seen = state_dict.get(f"{prefix}running"), state_dict.get(f"{prefix}seen")
         if isinstance(running, Tensor) and isinstance(seen, Tensor) and f"{prefix}scale" not in state_dict:
-            state_dict[f"{prefix}scale"] = running.new_ones(())
-            state_dict[f"{prefix}squares"] = running.square().sum()
+            state_dict[f"{prefix}scale"] = running.new_ones(1)
+            state_dict[f"{prefix}squares"] = running.square().sum().view(1)
             state_dict[f"{prefix}num_seen"] = seen.sum()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
