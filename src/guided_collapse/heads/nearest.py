@@ -255,8 +255,8 @@ class NearestETFHead(FrameHead):
     def _count_step(self) -> int:
         """How many batches were taken in, with the one that just was."""
         steps = self.class_means.steps
-        # Where values are looked at anyway, the state itself says so, whoever has written to it. Elsewhere a batch whose samples are
-        # all left out is counted, though it is no step.
+        # Where values are looked at anyway, the state itself says so, whoever has written to it. Elsewhere a batch is counted whose
+        # samples are all left out, though it is no step.
         if self._known_steps is None or (looks_at_values(self.check_values, steps.device) and not is_transformed()):
             self._known_steps = int(steps)
         else:
