@@ -24,6 +24,8 @@ from tests.report.made_up import write_cost, write_run
 from tests.test_docs import DOCS, ROOT
 from tests.training.settings.test_configuration import YOUNGER
 
+pytestmark = pytest.mark.thorough
+
 RESULTS = ROOT / "results"
 RECORDS = RESULTS / "records"
 # Megabytes that are quickly rebuilt: beside the figures and tables, and not under version control.

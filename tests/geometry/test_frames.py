@@ -264,6 +264,7 @@ def test_half_precision_is_computed_in_float32(dtype, num_classes, feature_dim):
     torch.testing.assert_close(found.weight, nearest_frame(means.detach().float()).weight, rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_compiles_whole():
     means, anchor = centred_means(9, 5), random_basis(9, 5)
     gradients = []

@@ -207,6 +207,7 @@ def test_backward_under_autocast_keeps_its_precision():
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(12, 5), (4, 5)])
 def test_registered_operations_keep_their_promises(feature_dim, num_classes):
     means = centred_means(feature_dim, num_classes, torch.float32).requires_grad_()

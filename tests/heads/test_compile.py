@@ -12,6 +12,8 @@ from torch.utils.checkpoint import checkpoint
 import guided_collapse
 from tests.heads.cases import batches, build
 
+pytestmark = pytest.mark.thorough
+
 NAMES = ["implicit", "implicit-detached", "implicit-lagged", "fixed", "standard-centred"]
 
 

@@ -83,6 +83,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_processes_ask_nothing_that_an_accelerator_lacks(tmp_path):
     assert results_of_two_processes(TWO_PROCESSES, tmp_path) == [list(HEADS), list(HEADS)]
@@ -115,6 +116,7 @@ print("done")
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"),

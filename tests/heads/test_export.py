@@ -62,6 +62,7 @@ def test_through_torch_export_with_a_free_batch_size(name):
     torch.testing.assert_close(torch.export.load(file).module()(inputs), model(inputs), rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["implicit", "tight", "standard-unnormalised"])
 def test_through_onnx_and_onnxruntime(name, tmp_path):

@@ -208,6 +208,7 @@ def test_both_ways_under_autocast():
             assert unchanged(model.last, expected.head.state_dict())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "step"), [("implicit", step_before), ("implicit-lagged", step_before), ("implicit-lagged", step_after)]
 )

@@ -57,6 +57,7 @@ def test_a_run_goes_on_bit_for_bit_from_its_state(name, taken):
     assert train(copy.deepcopy(after), steps[:1]) == train(after, steps[:1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["tight", "tight-not-lagged"])
 def test_a_whole_step_in_one_graph_agrees_with_eager(name):
     eager = build(name).double()
@@ -128,6 +129,7 @@ def test_a_step_makes_nothing_as_large_as_the_weight():
         head(features, labels).sum().backward()
 
 
+@pytest.mark.thorough
 def test_gradient_through_the_frame_of_a_head_that_is_not_lagged():
     labels = torch.arange(24) % 12
     head = NearestETFHead(4, 12, lagged=False).double()

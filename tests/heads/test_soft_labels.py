@@ -140,6 +140,7 @@ def test_the_gradient_through_means_of_soft_labels(solver):
     assert torch.autograd.gradcheck(loss, (features.flip(0).requires_grad_(),))
 
 
+@pytest.mark.thorough
 def test_digits_with_mixup_reach_what_they_reach_without():
     pixels, digits = load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
@@ -267,6 +268,7 @@ def test_a_step_waits_for_no_device(name):
         assert features.grad.isfinite().all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "steps"), [("implicit", mixed_batches), ("tight", partly_left_out)])
 def test_compiled_steps_agree_with_eager_ones(name, steps):
     eager = model_of(name).double()

@@ -10,6 +10,8 @@ from guided_collapse import Classifier, NearestETFHead
 from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.geometry.training_step import next_basis
 
+pytestmark = pytest.mark.thorough
+
 NUM_CLASSES = 10
 
 

@@ -51,6 +51,7 @@ def test_torch_export(run, tmp_path):
     assert json.loads(extra["inputs.json"])["class_names"] == list("0123456789")
 
 
+@pytest.mark.thorough
 @ONNX_NOISE
 def test_onnx(run, tmp_path, caplog):
     import onnxruntime

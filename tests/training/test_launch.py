@@ -115,6 +115,7 @@ torch.save(said, folder / f"rank-{rank}.pt")
 """
 
 
+@pytest.mark.thorough
 def test_a_process_that_stands_still_or_ends_is_given_up(tmp_path):
     said, _ = results_of_two_processes(WORKER, tmp_path)
     assert len(said) == 2
