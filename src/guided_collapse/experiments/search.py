@@ -22,7 +22,7 @@ from guided_collapse.records.declared.heads import HEADS
 from guided_collapse.records.declared.quantities import TEST_LOSS, TEST_TOP1
 from guided_collapse.records.fields import RecordError
 from guided_collapse.records.files import write_json
-from guided_collapse.records.reading import read_search
+from guided_collapse.records.reading import read_record
 from guided_collapse.records.schema import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
 from guided_collapse.training.folder.lock import locked, wait_until_free
 from guided_collapse.training.folder.run import RunFolder
@@ -141,7 +141,7 @@ def _taken_up(plan: SearchRecord, folder: Path) -> SearchRecord:
             if not file.exists():
                 write_json(file, plan.to_json())
     try:
-        there = read_search(file)
+        there = read_record(file, SearchRecord)
     except RecordError as error:
         raise DamageError(f"{file.parent}: {error}") from error
     if there.plan != plan.plan:

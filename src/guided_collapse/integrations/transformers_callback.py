@@ -20,11 +20,7 @@ class TransformersCollapse(TrainerCallback):  # type: ignore[misc]  # known when
 
     Args:
         trainer: the one that the callback is added to.
-        loader: batches of all samples, the same ones in every process, without augmentation, as `collapse_of` takes them.
-        every: after how many epochs it is measured again.
-        test_loader: batches of other samples, judged by the class means of `loader`.
-        classifier: the name of the last linear layer; None for a model with a head of this package.
-        prefix: what the names of the numbers begin with.
+        loader: this and all others as for `LightningCollapse`.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guided_collapse.records.contents import read_object
-from guided_collapse.records.fields import RecordError, told_of
+from guided_collapse.records.fields import Kind, RecordError, told_of
 from guided_collapse.records.run import Run, State, read_run
 from guided_collapse.records.schema import CONFIG, COST, SEARCH, TRIALS, CostRecord, SearchRecord
 from guided_collapse.records.text import shortened
@@ -61,7 +61,7 @@ def read_records(paths: Sequence[Path]) -> Records:
             skipped.append(f"{file.parent}: {error}")
     for file in searched:
         try:
-            searches.append(read_search(file))
+            searches.append(read_record(file, SearchRecord))
         except RecordError as error:
             skipped.append(f"{file.parent}: {error}")
     kept = _one_per_seed(runs, skipped)
@@ -77,25 +77,19 @@ def read_records(paths: Sequence[Path]) -> Records:
 
 
 def read_cost(path: Path) -> CostRecord:
-    """The costs in a file.
+    """The costs in a file; refused as `read_record` does."""
+    return read_record(path, CostRecord)
+
+
+def read_record(path: Path, kind: type[Kind]) -> Kind:
+    """The record of that kind in a file.
 
     Raises:
         RecordError: if the file is no such record.
     """
     content = read_object(path)
     with told_of(path.name):
-        return CostRecord.from_json(content)
-
-
-def read_search(path: Path) -> SearchRecord:
-    """The search in a file.
-
-    Raises:
-        RecordError: if the file is no such record.
-    """
-    content = read_object(path)
-    with told_of(path.name):
-        return SearchRecord.from_json(content)
+        return kind.from_json(content)
 
 
 def _find(paths: Iterable[Path], name: str, skipped: list[str]) -> list[Path]:

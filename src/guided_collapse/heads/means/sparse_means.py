@@ -36,10 +36,7 @@ class SparseClassMeans(RunningClassMeans):
     Soft labels may hold all classes in every sample, so they are taken in by the formula for all classes, with its cost: some
     matrices of the size of all means for a moment, beside the labels, which are as large as the logits.
 
-    Args:
-        feature_dim: d.
-        num_classes: C, at least 2.
-        check_values: as for `Head`.
+    It is made with what `RunningClassMeans` is made with.
 
     Example:
         >>> import torch
