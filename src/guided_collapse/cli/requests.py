@@ -139,7 +139,7 @@ def _names(flags: Sequence[str]) -> set[str]:
 
 
 def _check_batch(configuration: Configuration, heads: Sequence[HeadName]) -> None:
-    centring = [head for head in heads if configuration.protocol == "fair" or HEADS[head].centred]
+    centring = [head for head in heads if HEADS[head].centres(configuration.protocol)]
     if configuration.batch_size == 1 and centring:
         raise RequestError(
             f"batch_size must be at least 2 for {', '.join(centring)}: a batch of one sample, once centred, is zero and teaches "

@@ -166,6 +166,9 @@ def _trial_configurations(plan: SearchRecord) -> list[tuple[dict[str, Any], Conf
                 seed=seed,
                 epochs=plan.trial_epochs,
                 validation_fraction=plan.validation_fraction,
+                # The choice looks at the end alone.
+                measure_every=plan.trial_epochs,
+                measure_first=0,
                 trace=False,
                 **settings,
             )

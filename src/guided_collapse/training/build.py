@@ -34,7 +34,10 @@ def build_model(configuration: Configuration, task: Task, device: torch.device) 
 
 
 def build_head(configuration: Configuration, feature_dim: int, num_classes: int, generator: torch.Generator) -> Head:
-    """The head that the configuration names; in the fair protocol every head centres its features, in the paper's not the learned.
+    """The head that the configuration names.
+
+    In the fair protocol every head centres its features but the one that is a linear layer as everybody has it; in the paper's no
+    learned one does.
 
     Args:
         configuration: head, protocol, temperature and proximal weight.
@@ -43,9 +46,10 @@ def build_head(configuration: Configuration, feature_dim: int, num_classes: int,
         generator: source of initial weights and random directions.
     """
     declared = HEADS[configuration.head]
-    options = {name: getattr(configuration, name) for name in declared.takes} | dict(declared.options)
-    if not declared.centred:
-        options["centre"] = configuration.protocol == "fair"
+    fields = {name: name for name in declared.takes} | dict(declared.follows)
+    options = {name: getattr(configuration, field) for name, field in fields.items()} | dict(declared.options)
+    if declared.centring != "always":
+        options["centre"] = declared.centres(configuration.protocol)
     head: Head = imported(declared.built_by)(feature_dim, num_classes, **options, generator=generator)
     return head
 

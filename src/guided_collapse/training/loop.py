@@ -33,9 +33,6 @@ from guided_collapse.training.settings.placement import Placement
 from guided_collapse.training.tasks import Task, build_task
 from guided_collapse.training.trace import TraceRecorder
 
-ALWAYS_MEASURED = 10  # first epochs
-
-
 OnRecord = Callable[[EpochRecord], None]
 
 
@@ -244,7 +241,7 @@ class Training:
         return loss / samples, correct / samples
 
     def _is_measured(self, epoch: int) -> bool:
-        first_or_last = epoch <= ALWAYS_MEASURED or epoch == self.configuration.epochs
+        first_or_last = epoch <= self.configuration.measure_first or epoch == self.configuration.epochs
         return first_or_last or epoch % self.configuration.measure_every == 0
 
     def _measure(self, record: EpochRecord) -> EpochRecord:

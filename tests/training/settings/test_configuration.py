@@ -8,7 +8,7 @@ from guided_collapse.training.settings.configuration import Configuration
 
 RECORDS = Path(__file__).parents[3] / "results" / "records"
 # Fields that the records do not have, and what they mean without them.
-YOUNGER = {"validation_fraction": None, "images_per_class": None, "solver": None, "every": 1}
+YOUNGER = {"measure_first": 10, "validation_fraction": None, "images_per_class": None, "solver": None, "every": 1}
 IMAGES = {"experiment": "x", "data": "digits", "backbone": "small"}
 
 

@@ -5,7 +5,7 @@ This is the one place that names them. It imports nothing, so that a report, a l
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,11 @@ class HeadDeclaration:
         style: the number of its colour, dash and marker in `report/styles.py`.
         built_by: "module:class", called with feature_dim, num_classes, the options, and a generator.
         takes: fields of the configuration that are handed on.
+        follows: keyword arguments that are another field of the configuration.
         options: other keyword arguments.
         stratified: whether the paper gives it stratified batches, as everybody gets in the fair protocol.
-        centred: whether the paper centres its features; where not, the class takes `centre`, which is true in the fair protocol.
+        centring: whether its features are centred always, or in the fair protocol only, or never; if not always, its class takes
+            `centre`.
     """
 
     name: str
@@ -30,9 +32,14 @@ class HeadDeclaration:
     style: int
     built_by: str
     takes: tuple[str, ...] = ("temperature",)
+    follows: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     stratified: bool = False
-    centred: bool = True
+    centring: Literal["always", "fair", "never"] = "always"
+
+    def centres(self, protocol: str) -> bool:
+        """Whether its features are centred in that protocol, "fair" or "paper"."""
+        return self.centring == "always" or self.centring == protocol
 
 
 HEADS: dict[str, HeadDeclaration] = {}
@@ -51,7 +58,7 @@ _LINEAR, _FIXED, _NEAREST = (
 )
 _SOLVED = ("temperature", "proximal_weight", "solver")
 
-# What people use comes first.
+# What people use comes first, as they have it: with a bias where layers have one, on features as they are.
 declare(
     HeadDeclaration(
         "standard-unnormalised",
@@ -60,11 +67,12 @@ declare(
         5,
         _LINEAR,
         takes=(),
+        follows={"learned_bias": "affine"},
         options={"normalise": False},
-        centred=False,
+        centring="never",
     )
 )
-declare(HeadDeclaration("standard", "Standard", "S", 0, _LINEAR, centred=False))
+declare(HeadDeclaration("standard", "Standard", "S", 0, _LINEAR, centring="fair"))
 declare(HeadDeclaration("fixed", "Fixed ETF", "F", 1, _FIXED))
 declare(HeadDeclaration("fixed-random", "Fixed ETF, random", "Fr", 4, _FIXED, options={"direction": "random"}))
 declare(HeadDeclaration("implicit", "Implicit ETF", "I", 2, _NEAREST, takes=_SOLVED, stratified=True))

@@ -78,7 +78,7 @@ class Configuration:
     batch_size: int = 256
     """Samples per step, summed over all processes."""
     protocol: Protocol = "fair"
-    """fair: all heads get stratified batches and centred features; paper: as in the paper."""
+    """fair: all heads get stratified batches, and all but nn.Linear centred features; paper: as in the paper."""
     optimiser: OptimiserName = "agd"
     """Optimiser; agd needs no learning rate, and a network without biases."""
     gain: float = 10.0
@@ -138,7 +138,9 @@ class Configuration:
     precision: Precision = "32-true"
     """Precision of the forward and backward pass."""
     measure_every: int = 5
-    """Measure every so many epochs, and always after the first ten and the last."""
+    """Measure every so many epochs, and always after the first ones and the last."""
+    measure_first: int = 10
+    """Measure after each of so many first epochs."""
     trace: bool = False
     """Record the animation of the collapse for the report."""
 
@@ -175,7 +177,7 @@ class Configuration:
             "batches are stratified for implicit heads and shuffled for the others; here: "
             + ("stratified" if self.takes_stratified_batches else "shuffled"),
             "features are centred for fixed and implicit heads and not for learned ones; here: "
-            + ("centred" if HEADS[self.head].centred else "not centred"),
+            + ("centred" if HEADS[self.head].centres(self.protocol) else "not centred"),
         ]
 
     @property
@@ -268,6 +270,7 @@ _RANGES: Mapping[str, Range] = {
     "rotation": Range("from 0 to 180 degrees", 0.0, 180.0),
     "crop_size": POSITIVE_COUNT,
     "measure_every": POSITIVE_COUNT,
+    "measure_first": COUNT,
 }
 
 
