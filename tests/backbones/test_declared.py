@@ -50,7 +50,7 @@ def test_options_reach_the_network():
         ),
         ("small", {"stem": "cifar"}, "small has no option stem"),
         ("small", {"width": -1.0}, "width must be a positive, finite number; got -1.0"),
-        ("resnet18", {"feature_dim": 512}, "resnet18 has no option feature_dim"),
+        ("vgg13", {"feature_dim": 512}, "vgg13 has no option feature_dim"),
         ("resnet50", {"batch_norm": False}, "resnet50 has no option batch_norm; got batch_norm=False"),
         ("resnet18", {"stem": "mnist"}, "stem must be one of 'imagenet', 'cifar'; got 'mnist'"),
         ("vgg13", {"width": 0.0}, "width must be a positive, finite number; got 0.0"),

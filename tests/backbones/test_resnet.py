@@ -81,6 +81,18 @@ def test_the_narrowest_network_still_works():
     assert model(images(4, 8)).shape == (4, 1)
 
 
+def test_a_linear_layer_gives_as_many_features_as_asked_for():
+    model = ResNet(18, width=0.25, feature_dim=16, affine=True)
+    pooled = {}
+    model.stages.register_forward_hook(lambda _, __, maps: pooled.update(features=maps.mean(dim=(2, 3))))
+    features = model(images(4, 32))
+    assert features.shape == (4, 16) == (4, model.feature_dim)
+    assert torch.equal(features, pooled["features"] @ model.linear.weight.T + model.linear.bias)
+    assert ResNet(18, width=0.25, feature_dim=16).linear.bias is None
+    with pytest.raises(ValueError, match="feature_dim must be a whole number, at least 1; got 0"):
+        ResNet(18, feature_dim=0)
+
+
 def test_unknown_depths_and_stems_are_refused():
     with pytest.raises(ValueError, match="depth must be one of 18, 34, 50; got 101"):
         ResNet(101)

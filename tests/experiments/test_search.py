@@ -13,11 +13,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from guided_collapse.errors import RequestError, WorkError
+from guided_collapse.cli.compare import run as run_compare
+from guided_collapse.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments import comparison
 from guided_collapse.experiments import search as room
 from guided_collapse.experiments.presets import OWN_IMAGES
-from guided_collapse.experiments.search import planned_search, search, settings_of
+from guided_collapse.experiments.search import planned_search, search, settings_of, settings_of_search
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.tables.formats import all_tables, csv_text
 from guided_collapse.training.folder.lock import locked
@@ -184,6 +185,38 @@ def test_a_report_shows_the_trials_as_a_table_and_not_as_runs(done):
     chosen = [(row[1].text, row[2].text) for row in table.rows if row[4].text == "chosen"]
     assert [head for head, _ in chosen] == HEADS
     assert "1 epoch on 75 % of the training images, seed 7" in table.notes[0]
+
+
+def test_trials_are_measured_at_their_end_alone(plan, tmp_path):
+    outcome = search(replace(plan, heads=("fixed",), grid={"learning_rate": [0.01]}, trial_epochs=3), placed(tmp_path))
+    lines = (outcome.folder / "trials/learning_rate=0.01/fixed/seed-7/metrics.jsonl").read_text().splitlines()
+    assert ["test" in json.loads(line) for line in lines] == [False, False, True]
+
+
+def test_a_comparison_takes_what_a_search_has_chosen(plan, done, tmp_path):
+    found = settings_of_search(done.folder, HEADS)
+    assert found == done.record.choice
+    shared = room.Configuration.from_dict(dict(plan.configuration))
+    compared = comparison.compare(replace(shared, images_per_class=4), HEADS, [5], placed(tmp_path), settings=found)
+    for run in compared.finished:
+        facts = json.loads(run.config_file.read_text())
+        assert (facts["num_train"], facts["seed"]) == (12, 5)
+        assert {name: facts["configuration"][name] for name in found[facts["head"]]} == found[facts["head"]]
+
+
+def test_settings_that_no_search_has_chosen_are_refused(plan, done, tmp_path):
+    with pytest.raises(RequestError, match=r"with its search\.json; got .*, which has none"):
+        settings_of_search(tmp_path, HEADS)
+    with pytest.raises(RequestError, match=r"has chosen settings for standard-unnormalised, fixed; got implicit\."):
+        settings_of_search(done.folder, ["fixed", "implicit"])
+    (tmp_path / "search.json").write_text(json.dumps(plan.to_json()))
+    with pytest.raises(RequestError, match="has chosen settings for no head yet"):
+        settings_of_search(tmp_path, HEADS)
+    (tmp_path / "search.json").write_text("{")
+    with pytest.raises(DamageError, match=r"search\.json"):
+        settings_of_search(tmp_path, HEADS)
+    with pytest.raises(RequestError, match="learning_rate must come from the search or from a flag; got both"):
+        run_compare(["digits", "--heads", *HEADS, "--settings-of", str(done.folder), "--learning-rate", "1", "--optimiser", "sgd"])
 
 
 def test_fields_that_a_head_does_not_take_are_left_out():

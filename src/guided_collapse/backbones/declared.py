@@ -51,7 +51,9 @@ _USUAL = ("in_channels", "affine", "width")
 
 for _depth in (18, 34, 50):
     declare(
-        BackboneDeclaration(f"resnet{_depth}", "guided_collapse.backbones.resnet:ResNet", (*_USUAL, "stem"), arguments=(_depth,))
+        BackboneDeclaration(
+            f"resnet{_depth}", "guided_collapse.backbones.resnet:ResNet", (*_USUAL, "stem", "feature_dim"), arguments=(_depth,)
+        )
     )
 declare(BackboneDeclaration("vgg13", "guided_collapse.backbones.vgg:VGG13", _USUAL))
 declare(BackboneDeclaration("small", "guided_collapse.backbones.small:SmallConvNet", (*_USUAL, "batch_norm", "feature_dim")))
@@ -79,7 +81,7 @@ def build_backbone(
         width: factor on all channel counts; all networks.
         affine: whether the network takes its ordinary form, with affine BatchNorm and biases where it has them; all networks.
         batch_norm: whether there is BatchNorm; the small network.
-        feature_dim: d; the small network. The others have what their width gives.
+        feature_dim: d; the small network, and ResNets, which then end in a linear layer. The others have what their width gives.
         generator: source of the initial weights; None takes torch's global generator.
 
     Raises:

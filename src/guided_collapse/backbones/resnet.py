@@ -14,7 +14,7 @@ BOTTLENECK_EXPANSION = 4
 
 
 class ResNet(ImageBackbone):
-    """A ResNet up to its global average pool; convolutions have no bias.
+    """A ResNet up to its global average pool, or to a linear layer behind it; convolutions have no bias.
 
     Args:
         depth: 18, 34 (basic blocks) or 50 (bottlenecks, with the stride on their 3x3 convolution).
@@ -22,7 +22,9 @@ class ResNet(ImageBackbone):
             images too; "cifar" is a 3x3 convolution of stride 1.
         width: factor on the channels of all stages, 64 to 512, each rounded to the nearest whole number, at least 1. A bottleneck
             gives out four times as many.
-        affine: whether BatchNorm learns a scale and a shift: the ordinary form. AGD and the paper need the form without.
+        affine: whether BatchNorm learns a scale and a shift, and the linear layer a bias: the ordinary form. AGD and the paper need
+            the form without.
+        feature_dim: d, the number of features of a linear layer behind the pool; None has none, and d channels of the last stage.
         in_channels: channels of the images.
         generator: source of the initial weights; None takes torch's global generator.
 
@@ -37,6 +39,7 @@ class ResNet(ImageBackbone):
         stem: Stem = "imagenet",
         width: float = 1.0,
         affine: bool = False,
+        feature_dim: int | None = None,
         in_channels: int = 3,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -48,7 +51,8 @@ class ResNet(ImageBackbone):
         expansion = BOTTLENECK_EXPANSION if depth == 50 else 1
         # Smaller images are a single pixel before the last stage.
         smallest_size = 17 if stem == "imagenet" else 5
-        super().__init__(expansion * channels[-1], in_channels=in_channels, smallest_size=smallest_size)
+        outputs = expansion * channels[-1]
+        super().__init__(outputs if feature_dim is None else feature_dim, in_channels=in_channels, smallest_size=smallest_size)
         self.stem = _stem(stem, in_channels, channels[0], affine)
         self.stages = nn.Sequential()
         inputs = channels[0]
@@ -59,10 +63,12 @@ class ResNet(ImageBackbone):
                 stage.append(Residual(inputs, inner, expansion * inner, stride=stride, bottleneck=depth == 50, affine=affine))
                 inputs = expansion * inner
             self.stages.append(stage)
+        self.linear = None if feature_dim is None else nn.Linear(outputs, feature_dim, bias=affine)
         initialise(self, generator)
 
     def _features(self, images: Tensor) -> Tensor:
-        return self.stages(self.stem(images)).mean(dim=(2, 3))
+        pooled = self.stages(self.stem(images)).mean(dim=(2, 3))
+        return pooled if self.linear is None else self.linear(pooled)
 
 
 class Residual(nn.Module):

@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from guided_collapse.cli.command import DONE, FAILED
-from guided_collapse.cli.requests import checked, parsed, split_words, starting_point
+from guided_collapse.cli.requests import checked, named_fields, parsed, split_words, starting_point
 from guided_collapse.errors import RequestError, requested
 from guided_collapse.training.settings.checks import at_least, check_ranges
 from guided_collapse.training.settings.configuration import Configuration, HeadName
@@ -22,6 +23,8 @@ class CompareRequest:
     """Heads to compare."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds to train each head with."""
+    settings_of: Path | None = None
+    """Folder of a search, whose choice each head takes; other flags are for all heads."""
     jobs: int = 1
     """Number of runs at a time; with CUDA each gets its own devices."""
 
@@ -36,9 +39,11 @@ class CompareRequest:
 
 def run(words: list[str]) -> int:
     """Runs the grid and prints its table."""
-    wanted = compare_request(*split_words(words))
+    name, flags = split_words(words)
+    wanted = compare_request(name, flags)
     from guided_collapse.data.known import check_source
     from guided_collapse.experiments.comparison import compare, comparison_table
+    from guided_collapse.experiments.search import settings_of_search
     from guided_collapse.report.write import write_report
     from guided_collapse.training.launch import check_launch
 
@@ -47,7 +52,11 @@ def run(words: list[str]) -> int:
         check_launch(wanted.placement, wanted.configuration.precision)
         if not wanted.configuration.is_unconstrained:
             check_source(wanted.configuration.data)
-    comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement, jobs=wanted.jobs)
+        settings = settings_of_search(wanted.settings_of, wanted.heads) if wanted.settings_of else {}
+        searched = {field for own in settings.values() for field in own}
+        if both := sorted(searched & named_fields(flags)):
+            raise RequestError(f"{', '.join(both)} must come from the search or from a flag; got both. Leave out one of them.")
+    comparison = compare(wanted.configuration, wanted.heads, wanted.seeds, wanted.placement, settings=settings, jobs=wanted.jobs)
     if comparison.finished:
         print(comparison_table(comparison))
         folder = wanted.placement.out / wanted.configuration.experiment

@@ -109,7 +109,7 @@ def checked(configuration: Configuration, placement: Placement, flags: Sequence[
     Raises:
         RequestError: for what does not fit together.
     """
-    configuration = _with_effect(configuration, _names(flags), heads)
+    configuration = _with_effect(configuration, named_fields(flags), heads)
     _check_batch(configuration, heads)
     _check_crop(configuration)
     check_out(placement.out)
@@ -132,7 +132,7 @@ def check_out(out: Path) -> None:
         )
 
 
-def _names(flags: Sequence[str]) -> set[str]:
+def named_fields(flags: Sequence[str]) -> set[str]:
     """The fields that flags name."""
     names = {flag.partition("=")[0].lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--")}
     return names | {name.removeprefix("no_") for name in names}

@@ -5,11 +5,13 @@ import statistics
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from queue import SimpleQueue
+from types import MappingProxyType
+from typing import Any
 
 from guided_collapse.errors import WorkError
 from guided_collapse.records.declared.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
@@ -41,6 +43,7 @@ def compare(
     seeds: Sequence[int],
     placement: Placement,
     *,
+    settings: Mapping[HeadName, Mapping[str, Any]] = MappingProxyType({}),
     jobs: int = 1,
 ) -> Comparison:
     """Runs every head with every seed; what is finished is skipped, what was begun is resumed, and a failure stops only its run.
@@ -50,6 +53,7 @@ def compare(
         heads: names of heads.
         seeds: seeds, each used for every head.
         placement: where to run. With several processes each run is a command of its own.
+        settings: fields of the configuration that a head has values of its own for, as `settings_of_search` gives them.
         jobs: how many runs at a time.
 
     Example:
@@ -64,7 +68,11 @@ def compare(
         (2, ())
     """
     # Seeds outside, so that an interrupted comparison still has something to compare.
-    wanted = [replace(configuration, head=head, seed=seed) for seed in dict.fromkeys(seeds) for head in dict.fromkeys(heads)]
+    wanted = [
+        replace(configuration, head=head, seed=seed, **settings.get(head, {}))
+        for seed in dict.fromkeys(seeds)
+        for head in dict.fromkeys(heads)
+    ]
     return run_all(wanted, placement, jobs=jobs)
 
 

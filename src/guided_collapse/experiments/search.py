@@ -125,6 +125,28 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
     return SearchOutcome(folder, record, _run(fresh, placement, folder / CHOSEN, jobs))
 
 
+def settings_of_search(folder: Path, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:
+    """What a search has chosen for each of the heads.
+
+    Args:
+        folder: of the search, with its `search.json`.
+        heads: names of heads.
+
+    Raises:
+        RequestError: if there is no search, it has not come to its choice, or had not all of the heads.
+        DamageError: if its record cannot be read.
+    """
+    if not (folder / SEARCH).is_file():
+        raise RequestError(f"settings come from the folder of a search, with its {SEARCH}; got {folder}, which has none.")
+    choice = _read(folder / SEARCH).choice
+    if missing := [head for head in heads if head not in choice]:
+        raise RequestError(
+            f"the search in {folder} has chosen settings for {', '.join(choice) or 'no head yet'}; got {', '.join(missing)}. "
+            "Leave out --settings-of, or those heads."
+        )
+    return {head: choice[head] for head in heads}
+
+
 def settings_of(head: HeadName, grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Every combination of the grid's values that differ for the head, in the order of the grid."""
     idle = set(HEAD_FIELDS) - set(HEADS[head].takes)
@@ -140,10 +162,7 @@ def _taken_up(plan: SearchRecord, folder: Path) -> SearchRecord:
         with locked(folder):
             if not file.exists():
                 write_json(file, plan.to_json())
-    try:
-        there = read_record(file, SearchRecord)
-    except RecordError as error:
-        raise DamageError(f"{file.parent}: {error}") from error
+    there = _read(file)
     if there.plan != plan.plan:
         changed = [name for name, value in plan.plan.items() if there.plan[name] != value]
         raise RequestError(
@@ -151,6 +170,13 @@ def _taken_up(plan: SearchRecord, folder: Path) -> SearchRecord:
             "choose another --out or --experiment, or move it away."
         )
     return there
+
+
+def _read(file: Path) -> SearchRecord:
+    try:
+        return read_record(file, SearchRecord)
+    except RecordError as error:
+        raise DamageError(f"{file.parent}: {error}") from error
 
 
 def _trial_configurations(plan: SearchRecord) -> list[tuple[dict[str, Any], Configuration]]:

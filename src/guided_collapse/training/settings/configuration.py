@@ -108,7 +108,7 @@ class Configuration:
     batch_norm: bool = True
     """Use BatchNorm; only the small network can do without it."""
     feature_dim: int | None = None
-    """Number of features of the small network, or of unconstrained features."""
+    """Number of features of the small network, of unconstrained features, or of a linear layer at the end of a ResNet."""
     num_samples: int | None = None
     """Number of samples, for unconstrained features only."""
     num_classes: int | None = None
