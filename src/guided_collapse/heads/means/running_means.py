@@ -14,7 +14,6 @@ from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
 from guided_collapse.heads.snapshot import snapshot
 
 GLOBAL_MEAN_MOMENTUM = 0.1
-SMALLEST_STEP_SHARE = 1e-4
 
 
 class BatchMeans(NamedTuple):
@@ -90,6 +89,8 @@ class RunningClassMeans(SinglePrecisionState):
 
     running: Tensor
     seen: Tensor
+    smallest_share: float = 1e-4
+    """What a batch's share does not go below."""
 
     def __init__(self, feature_dim: int, num_classes: int, *, check_values: bool | None = None) -> None:
         super().__init__()
@@ -162,7 +163,7 @@ class RunningClassMeans(SinglePrecisionState):
         batch = unit_frobenius_norm(torch.where(absent_but_known[:, None], in_scale, centred))
 
         # A batch of samples that are all left out has no share.
-        share = torch.where(is_known, batch_share(step, dtype), 0.0)
+        share = torch.where(is_known, self._share(step, dtype), 0.0)
         newly_seen = present & ~seen & (step > 1)
         previous = torch.where(newly_seen[:, None], batch.detach(), running)
         updated = share * batch + (1 - share) * previous
@@ -173,6 +174,10 @@ class RunningClassMeans(SinglePrecisionState):
             self.seen.logical_or_(present)
             self.global_mean.update(global_mean, is_known=is_known, checked=checked)
         return updated.to(centred_features.dtype)
+
+    def _share(self, step: Tensor, dtype: torch.dtype) -> Tensor:
+        """The share a of step t = 1, 2, ..., max(2/(t+1), smallest_share), a scalar."""
+        return (2.0 / (step + 1).to(dtype)).clamp(min=self.smallest_share)
 
 
 def _root_mean_square(rows: Tensor, chosen: Tensor) -> Tensor:
@@ -191,8 +196,3 @@ def _without_rounding_errors(centred: Tensor, global_mean: Tensor) -> Tensor:
 def smallest_norm(num_classes: int, global_mean: Tensor, dtype: torch.dtype) -> Tensor:
     """What the norm of all centred means together is at most, if they are rounding errors of features that are all the same."""
     return 4 * torch.finfo(dtype).eps * math.sqrt(num_classes) * torch.linalg.vector_norm(global_mean)
-
-
-def batch_share(step: Tensor, dtype: torch.dtype) -> Tensor:
-    """The share a of step t = 1, 2, ..., max(2/(t+1), 1e-4), a scalar."""
-    return (2.0 / (step + 1).to(dtype)).clamp(min=SMALLEST_STEP_SHARE)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.heads.means.batch import gather_over_processes, looks_at_values
-from guided_collapse.heads.means.running_means import RunningClassMeans, batch_share, smallest_norm
+from guided_collapse.heads.means.running_means import RunningClassMeans, smallest_norm
 from guided_collapse.heads.means.targets import LEFT_OUT, is_soft
 from guided_collapse.heads.precision import state_dtype
 from guided_collapse.heads.snapshot import snapshot
@@ -102,7 +102,7 @@ class SparseClassMeans(RunningClassMeans):
         norm = (squares + in_scale.square() * absent_squares).sqrt()
         inverse_norm = torch.where(norm > 0, 1 / norm, 0.0)
 
-        share = torch.where(is_known, batch_share(self.steps + 1, dtype), 0.0)
+        share = torch.where(is_known, self._share(self.steps + 1, dtype), 0.0)
         factor = share * in_scale * inverse_norm + (1 - share)
         batch = means * inverse_norm
         updated = torch.where(seen, share * batch + (1 - share) * before, batch)
