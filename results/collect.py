@@ -2,7 +2,8 @@
 
     python results/collect.py RUNS
 
-RUNS is a folder as `guided-collapse` writes it. Of an experiment those seeds are taken that all its heads have finished.
+RUNS is a folder as `guided-collapse` writes it. Of an experiment those seeds are taken that all its heads have finished. Of a
+search its record is taken, which says what the trials came to, and the runs with fresh seeds.
 Measurements are compressed, without seconds, because the runs shared a machine and were paused at times. Sorted margins are thinned
 to as many as the report draws. Of the traces, which the animation shows, only that of seed 0 is taken.
 """
@@ -15,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from guided_collapse.experiments.search import CHOSEN
 from guided_collapse.records.arrays import read_margins
 from guided_collapse.records.epochs import records_as_text, records_from_text
-from guided_collapse.records.schema import CONFIG, COST, MARGINS, METRICS, METRICS_COMPRESSED, MODEL, TRACE
+from guided_collapse.records.schema import CONFIG, COST, MARGINS, METRICS, METRICS_COMPRESSED, MODEL, SEARCH, TRACE
 from guided_collapse.report.summaries import MOST_MARGINS
 
 HERE = Path(__file__).parent
@@ -25,7 +27,9 @@ HERE = Path(__file__).parent
 
 def collect(runs: Path, out: Path) -> int:
     """Copies and returns how many runs there were."""
-    finished = [run for experiment in sorted(runs.iterdir()) for run in seeds_of_all_heads(experiment)]
+    searches = sorted(runs.glob(f"*/{SEARCH}"))
+    experiments = sorted({*runs.iterdir(), *(folder for file in searches for folder in (file.parent / CHOSEN).glob("*"))})
+    finished = [run for experiment in experiments for run in seeds_of_all_heads(experiment)]
     for run in finished:
         folder = out / run.relative_to(runs)
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,12 +43,15 @@ def collect(runs: Path, out: Path) -> int:
     for cost in sorted(runs.glob(f"*/{COST}")):
         (out / cost.parent.name).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(cost, out / cost.parent.name / COST)
+    for search in searches:
+        (out / search.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(search, out / search.parent.name / SEARCH)
     return len(finished)
 
 
 def seeds_of_all_heads(experiment: Path) -> list[Path]:
     """The runs of those seeds that every head has finished."""
-    heads = sorted({run.parent for run in experiment.glob("*/seed-*")})
+    heads = sorted({run.parent for run in experiment.glob("*/seed-*") if (run / CONFIG).is_file()})
     seeds = [{model.parent.name for model in head.glob(f"seed-*/{MODEL}")} for head in heads]
     return [head / seed for head in heads for seed in sorted(set.intersection(*seeds))]
 

@@ -13,7 +13,8 @@ from guided_collapse.report.styles import label
 from guided_collapse.report.tables.outcome import outcome
 from guided_collapse.report.tables.pairs import pairs_table
 from guided_collapse.report.tables.reaching import LEVELS, when_reached
-from guided_collapse.report.tables.table import NOTHING, epochs_text, short_text
+from guided_collapse.report.tables.table import NOTHING, short_text
+from results import many_classes
 
 HEADS = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
 HEADS_IN_SHORT = HEADS[:3]
@@ -48,11 +49,18 @@ def all_tables(records: Path) -> dict[str, list[str]]:
     found = read_records([records])
     experiments = {experiment.name: experiment for experiment in by_experiment(found.runs)}
     in_order = [experiments[name] for name in TITLES if name in experiments]
+    many = [experiment for experiment in experiments.values() if many_classes.is_of_many_classes(experiment)]
+    simplex = [experiment for experiment in many if many_classes.has_room_for_a_simplex(experiment)]
+    tight = [experiment for experiment in many if experiment not in simplex]
     solve = json.loads((records / "solve.json").read_text())
     return {
         "training": training(in_order),
         "training in short": training_in_short(in_order),
         "pairs": pairs(in_order),
+        "many classes": _lines(many_classes.accuracies(simplex)),
+        "more classes than dimensions": _lines(many_classes.accuracies(tight)),
+        "verdicts": _lines(many_classes.verdicts([*simplex, *tight])),
+        "choices": _lines(many_classes.choices(found.searches)),
         "step": step({cost.experiment: cost for cost in found.costs}),
         "solve": solves(solve["solves"]),
         "ratio": ratios(solve["against one SVD"]),
@@ -128,8 +136,7 @@ def ratios(measured: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _title(experiment: Experiment) -> str:
-    seeds = epochs_text(tuple(len(experiment.of(head)) for head in experiment.heads))
-    return f"{TITLES[experiment.name]}, {seeds} {'seed' if seeds == '1' else 'seeds'}"
+    return f"{TITLES[experiment.name]}, {many_classes.seeds_text(experiment)}"
 
 
 def _outcome(experiment: Experiment, heads: Iterable[str]) -> list[str]:
@@ -178,4 +185,10 @@ def _memory(megabytes: float | None) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows)]
+    return _lines([columns, *rows])
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown, of its headings and its rows."""
+    headings, *others = rows
+    return [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *others)]

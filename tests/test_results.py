@@ -16,6 +16,9 @@ from matplotlib import pyplot
 
 from guided_collapse.cli.compare import compare_request
 from guided_collapse.cli.cost import cost_request
+from guided_collapse.cli.requests import split_words
+from guided_collapse.cli.search import grid_of, search_request
+from guided_collapse.experiments.search import planned_search
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from results import build, tables
@@ -45,9 +48,9 @@ def test_every_record_is_of_a_finished_run(records):
 
 def test_they_are_small_and_hold_no_model(records):
     files = [file for file in RESULTS.rglob("*") if file.is_file() and "__pycache__" not in file.parts and file != PAGE]
-    assert sum(file.stat().st_size for file in files) < 12e6
+    assert sum(file.stat().st_size for file in files) < 20e6
     assert {file.suffix for file in files} <= {".json", ".gz", ".npz", ".md", ".py", ".png"}
-    assert len(records.runs) == len(list(RECORDS.glob("*/*/seed-*")))
+    assert len(records.runs) == len(list(RECORDS.rglob("seed-*")))
 
 
 def test_each_experiment_can_be_run_again_by_the_command_given(records):
@@ -57,13 +60,30 @@ def test_each_experiment_can_be_run_again_by_the_command_given(records):
         for name, command in re.findall(r"^\| `([\w-]+)` \| `(guided-collapse .*?)` \|$", text, flags=re.MULTILINE)
     }
     assert set(commands) == {run.experiment for run in records.runs}
+    searches = {search.experiment: search for search in records.searches}
+    assert {name for name, command in commands.items() if command[1] == "search"} == set(searches)
     for experiment in by_experiment(records.runs):
-        request = compare_request(commands[experiment.name][2], commands[experiment.name][3:])
+        _, kind, *words = commands[experiment.name]
+        request = (search_request if kind == "search" else compare_request)(*split_words(words))
         assert {(run.head, run.seed) for run in experiment.runs} == set(itertools.product(request.heads, request.seeds))
-    for run in records.runs:
-        request = compare_request(commands[run.experiment][2], commands[run.experiment][3:])
-        expected = request.configuration.resolved().to_dict() | {"head": run.head, "seed": run.seed}
-        assert {**YOUNGER, **run.configuration} == expected, run.folder
+        own = {}
+        if kind == "search":
+            again = planned_search(
+                request.configuration,
+                request.heads,
+                grid_of(request.grid),
+                seeds=request.seeds,
+                trial_seeds=request.trial_seeds,
+                trial_epochs=request.trial_epochs,
+                validation_fraction=request.validation_share,
+            )
+            assert again.plan == searches[experiment.name].plan
+            own = searches[experiment.name].choice
+        elif request.settings_of is not None:
+            own = searches[request.settings_of.name.removesuffix("-search")].choice
+        for run in experiment.runs:
+            expected = request.configuration.resolved().to_dict() | {"head": run.head, "seed": run.seed} | own.get(run.head, {})
+            assert {**YOUNGER, **run.configuration} == expected, run.folder
 
 
 def test_each_cost_can_be_measured_again_by_the_command_given(records):
@@ -122,9 +142,10 @@ def made_tables():
     return tables.all_tables(RECORDS)
 
 
-def cells_of(name):
-    """The rows of a table, without its head, as lists of texts."""
-    return [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in made_tables()[name][2:]]
+def cells_of(name, *, headings=False):
+    """The rows of a table, without its head, as lists of texts; with `headings` these, and the rows."""
+    first, _, *rows = [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in made_tables()[name]]
+    return (first, rows) if headings else rows
 
 
 def raw_measurements(experiment, head):
@@ -149,8 +170,8 @@ def described(values, form):
 
 def test_the_table_of_training_follows_from_the_measurements():
     rows, shorts = iter(cells_of("training")), []
-    names = {folder.parent.parent.name for folder in RECORDS.glob("*/*/seed-*")}
-    assert names <= set(tables.TITLES)
+    names = {folder.parent.parent.name for folder in RECORDS.glob("*/*/seed-*")} & set(tables.TITLES)
+    assert names == set(tables.TITLES)
     for experiment in (name for name in tables.TITLES if name in names):
         assert {folder.parent.name for folder in (RECORDS / experiment).glob("*/seed-*")} <= set(tables.HEADS)
         runs = [raw_measurements(experiment, head) for head in tables.HEADS]

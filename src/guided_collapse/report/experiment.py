@@ -12,7 +12,7 @@ from guided_collapse.records.text import short_commit
 from guided_collapse.report.styles import in_order
 
 PROTOCOLS = {
-    "fair": ", every head with the same stratified batches and the same centring",
+    "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centring",
     "paper": ", every head as the paper has it",
 }
 # Named by the record itself, and different in every run.
