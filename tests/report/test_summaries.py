@@ -10,6 +10,8 @@ from guided_collapse.records.run import read_run
 from guided_collapse.report.summaries import MOST_MARGINS, at_epoch, margins_over_seeds, over_seeds, spread
 from tests.report.made_up import lines, write_run
 
+USUAL = [quantity for quantity in QUANTITIES if not quantity.occasional]
+
 
 def by_hand(all_lines, quantity):
     """Median, low, high and count by epoch."""
@@ -29,7 +31,7 @@ def agree(curve, expected):
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 5])
-@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: f"{quantity.split}-{quantity.name}")
+@pytest.mark.parametrize("quantity", USUAL, ids=lambda quantity: f"{quantity.split}-{quantity.name}")
 def test_median_and_range_over_seeds(seeds, quantity, tmp_path):
     all_lines = [lines("standard", seed, 6, every=2) for seed in range(seeds)]
     runs = [read_run(write_run(tmp_path, seed=seed, lines=all_lines[seed])) for seed in range(seeds)]

@@ -11,7 +11,7 @@ from guided_collapse import collapse_of
 from guided_collapse.data.batches import ProcessShare
 from guided_collapse.records.declared.metrics import recorded
 from guided_collapse.training.loop import build_model
-from guided_collapse.training.measure import measure
+from guided_collapse.training.measure import measure, parts_by_size
 from guided_collapse.training.tasks import build_task
 from tests.training.runs import DIGITS, FREE
 
@@ -60,3 +60,28 @@ def test_the_model_comes_back_as_it_was_and_without_test_samples_nothing_is_said
     assert model.head.training
     assert not model.backbone.training
     assert not model.head._forward_pre_hooks
+
+
+def test_a_long_tail_has_an_accuracy_for_classes_with_many_medium_and_few_samples():
+    model, train, test, found = measured(replace(DIGITS, long_tail="exponential", long_tail_ratio=20.0))
+    model.eval()
+    with torch.no_grad():
+        right = torch.cat([model(inputs).argmax(dim=1) == labels for inputs, labels in test]).double()
+    labels, seen = (torch.cat([labels for _, labels in batches]) for batches in (test, train))
+    # The tail falls with the number of the class: 4, 3 and 3 of ten.
+    assert seen.bincount().tolist() == sorted(seen.bincount().tolist(), reverse=True)
+    for name, classes in (("many", (0, 1, 2, 3)), ("medium", (4, 5, 6)), ("few", (7, 8, 9))):
+        chosen = torch.isin(labels, torch.tensor(classes))
+        assert found.test[f"top1_{name}"] == right[chosen].mean().item()
+        assert f"top1_{name}" not in found.train
+
+
+def test_parts_are_thirds_of_the_classes_and_none_if_sizes_are_alike():
+    labels = torch.tensor([0, 1, 1, 1, 1, 2, 2, 3, 3, 3])
+    assert {name: classes.tolist() for name, classes in parts_by_size(labels, 4).items()} == {
+        "many": [1, 3],
+        "medium": [2],
+        "few": [0],
+    }
+    assert parts_by_size(torch.arange(30) % 10, 10) == {}
+    assert parts_by_size(torch.tensor([0, 0, 0, 1]), 2) == {}

@@ -1,6 +1,6 @@
 """Measurement on clean data in eval mode."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from guided_collapse.training.tasks import Task
 
 # Features up to this size are kept during a measurement; beyond it the images are gone through a second time.
 KEPT_BYTES = 2**30
+PARTS = ("many", "medium", "few")
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,32 @@ class Measurement:
 class _Tally:
     """Loss and accuracy over batches and processes."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.totals = torch.zeros(3, dtype=torch.float64, device=device)  # loss, correct, samples
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.totals = torch.zeros(3, num_classes, dtype=torch.float64, device=device)  # loss, correct, samples of each class
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
-        loss = functional.cross_entropy(logits.double(), labels, reduction="sum")
-        correct = (logits.argmax(dim=1) == labels).sum()
-        self.totals += torch.stack([loss, correct.double(), torch.tensor(float(len(labels)), device=logits.device).double()])
+        losses = functional.cross_entropy(logits.double(), labels, reduction="none")
+        correct = logits.argmax(dim=1) == labels
+        self.totals.index_add_(1, labels, torch.stack([losses, correct.double(), torch.ones_like(losses)]))
 
-    def averages(self, fabric: Fabric) -> dict[str, float | None]:
-        totals = fabric.all_reduce(self.totals, reduce_op="sum")
-        loss, correct, samples = torch.as_tensor(totals).tolist()
-        return {"loss": loss / samples, "top1": correct / samples}
+    def averages(self, fabric: Fabric, parts: Mapping[str, Tensor]) -> dict[str, float | None]:
+        """Loss and accuracy over all samples, and the accuracy over the classes of each part."""
+        totals = torch.as_tensor(fabric.all_reduce(self.totals, reduce_op="sum")).cpu()
+        loss, correct, samples = totals.sum(dim=1).tolist()
+        found: dict[str, float | None] = {"loss": loss / samples, "top1": correct / samples}
+        for name, classes in parts.items():
+            _, correct, samples = totals[:, classes].sum(dim=1).tolist()
+            found[f"top1_{name}"] = correct / samples if samples else None
+        return found
+
+
+def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
+    """The classes with many, medium and few training samples, a third each; none if sizes differ less than twofold."""
+    counts = train_labels.bincount(minlength=num_classes)
+    if num_classes < len(PARTS) or counts.max() < 2 * counts.min():
+        return {}
+    ordered = counts.argsort(descending=True, stable=True)
+    return dict(zip(PARTS, ordered.tensor_split(len(PARTS)), strict=True))
 
 
 def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:
@@ -54,7 +69,7 @@ def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) 
     The features are those that the head's weight is multiplied with. The model is put in eval mode, and back.
     """
     capture = Capture(model)
-    seen, seen_test = _Tally(share.device), _Tally(share.device)
+    seen, seen_test = (_Tally(task.num_classes, share.device) for _ in range(2))
 
     def batches(*, test: bool, tally: _Tally | None) -> Iterator[LabelledFeatures]:
         for inputs, labels in task.clean_batches(share, test=test):
@@ -77,8 +92,9 @@ def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) 
             bias=capture.bias,
         )
     found = result.to_dict()
-    train = seen.averages(fabric) | _of(found, recorded("train"))
-    test = None if task.num_test == 0 else seen_test.averages(fabric) | _of(found, recorded("test"))
+    train = seen.averages(fabric, {}) | _of(found, recorded("train"))
+    parts = parts_by_size(task.train_labels, task.num_classes)
+    test = None if task.num_test == 0 else seen_test.averages(fabric, parts) | _of(found, recorded("test"))
     margins = {} if result.cosine_margins is None else {"train": result.cosine_margins.float().cpu().numpy()}
     return Measurement(train, test, margins)
 

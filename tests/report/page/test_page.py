@@ -185,6 +185,16 @@ def test_a_metric_that_is_missing_is_named(tmp_path):
     assert "Not measured in these runs: NC3, weights to class means." in text
 
 
+def test_what_makes_sense_for_some_runs_only_has_a_chart_there_and_is_not_missed_elsewhere(tmp_path):
+    written = lines("standard", 0, 3)
+    for line in written:
+        line["test"]["top1_few"] = 0.25
+    write_run(tmp_path, lines=written)
+    text = Reader(page_of(tmp_path)).text
+    assert text.count("Top-1 accuracy, test, classes with few samples (%)") > text.count("classes with many samples (%)")
+    assert "Not measured in these runs" not in text
+
+
 def test_runs_that_differ_are_told_apart(tmp_path):
     write_run(tmp_path, head="standard", epochs=2, configuration={"gain": 1.0})
     write_run(tmp_path, head="fixed", epochs=2, configuration={"gain": 2.0})

@@ -20,7 +20,8 @@ def test_the_end_of_training_equals_an_independent_computation(tmp_path):
         write_run(tmp_path, head=head, seed=seed, lines=found)
     table = final_table(experiments(tmp_path))
     assert table.columns == ("experiment", "quantity", "standard", "fixed")
-    for row, quantity in zip(table.rows, QUANTITIES, strict=True):
+    usual = [quantity for quantity in QUANTITIES if not quantity.occasional]
+    for row, quantity in zip(table.rows, usual, strict=True):
         for cell, head in zip(row[2:], ("standard", "fixed"), strict=True):
             values = [written[head, seed][-1][quantity.split][quantity.name] for seed in range(2)]
             shown = [

@@ -29,6 +29,7 @@ class MetricDeclaration:
         percent: whether it is a fraction of 1 that is shown in per cent.
         log: whether the axis of its chart is logarithmic at first.
         reference: the value that theory gives for training samples, as a line in its chart.
+        occasional: whether it makes sense for some runs only, so that its absence needs no word.
         each: the field of a result that has the value of every sample or class, of which this is the mean.
         computed_by: "module:function", for a metric that is no field of `CollapseResult`: called with a `Measured` and the
             `SampleCounts` of the split, or None where these are not known, it returns a float.
@@ -47,6 +48,7 @@ class MetricDeclaration:
     percent: bool = False
     log: bool = False
     reference: Reference | None = None
+    occasional: bool = False
     each: str | None = None
     computed_by: str | None = None
 

@@ -64,6 +64,28 @@ TOP1 = declare(
         percent=True,
     )
 )
+
+
+def _accuracy_of_a_third(name: str, part: str, which: str) -> None:
+    declare(
+        MetricDeclaration(
+            name=name,
+            label=f"top-1 accuracy, classes with {part} samples",
+            section=None,
+            meaning=f"Accuracy on the third of the classes with {which} training samples, where these differ twofold or more.",
+            formula="mean over samples of these classes of [argmax_j logits_j = label]",
+            at_collapse="1",
+            splits=("test",),
+            charts={"test": f"Top-1 accuracy, test, classes with {part} samples (%)"},
+            percent=True,
+            occasional=True,
+        )
+    )
+
+
+_accuracy_of_a_third("top1_many", "many", "the most")
+_accuracy_of_a_third("top1_medium", "medium", "neither the most nor the fewest")
+_accuracy_of_a_third("top1_few", "few", "the fewest")
 NC1 = declare(
     MetricDeclaration(
         name="nc1",

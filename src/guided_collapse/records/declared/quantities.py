@@ -19,6 +19,7 @@ class Quantity:
         percent: whether it is a fraction of 1 that is shown in per cent.
         log: whether its axis is logarithmic at first.
         reference: the value that theory gives.
+        occasional: whether it makes sense for some runs only.
     """
 
     split: Split
@@ -28,6 +29,7 @@ class Quantity:
     percent: bool
     log: bool
     reference: Reference | None
+    occasional: bool
 
     @property
     def factor(self) -> float:
@@ -44,6 +46,7 @@ def _quantity(metric: MetricDeclaration, split: Split = "train") -> Quantity:
         percent=metric.percent,
         log=metric.log,
         reference=metric.reference if split == "train" else None,
+        occasional=metric.occasional,
     )
 
 

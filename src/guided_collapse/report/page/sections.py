@@ -69,7 +69,9 @@ def experiment_section(experiment: Experiment, panels: Sequence[Panel], animatio
     results = (outcome_table(experiment), 0), (pairs_table([experiment]), 1)
     tables = final_table([experiment]), reaching_table([experiment], "epochs"), reaching_table([experiment], "seconds")
     settings = configuration_rows(experiment)
-    measurable = [quantity.title for quantity in QUANTITIES if quantity.split == "train" or experiment.has_test]
+    measurable = [
+        quantity.title for quantity in QUANTITIES if (quantity.split == "train" or experiment.has_test) and not quantity.occasional
+    ]
     return ExperimentSection(
         name=experiment.name,
         results=tuple(ShownTable(table, without) for table, without in results if table is not None),
