@@ -1,4 +1,4 @@
-"""Rebuilds what is made from `results/records`: the report in `results/report`, and the tables in README.md and results/README.md.
+"""Rebuilds what is made from `results/records`: the report in `results/report`, and the tables in README.md, here and in docs/.
 
     python -m results.build
 
@@ -16,7 +16,7 @@ from guided_collapse.report.write import write_report
 from results.tables import all_tables
 
 HERE = Path(__file__).parent
-PAGES = (HERE.parent / "README.md", HERE / "README.md")
+PAGES = (HERE.parent / "README.md", HERE / "README.md", *(HERE.parent / "docs" / name for name in ("choosing.md", "frames.md")))
 TABLE = re.compile(r"(?<=<!-- from the records: )([\w ]+) -->\n.*?(?=<!-- end -->)", flags=re.DOTALL)
 # At which the report's tables of accuracy look.
 EPOCHS = (1, 5, 20)

@@ -1,5 +1,6 @@
 """The tables of many classes on real images, made from `results/records`: every head beside the linear layer that people use."""
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +9,7 @@ from guided_collapse.records.run import Run
 from guided_collapse.records.schema import SearchRecord
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.styles import in_order, label
-from guided_collapse.report.summaries import at_epoch
+from guided_collapse.report.summaries import at_epoch, spread
 from guided_collapse.report.tables.table import NOTHING, epochs_text, short_text
 
 LINEAR = "standard-unnormalised"
@@ -34,18 +35,20 @@ def title(experiment: Experiment) -> str:
 
 
 def accuracies(experiments: Iterable[Experiment]) -> list[list[str]]:
-    """Test accuracy early and at the end, and train accuracy at the end: rows with headings."""
+    """Test accuracy early and at the end, train accuracy, and when the linear layer is caught up with: rows with headings."""
     experiments = list(experiments)
     heads = in_order(head for experiment in experiments for head in experiment.heads)
-    rows = [["", "accuracy, %", *map(label, heads)]]
+    rows = [["", "", *map(label, heads)]]
     for experiment in experiments:
         last = experiment.runs[0].planned
-        wanted = [(f"test, epoch {epoch}", TEST_TOP1, epoch) for epoch in (*EARLY, last)]
-        wanted.append((f"train, epoch {last}", TRAIN_TOP1, last))
+        wanted = [(f"test accuracy after {epoch} epochs, %", TEST_TOP1, epoch) for epoch in (*EARLY, last)]
+        wanted.append((f"train accuracy after {last} epochs, %", TRAIN_TOP1, last))
         for place, (name, quantity, epoch) in enumerate(wanted):
             found = [at_epoch(experiment.of(head), quantity, epoch) for head in heads]
             cells = [short_text(at.spread if at else None, percent=True) for at in found]
             rows.append([f"{title(experiment)}, {seeds_text(experiment)}" if place == 0 else "", name, *cells])
+        soon = {head: spread(epochs_to_the_linear_layer(experiment, head)) for head in experiment.heads}
+        rows.append(["", "epochs to the test accuracy that nn.Linear ends with", *(short_text(soon.get(head)) for head in heads)])
     return rows
 
 
@@ -94,6 +97,16 @@ def points_ahead(experiment: Experiment, head: str) -> Sequence[float]:
     """By how many points of test accuracy a head ends ahead of the linear layer, on each seed."""
     linear = {run.seed: final_accuracy(run) for run in experiment.of(LINEAR)}
     return [final_accuracy(run) - linear[run.seed] for run in experiment.of(head)]
+
+
+def epochs_to_the_linear_layer(experiment: Experiment, head: str) -> list[float]:
+    """When each run was first measured with the test accuracy that the linear layer of its seed ends with; infinite for never."""
+    linear = {run.seed: final_accuracy(run) for run in experiment.of(LINEAR)}
+    found = []
+    for run in experiment.of(head):
+        measured = TEST_TOP1.factor * run.epochs.of(TEST_TOP1.split, TEST_TOP1.name)
+        found.append(min((float(epoch) for epoch in run.epochs.numbers[measured >= linear[run.seed]]), default=math.inf))
+    return found
 
 
 def seeds_text(experiment: Experiment) -> str:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import statistics
 
 import pytest
@@ -37,6 +38,17 @@ def described(values):
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
+def is_tight(facts):
+    return facts["num_classes"] > facts["feature_dim"] + 1
+
+
+def when(epochs_of_runs):
+    """Median and range of the first epochs, in words."""
+    firsts = [epochs[0] if epochs else math.inf for epochs in epochs_of_runs]
+    low, middle, high = (f"{value:g}".replace("inf", "never") for value in (min(firsts), statistics.median(firsts), max(firsts)))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
 def test_accuracies_follow_from_the_measurements():
     expected = {False: [], True: []}
     for heads in of_many_classes().values():
@@ -48,12 +60,20 @@ def test_accuracies_follow_from_the_measurements():
                 for head, runs in heads.items()
             }
             name = f"{title(facts)}, 3 seeds" if number == 0 else ""
-            expected[facts["num_classes"] > facts["feature_dim"] + 1].append((name, f"{part}, epoch {epoch}", values))
-    for is_tight, table in ((False, "many classes"), (True, "more classes than dimensions")):
+            expected[is_tight(facts)].append((name, f"{part} accuracy after {epoch} epochs, %", values))
+        aims = {facts["seed"]: lines[-1]["test"]["top1"] for facts, lines in heads["standard-unnormalised"]}
+        soon = {
+            LABELS[head]: when(
+                [[line["epoch"] for line in lines if line["test"]["top1"] >= aims[facts["seed"]]] for facts, lines in runs]
+            )
+            for head, runs in heads.items()
+        }
+        expected[is_tight(facts)].append(("", "epochs to the test accuracy that nn.Linear ends with", soon))
+    for tight, table in ((False, "many classes"), (True, "more classes than dimensions")):
         headings, rows = cells_of(table, headings=True)
         found = [(row[0], row[1], dict(zip(headings[2:], row[2:], strict=True))) for row in rows]
         found = [(name, what, {head: cell for head, cell in cells.items() if cell != "-"}) for name, what, cells in found]
-        key = [sorted(map(str, rows)) for rows in (found, expected[is_tight])]
+        key = [sorted(map(str, rows)) for rows in (found, expected[tight])]
         assert key[0] == key[1]
 
 
