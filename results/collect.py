@@ -19,7 +19,8 @@ import numpy as np
 from guided_collapse.experiments.search import CHOSEN
 from guided_collapse.records.arrays import read_margins
 from guided_collapse.records.epochs import records_as_text, records_from_text
-from guided_collapse.records.schema import CONFIG, COST, MARGINS, METRICS, METRICS_COMPRESSED, MODEL, SEARCH, TRACE
+from guided_collapse.records.reading import read_record
+from guided_collapse.records.schema import CONFIG, COST, MARGINS, METRICS, METRICS_COMPRESSED, MODEL, SEARCH, TRACE, SearchRecord
 from guided_collapse.report.summaries import MOST_MARGINS
 
 HERE = Path(__file__).parent
@@ -27,7 +28,7 @@ HERE = Path(__file__).parent
 
 def collect(runs: Path, out: Path) -> int:
     """Copies and returns how many runs there were."""
-    searches = sorted(runs.glob(f"*/{SEARCH}"))
+    searches = [file for file in sorted(runs.glob(f"*/{SEARCH}")) if read_record(file, SearchRecord).choice]
     experiments = sorted({*runs.iterdir(), *(folder for file in searches for folder in (file.parent / CHOSEN).glob("*"))})
     finished = [run for experiment in experiments for run in seeds_of_all_heads(experiment)]
     for run in finished:

@@ -124,6 +124,17 @@ def test_collecting_takes_what_a_report_needs(tmp_path):
     assert len(again.costs) == 1
 
 
+def test_collecting_takes_searches_that_have_decided_and_their_fresh_seeds(tmp_path):
+    plan = json.loads(next(RECORDS.rglob("search.json")).read_text())
+    for name, changes in (("decided", {}), ("open", {"choice": {}, "decided": None})):
+        write_run(tmp_path / "runs" / name / "chosen", "toy", seed=0)
+        write_run(tmp_path / "runs" / name / "trials", "learning_rate=1", seed=1000)
+        (tmp_path / "runs" / name / "search.json").write_text(json.dumps(plan | changes))
+    assert collect(tmp_path / "runs", tmp_path / "records") == 1
+    found = {str(file.parent.relative_to(tmp_path / "records")) for file in (tmp_path / "records").rglob("*") if file.is_file()}
+    assert found == {"decided", "decided/chosen/toy/standard/seed-0"}
+
+
 def test_thinned_margins_are_quantiles():
     margins = np.sort(np.random.default_rng(0).normal(size=4000))
     np.testing.assert_allclose(thinned(margins), np.quantile(margins, np.linspace(0, 1, 501)), rtol=1e-6)
