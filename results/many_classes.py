@@ -41,7 +41,7 @@ def accuracies(experiments: Iterable[Experiment]) -> list[list[str]]:
     rows = [["", "", *map(label, heads)]]
     for experiment in experiments:
         last = experiment.runs[0].planned
-        wanted = [(f"test accuracy after {epoch} epochs, %", TEST_TOP1, epoch) for epoch in (*EARLY, last)]
+        wanted = [(f"test accuracy after {epoch} epochs, %", TEST_TOP1, epoch) for epoch in dict.fromkeys((*EARLY, last))]
         wanted.append((f"train accuracy after {last} epochs, %", TRAIN_TOP1, last))
         for place, (name, quantity, epoch) in enumerate(wanted):
             found = [at_epoch(experiment.of(head), quantity, epoch) for head in heads]
