@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 INTEGRATIONS := .venv-integrations
+LOWEST := .venv-lowest
 APART := not documentation and not crash and not wheel and not integrations
 TESTS := '$(APART) and not thorough'
 ALL_TESTS := '$(APART)'
@@ -10,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Tests start many processes: compiled files spare each of them seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test thorough coverage crash documentation docs wheel integrations results check clean help
+.PHONY: demo test thorough coverage crash documentation docs wheel integrations lowest results check clean help
 .DEFAULT_GOAL := test
 
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
@@ -62,6 +63,18 @@ $(INTEGRATIONS)/installed: Makefile pyproject.toml constraints-integrations.txt
 integrations: $(INTEGRATIONS)/installed ## models and trainers of other libraries with the head in place, in an environment of its own
 	$(INTEGRATIONS)/bin/python -m pytest -m integrations --dist worksteal --timeout 600 tests/integrations
 
+# The registry's torch again. Without the hub, which takes a newer numpy than the rest.
+$(LOWEST)/installed: Makefile pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python \
+		--resolution lowest-direct -e '.[experiments,notebook,paper,onnx,tensorboard,dev]'
+	touch $@
+
+lowest: $(LOWEST)/installed ## what the heads, metrics and exports do with the oldest packages that pyproject.toml allows, in an environment of its own
+	$(LOWEST)/bin/python -m pytest -m $(TESTS) -o filterwarnings=default \
+		tests/geometry tests/heads tests/metrics tests/paper tests/training/test_export.py tests/test_imports.py tests/test_readme.py
+
 results: $(VENV)/installed ## the report and the tables of measurements, from results/records
 	$(VENV)/bin/python -m results.build
 
@@ -69,4 +82,4 @@ help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
 clean: ## removes the environment and what tools keep
-	rm -rf $(VENV) $(INTEGRATIONS) .pytest_cache .mypy_cache .ruff_cache .coverage dist site
+	rm -rf $(VENV) $(INTEGRATIONS) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache .coverage dist site

@@ -180,9 +180,10 @@ def test_a_batch_can_be_left_out():
         assert int(head.class_means.steps) == 1
 
 
-def test_gradients_that_accumulate_and_an_evaluation_in_the_middle():
-    models = {step: InputsAlone("implicit-lagged") for step in (step_before, step_after)}
-    expected = build("implicit-lagged")
+@pytest.mark.parametrize(("name", "steps"), [("implicit", [step_before]), ("implicit-lagged", [step_before, step_after])])
+def test_gradients_that_accumulate_and_an_evaluation_in_the_middle(name, steps):
+    models = {step: InputsAlone(name) for step in steps}
+    expected = build(name)
     evaluated, _ = next(batches(1, seed=7))
     for number, (inputs, labels) in enumerate(batches(4)):
         cross_entropy(expected.train()(inputs, labels), labels).backward()
@@ -249,5 +250,7 @@ def test_a_compiled_lagged_head_refuses_a_second_batch_too():
     head = lagged()
     compiled = torch.compile(head, backend="aot_eager")
     compiled(FEATURES)
+    before = copy.deepcopy(head.state_dict())
     with pytest.raises(RuntimeError, match="20 samples, are missing"):
         compiled(FEATURES)
+    assert unchanged(head, before)

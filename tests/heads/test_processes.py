@@ -1,22 +1,37 @@
 """Two real processes with half the batch each train as one process with the whole batch."""
 
+import copy
+from contextlib import nullcontext
+
 import pytest
 import torch
 
-from tests.heads.cases import ALL, MANY_CLASSES, batches, build, mixed_batches, partly_left_out, train
+from tests.heads.cases import (
+    ALL,
+    MANY_CLASSES,
+    InputsAlone,
+    batches,
+    build,
+    mixed_batches,
+    partly_left_out,
+    step_after,
+    step_before,
+    train,
+)
 from tests.processes import results_of_two_processes
 
 pytestmark = pytest.mark.slow
 
 NUM_STEPS = 10
+WAYS = {"before": ("implicit", step_before), "after": ("implicit-lagged", step_after)}
 
 WORKER = """
 import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tests.heads.cases import ALL, InputsAlone, batches, build, mixed_batches, partly_left_out, step_after, step_before, train
-from tests.heads.test_processes import task
+from tests.heads.cases import ALL, InputsAlone, batches, build, mixed_batches, partly_left_out, train
+from tests.heads.test_processes import WAYS, accumulated, refusals, task
 
 rank, rendezvous, results = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.set_num_threads(1)
@@ -30,12 +45,16 @@ def halves(steps):
 
 for name in ALL:
     model, steps, inputs = task(name)
-    train(DistributedDataParallel(model), halves(steps))
+    # No process is told the state of another, so each must come to it by itself.
+    train(DistributedDataParallel(model, broadcast_buffers=False), halves(steps))
     trained[name] = {"state": model.state_dict(), "logits": model.eval()(inputs).detach()}
-for way, name, labelled in (("before", "implicit", step_before), ("after", "implicit-lagged", step_after)):
+for way, (name, labelled) in WAYS.items():
     model = InputsAlone(name)
     train(DistributedDataParallel(model), halves(batches(10)), take_step=labelled(model.last))
     trained[way] = model.last.state_dict()
+    model = InputsAlone(name)
+    trained[f"{way}, accumulated"] = accumulated(DistributedDataParallel(model), model, labelled, halves(batches(4)))
+    trained[f"{way}, refused"] = refusals(name, way)
 for name in ("implicit", "standard-centred", "tight"):
     model = build(name)
     steps = (*mixed_batches(3, model.head.num_classes), *partly_left_out(2, model.head.num_classes))
@@ -52,6 +71,33 @@ def task(name):
     dtype = torch.float64 if name in MANY_CLASSES else torch.float32
     steps = [(inputs.to(dtype), labels) for inputs, labels in batches(NUM_STEPS, num_classes=model.head.num_classes)]
     return model.to(dtype), steps, next(batches(1, seed=7))[0].to(dtype)
+
+
+def accumulated(called, model, labelled, steps):
+    """Gradients, state, and logits of an evaluation in the middle, of a model that gathers the gradients of several steps."""
+    take_step = labelled(model.last)
+    for inputs, labels in steps[:-1]:
+        with called.no_sync() if called is not model else nullcontext():
+            take_step(called.train(), inputs, labels)
+        logits = model.eval()(next(batches(1, seed=7))[0]).detach()
+    take_step(called.train(), *steps[-1])
+    return {"logits": logits, "state": model.state_dict(), "gradients": [parameter.grad for parameter in model.parameters()]}
+
+
+def refusals(name, way):
+    """What a head says to two wrong calls, and which parts of its state they have changed."""
+    head = build(name).head
+    features, labels = torch.randn(20, head.feature_dim), torch.arange(20) % head.num_classes
+    if way == "after":
+        head(features)  # its labels do not come
+    before, said = copy.deepcopy(head.state_dict()), []
+    with head.labels(labels[1:]) if way == "before" else nullcontext():
+        for wrong in (lambda: head(features), lambda: head.update(labels[1:])):
+            try:
+                wrong()
+            except (ValueError, RuntimeError) as error:
+                said.append(str(error))
+    return {"said": said, "changed": [key for key, value in head.state_dict().items() if not torch.equal(value, before[key])]}
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +118,40 @@ def test_two_processes_equal_one(name, two_processes):
             torch.testing.assert_close(together["state"][key], value, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize(("way", "name"), [("before", "implicit"), ("after", "implicit-lagged")])
-def test_labels_without_the_model_give_the_same_head(way, name, two_processes):
+@pytest.mark.parametrize("name", ALL)
+def test_both_come_to_the_same_bits_without_telling_each_other(name, two_processes):
+    first, second = (results[name]["state"] for results in two_processes)
+    for key, value in first.items():
+        assert torch.equal(second[key], value), key
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_labels_without_the_model_give_the_same_head(way, two_processes):
     for results in two_processes:
-        for key, value in results[name]["state"].items():
+        for key, value in results[WAYS[way][0]]["state"].items():
             if key.startswith("head."):
                 torch.testing.assert_close(results[way][key.removeprefix("head.")], value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_accumulate_with_an_evaluation_in_the_middle(way, two_processes):
+    name, labelled = WAYS[way]
+    alone = InputsAlone(name)
+    expected = accumulated(alone, alone, labelled, list(batches(4)))
+    for results in two_processes:
+        torch.testing.assert_close(results[f"{way}, accumulated"], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("way", "reasons"),
+    [("before", ["got (19,)", "got lagged=False"]), ("after", ["20 samples, are missing", "got (19,)"])],
+)
+def test_wrong_use_is_refused_in_both_processes_and_changes_nothing(way, reasons, two_processes):
+    for results in two_processes:
+        refused = results[f"{way}, refused"]
+        assert refused["changed"] == []
+        for said, reason in zip(refused["said"], reasons, strict=True):
+            assert reason in said
 
 
 @pytest.mark.parametrize("name", ["implicit", "standard-centred", "tight"])

@@ -1,6 +1,9 @@
-"""pytorch-metric-learning's trainer with the head as a loss, and the block of the documentation that takes torchvision and timm."""
+"""Other trainers with the head in them, and the blocks of the documentation that take torchvision, timm or several processes."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,15 +43,83 @@ def test_the_head_as_a_loss_in_the_trainer_of_pytorch_metric_learning():
     assert int(loss_of.head.class_means.steps) == 15 * 6
 
 
+# The documentation's network but for batch normalisation, which sees half of the batch in each of two processes.
+NETWORK = """
+def network():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+"""
+SAVE = """
+state = accelerator.unwrap_model(accelerated).state_dict()
+torch.save({"state": state, "accuracy": accuracy, "processes": accelerator.num_processes}, f"rank-{accelerator.process_index}.pt")
+"""
+
+
+def block(beginning):
+    """The block of the page that begins so."""
+    found = re.findall(r"```python\n(.*?)```", TRAINING_LOOP.read_text(), re.DOTALL)
+    (code,) = [code for code in found if code.startswith(beginning)]
+    return code
+
+
+def test_the_block_for_accelerate_trains_in_two_processes_as_in_one(tmp_path):
+    script = "\n".join([block("import torch\nfrom sklearn"), NETWORK, block("from accelerate"), SAVE])
+    (tmp_path / "train.py").write_text(script)
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    results = []
+    for name, launcher in (("alone", []), ("together", launch)):
+        folder = tmp_path / name
+        folder.mkdir()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, *launcher, "../train.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        results += [torch.load(file, weights_only=True) for file in sorted(folder.glob("rank-*.pt"))]
+    alone, first, second = results
+    assert [result["processes"] for result in results] == [1, 2, 2]
+    assert alone["accuracy"] > 0.85
+    for key, value in alone["state"].items():
+        torch.testing.assert_close(first["state"][key], value, rtol=0, atol=1e-3)
+        assert torch.equal(second["state"][key], first["state"][key]), key
+
+
+def test_the_block_for_timm_trains_with_its_mixup_and_averaged_weights():
+    names = {}
+    for beginning in (
+        "import torch\nfrom sklearn",
+        "from guided_collapse import replace_classifier",
+        "import timm\nfrom timm.data",
+    ):
+        exec(block(beginning), names)
+    assert names["accuracy"] > 0.9
+    head = names["averaged"].module.get_classifier()
+    cosines = (head.weight @ head.weight.T)[~torch.eye(10, dtype=torch.bool)]
+    torch.testing.assert_close(cosines, torch.full_like(cosines, -1 / 9), rtol=0, atol=1e-4)
+    assert int(head.class_means.steps) == int(names["head"].class_means.steps) + len(names["loader"])
+
+
+def test_the_block_for_a_replaced_layer_saves_and_loads_by_the_methods_of_transformers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec("from guided_collapse import Head, replace_classifier", names)
+    for beginning in ("import torch\nfrom sklearn", "from transformers import ViTConfig"):
+        exec(block(beginning), names)
+    images, labels = names["images"][:50], names["labels"][:50]
+    before, after = names["vit"], names["loaded_vit"]
+    assert int(after.classifier.class_means.steps) == 1
+    for key, value in before.state_dict().items():
+        assert torch.equal(after.state_dict()[key], value), key
+    with after.train().classifier.labels(labels):
+        after(images).logits.square().sum().backward()
+    assert int(after.classifier.class_means.steps) == 2
+
+
 def test_the_block_that_takes_torchvision_and_timm_runs_but_for_the_download(monkeypatch):
-    (block,) = re.findall(
-        r"<!-- not run: needs torchvision and timm -->\n```python\n(.*?)```", TRAINING_LOOP.read_text(), re.DOTALL
-    )
     resnet50, create_model = torchvision.models.resnet50, timm.create_model
     monkeypatch.setattr(torchvision.models, "resnet50", lambda weights: resnet50())
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **options: create_model(name, img_size=64, **options))
     names = {}
-    exec(block, names)
+    exec(block("import timm\nimport torchvision"), names)
     images, labels = torch.randn(4, 3, 64, 64), torch.tensor([0, 1, 2, 3])
     with names["head"].labels(labels):
         assert names["resnet"](images).shape == (4, 100)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from guided_collapse.heads.head import Head
-from guided_collapse.metrics.machinery.last_layer import linear_names
+from guided_collapse.metrics.machinery.last_layer import linear_layers_in_words
 
 
 class Captured(NamedTuple):
@@ -47,7 +47,7 @@ class Capture:
         if source is None:
             raise ValueError(
                 "where the features are must be said for a model without one head of this package; got neither layer nor "
-                f"classifier. Name the last linear layer, classifier=...; this model has {linear_names(model)}."
+                f"classifier. Name the last linear layer, classifier=...; this model has {linear_layers_in_words(model)}."
             )
         self.source: nn.Module = source
 
@@ -110,7 +110,7 @@ class Capture:
             raise ValueError(
                 f"features must be one tensor; the named module {'took' if self.takes_input else 'gave'} {_described(features)}. "
                 "Name a module that gives a tensor alone, or the last linear layer, classifier=...; "
-                f"this model has {linear_names(self.model)}."
+                f"this model has {linear_layers_in_words(self.model)}."
             )
         if self.features is not None:
             raise ValueError(
@@ -164,6 +164,7 @@ def _linear(model: nn.Module, classifier: str | nn.Linear) -> nn.Linear:
     found = named.get(classifier) if isinstance(classifier, str) else classifier
     if not isinstance(found, nn.Linear) or not any(module is found for module in named.values()):
         raise ValueError(
-            f"classifier must be an nn.Linear of the model, or its name; got {classifier!r}. This model has {linear_names(model)}."
+            f"classifier must be an nn.Linear of the model, or its name; got {classifier!r}. "
+            f"This model has {linear_layers_in_words(model)}."
         )
     return found

@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from guided_collapse.heads.drop_in.last_layer import linear_names
 
-def linear_names(model: nn.Module) -> str:
-    """The linear layers of a model, in words."""
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name]
+
+def linear_layers_in_words(model: nn.Module) -> str:
+    """The linear layers of a model, for a message."""
+    names = linear_names(model)
     return f"the linear layers {', '.join(names)}" if names else "no linear layer"
 
 
@@ -42,7 +44,7 @@ def last_linear(model: nn.Module, run: Callable[[], Any]) -> nn.Linear:
         count = "several linear layers" if found else "no linear layer"
         raise ValueError(
             f"the classifier must be the one linear layer whose output the model returns; this model returns that of {count}. "
-            f"Name the last linear layer, classifier=...; this model has {linear_names(model)}."
+            f"Name the last linear layer, classifier=...; this model has {linear_layers_in_words(model)}."
         )
     return found[0]
 
