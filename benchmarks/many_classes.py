@@ -2,8 +2,8 @@
 
     python benchmarks/many_classes.py --record many-classes.json
 
-Both have SGD with momentum, and the same small layer before them. Their steps alternate, on the same batches. Times are those of whole
-windows of `every` steps, in each of which the frame moves once; the medians of windows are compared.
+Both have SGD with momentum, and the same small layer before them. Their steps alternate, on the same batches. Times are those of
+whole windows of `every` steps, in each of which the frame moves once; the medians of windows are compared.
 
 Peaks of memory are those of a process for each, in units of C d floats, above what it had before the model was made. "logits
 alone" is a constant weight: what a classifier adds is its peak less that one, which is the weight and what logits take.
@@ -91,11 +91,8 @@ def compare_times(options: argparse.Namespace) -> dict[str, Any]:
             raise RuntimeError(f"the frame must move in a window of {every} steps; it did not.")
         for kind, total in totals.items():
             windows[kind].append(total)
-        ratio = totals["nearest"] / totals["nn.Linear"]
-        print(
-            f"window of {every} steps: nn.Linear {totals['nn.Linear']:.2f} s, nearest {totals['nearest']:.2f} s, {ratio:.2f}",
-            flush=True,
-        )
+        both = ", ".join(f"{kind} {total:.2f} s" for kind, total in totals.items())
+        print(f"window of {every} steps: {both}, ratio {totals['nearest'] / totals['nn.Linear']:.2f}", flush=True)
     medians = {kind: statistics.median(times) / every for kind, times in windows.items()}
     ratio = medians["nearest"] / medians["nn.Linear"]
     print(f"a step: nn.Linear {medians['nn.Linear']:.3f} s, nearest {medians['nearest']:.3f} s, {ratio:.2f} of nn.Linear's")

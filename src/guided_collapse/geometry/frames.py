@@ -30,8 +30,8 @@ from guided_collapse.geometry.solvers.operations import nearest_basis
 from guided_collapse.geometry.tight.harmonic import harmonic_columns
 from guided_collapse.geometry.tight.unit_rows import with_unit_rows
 
-# For Gaussian means of 3 to 50 classes in all dimensions this leaves a tightness defect below 1e-3 in 99 of 100 cases (the others
-# have fewer than ten classes), and below 1e-5 in 96.
+# With 40 the tightness defect of Gaussian means was above 1e-3 in one of 3384 cases, 4 classes in 2 dimensions, and above 1e-5 in
+# two, of all sizes up to 50 classes.
 ROUNDS = 60
 
 
