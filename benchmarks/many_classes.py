@@ -1,17 +1,23 @@
-"""A training step of the nearest head with many classes against one of `nn.Linear` of the same sizes: time and memory, of one run.
+"""Training steps of the nearest head with many classes against those of `nn.Linear` of the same sizes: time and memory, of one run.
 
-    python benchmarks/many_classes.py
+    python benchmarks/many_classes.py --record many-classes.json
 
-Both have SGD with momentum, and the same small layer before them. Their steps alternate. A step at which the frame moves is timed
-apart and counts in its due share, one in `every`. Peaks of memory are those of a process for each, in units of C d floats, above
-what it had before the model was made. Logits and their gradients are in all of them; "logits alone" is a constant weight.
+Both have SGD with momentum, and the same small layer before them. Their steps alternate, on the same batches. Times are those of
+whole windows of `every` steps, in each of which the frame moves once; the medians of windows are compared.
+
+Peaks of memory are those of a process for each, in units of C d floats, above what it had before the model was made. "logits
+alone" is a constant weight: what a classifier adds is its peak less that one, which is the weight and what logits take.
 """
 
 import argparse
+import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +25,7 @@ from torch.nn import functional
 
 from guided_collapse import NearestETFHead
 from guided_collapse.profiling.memory import peak_mb, start_counting_memory
+from guided_collapse.training.environment import commit, hardware, versions
 
 INPUT_DIM = 64
 CPU = torch.device("cpu")
@@ -66,57 +73,88 @@ def batch(options: argparse.Namespace) -> tuple[Tensor, Tensor]:
     return torch.randn(options.batch_size, INPUT_DIM), torch.randint(0, options.num_classes, (options.batch_size,))
 
 
-def compare_times(options: argparse.Namespace) -> None:
+def compare_times(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of windows of either, in the order in which they were measured."""
     linear, nearest = (Training(kind, options.feature_dim, options.num_classes) for kind in ("nn.Linear", "nearest"))
     every = nearest.head.every
-    nearest.seconds_of_a_step(*batch(options))
-    linear.seconds_of_a_step(*batch(options))
-    resting, learned, moving = [], [], []
-    for index in range(options.steps):
-        given = batch(options)
-        learned.append(linear.seconds_of_a_step(*given))
-        # Moves come at step 1 + every, 1 + 2 every, ...: a few are brought forward.
-        is_moving = index % 4 == 3
-        nearest.head._known_steps = every if is_moving else 1
-        (moving if is_moving else resting).append(nearest.seconds_of_a_step(*given))
-    with_linear, without, with_move = (statistics.median(times) for times in (learned, resting, moving))
-    step = without + (with_move - without) / every
-    print(f"nn.Linear {with_linear:.3f} s a step; nearest {without:.3f} s, {with_move:.3f} s when the frame moves, every {every}")
-    print(f"nearest {step:.3f} s a step on average, {step / with_linear:.2f} of nn.Linear's")
+    # The frame moves at the first step, and then at the last of each window.
+    for training in (linear, nearest):
+        training.seconds_of_a_step(*batch(options))
+    windows: dict[str, list[float]] = {"nn.Linear": [], "nearest": []}
+    for _ in range(options.windows):
+        before, totals = nearest.head.weight.clone(), {"nn.Linear": 0.0, "nearest": 0.0}
+        for _ in range(every):
+            given = batch(options)
+            totals["nn.Linear"] += linear.seconds_of_a_step(*given)
+            totals["nearest"] += nearest.seconds_of_a_step(*given)
+        if torch.equal(before, nearest.head.weight):
+            raise RuntimeError(f"the frame must move in a window of {every} steps; it did not.")
+        for kind, total in totals.items():
+            windows[kind].append(total)
+        both = ", ".join(f"{kind} {total:.2f} s" for kind, total in totals.items())
+        print(f"window of {every} steps: {both}, ratio {totals['nearest'] / totals['nn.Linear']:.2f}", flush=True)
+    medians = {kind: statistics.median(times) / every for kind, times in windows.items()}
+    ratio = medians["nearest"] / medians["nn.Linear"]
+    print(f"a step: nn.Linear {medians['nn.Linear']:.3f} s, nearest {medians['nearest']:.3f} s, {ratio:.2f} of nn.Linear's")
+    return {"every": every, "windows": windows, "ratio": ratio}
 
 
-def print_peak(options: argparse.Namespace) -> None:
+def peak(options: argparse.Namespace) -> dict[str, float]:
+    """What one kind takes, in C d floats: when it is made, in steps, and of it the state that stays."""
     small = argparse.Namespace(**{**vars(options), "num_classes": 2 * options.feature_dim})
     warm = Training(options.peak_of, small.feature_dim, small.num_classes)
     warm.seconds_of_a_step(*batch(small))
     before = start_counting_memory(CPU)
     training = Training(options.peak_of, options.feature_dim, options.num_classes)
-    initial_peak = peak_mb(CPU) - before
+    when_made = peak_mb(CPU) - before
     start_counting_memory(CPU)
     for _ in range(2):  # the frame moves at the first
         training.seconds_of_a_step(*batch(options))
-    unit = 4e-6 * options.num_classes * options.feature_dim
-    in_steps = (peak_mb(CPU) - before) / unit
-    print(f"{options.peak_of:14}{in_steps:6.2f} C d floats at most in steps, {initial_peak / unit:.2f} when made")
+    in_steps = peak_mb(CPU) - before
+    megabytes = 4e-6 * options.num_classes * options.feature_dim
+    state = sum(tensor.nbytes for tensor in [*training.head.parameters(), *training.head.buffers()]) / 1e6
+    return {"when made": when_made / megabytes, "in steps": in_steps / megabytes, "state": state / megabytes}
+
+
+def compare_memory() -> dict[str, dict[str, float]]:
+    """What each kind takes, measured in processes of their own."""
+    found: dict[str, dict[str, float]] = {}
+    for kind in KINDS:
+        command = [sys.executable, *sys.argv, "--peak-of", kind]
+        found[kind] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        found[kind]["added"] = found[kind]["in steps"] - found["logits alone"]["in steps"]
+        line = "{in steps:6.2f} C d floats in steps, {added:5.2f} added; {state:.2f} of state; {when made:.2f} when made"
+        print(f"{kind:14}{line.format(**found[kind])}", flush=True)
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-classes", type=int, default=100_000)
     parser.add_argument("--feature-dim", type=int, default=256)
     parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--peak-of", choices=list(KINDS), help="print the peak of memory of one alone")
+    parser.add_argument("--windows", type=int, default=3, help="of `every` steps")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write all that was measured to this file")
+    parser.add_argument("--peak-of", choices=list(KINDS), help="print the memory of one alone, as JSON")
     options = parser.parse_args()
     torch.manual_seed(0)
     if options.peak_of:
-        print_peak(options)
+        print(json.dumps(peak(options)))
         return
     sizes = f"{options.num_classes:,} classes, {options.feature_dim} features, batch {options.batch_size}"
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {sizes}", flush=True)
-    compare_times(options)
-    for kind in KINDS:
-        subprocess.run([sys.executable, *sys.argv, "--peak-of", kind], check=True)
+    load = os.getloadavg()[0]
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {load:.1f}, {sizes}", flush=True)
+    record = {
+        "commit": commit(),
+        "versions": versions(),
+        "hardware": hardware(CPU, 1).to_json(),
+        "load": load,
+        "sizes": {name: getattr(options, name) for name in ("num_classes", "feature_dim", "batch_size")},
+        "times": compare_times(options),
+        "memory": compare_memory(),
+    }
+    if options.record:
+        options.record.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

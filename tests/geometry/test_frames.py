@@ -10,6 +10,7 @@ from guided_collapse.geometry.directions import frame_basis
 from guided_collapse.geometry.frames import nearest_frame, tightness_defect
 from guided_collapse.geometry.tight.harmonic import harmonic_columns
 from guided_collapse.geometry.tight.tight import tight_frame
+from tests.geometry.restarts import restart_costs
 
 pytestmark = pytest.mark.slow
 
@@ -120,33 +121,35 @@ def test_more_rounds_make_small_frames_tight(num_classes, feature_dim):
     assert float(found.tightness_defect) < 1e-5
 
 
-def projected_gradient_costs(means, *, restarts, steps=50, step_size=0.3):
-    """Local minima of the distance to unit-norm tight frames from random starts, by projections that are written out here."""
-    num_classes = len(means)
-    target = num_classes**0.5 * means / means.norm()
-
-    def project(frames, rounds):
-        for _ in range(rounds):
-            frames = frames / frames.norm(dim=2, keepdim=True)
-            frames = frames - frames.mean(1, keepdim=True)
-            squares, rotation = torch.linalg.eigh(frames.mT @ frames)
-            frames = frames @ (rotation / squares.sqrt()[:, None]) @ rotation.mT
-        return frames / frames.norm(dim=2, keepdim=True)
-
-    frames = project(torch.randn(restarts, *means.shape, dtype=means.dtype), 30)
-    for _ in range(steps):
-        frames = project(frames + step_size * target, 4)
-    frames = project(frames, 60)
-    return (target - frames).square().sum((1, 2)) / num_classes
+def means_of_kind(kind, num_classes, feature_dim):
+    means = centred_means(num_classes, feature_dim)
+    if kind == "low rank":
+        means = means[:, : feature_dim // 2] @ torch.randn(feature_dim // 2, feature_dim, dtype=torch.float64)
+    if kind == "clustered":
+        centres = torch.randn(num_classes // 4, feature_dim, dtype=torch.float64)
+        means = 0.3 * means + centres[torch.arange(num_classes) % len(centres)]
+    if kind == "decaying":
+        means = means * torch.logspace(0, -2, feature_dim, dtype=torch.float64)
+    return means - means.mean(0)
 
 
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [(9, 3), (20, 10)])
-@pytest.mark.parametrize("decay", [0.0, 2.0])
-def test_unit_rows_are_not_further_than_the_median_of_random_restarts(num_classes, feature_dim, decay):
-    means = centred_means(num_classes, feature_dim) * torch.logspace(0, -decay, feature_dim, dtype=torch.float64)
-    median = float(projected_gradient_costs(means, restarts=100).median())
-    # Flat means have one minimum that all restarts reach, and the default rounds stop within 1e-3 of it. Decaying ones have many.
-    assert float(nearest_frame(means).distance) <= (median + 1e-3 if decay == 0 else median)
+def check_against_restarts(means, restarts):
+    """Not above the median but for the last digits: where all restarts end at one minimum, the default rounds stop close to it."""
+    median = float(restart_costs(means, restarts=restarts).median())
+    assert float(nearest_frame(means).distance) <= median + 5e-4
+    assert float(nearest_frame(means, rounds=400).distance) <= median + 5e-5
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "clustered"])
+def test_unit_rows_are_not_further_than_the_median_of_a_few_restarts(kind):
+    check_against_restarts(means_of_kind(kind, 12, 4), restarts=5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("num_classes", "feature_dim"), [(9, 3), (14, 2), (20, 10), (16, 12)])
+@pytest.mark.parametrize("kind", ["Gaussian", "low rank", "clustered", "decaying"])
+def test_unit_rows_are_not_further_than_the_median_of_random_restarts(kind, num_classes, feature_dim):
+    check_against_restarts(means_of_kind(kind, num_classes, feature_dim), restarts=15)
 
 
 @pytest.mark.thorough
@@ -159,7 +162,7 @@ def test_gradcheck(num_classes, feature_dim, proximal_weight, unit_rows):
 
     def solve(means):
         centred = means - means.mean(0)
-        found = nearest_frame(centred, anchor, proximal_weight=proximal_weight or 0.0, unit_rows=unit_rows, rounds=2)
+        found = nearest_frame(centred, anchor, proximal_weight=proximal_weight or 0.0, unit_rows=unit_rows, rounds=5)
         return found.weight, found.distance
 
     assert torch.autograd.gradcheck(solve, (means,))
@@ -248,7 +251,8 @@ def test_the_gradient_for_many_classes_without_a_mean_is_that_of_float64(num_cla
     (exact_weight, exact), (single_weight, single), (_, by_products) = found
     torch.testing.assert_close(single_weight, exact_weight, rtol=0, atol=1e-5)
     assert float((single - exact).norm()) < 1e-3 * float(exact.norm())
-    assert float(exact.norm()) < 100
+    # It grows with the rounds, and no faster: classes without a mean leave the frame almost open.
+    assert float(exact.norm()) < 300
     assert bool(torch.isfinite(by_products).all())
 
 
@@ -270,7 +274,7 @@ def test_compiles_whole():
     gradients = []
     for function in (nearest_frame, torch.compile(nearest_frame, backend="aot_eager", fullgraph=True)):
         leaf = means.clone().requires_grad_()
-        weight = function(leaf, anchor).weight
+        weight = function(leaf, anchor, rounds=12).weight
         gradients += [weight.detach(), *torch.autograd.grad(weight[0].sum(), leaf)]
     torch.testing.assert_close(gradients[:2], gradients[2:])
 

@@ -12,6 +12,7 @@ from guided_collapse.geometry.simplex import has_simplex_etf
 from guided_collapse.geometry.solvers.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
 from guided_collapse.geometry.solvers.operations import nearest_basis, proximal_point
 from guided_collapse.geometry.tight.refresh import next_frame
+from guided_collapse.geometry.tight.unit_rows import FEW_ROUNDS
 
 # From so many classes for each dimension on, one round is enough.
 MANY_CLASSES = 16
@@ -74,7 +75,7 @@ def rounds_in_training(num_classes: int, feature_dim: int) -> int:
 
     For ten classes it is tight to about 1e-2. A round leaves a share of the defect that is about d/C, or less.
     """
-    return 1 if num_classes >= MANY_CLASSES * feature_dim else 3
+    return 1 if num_classes >= MANY_CLASSES * feature_dim else FEW_ROUNDS
 
 
 def next_tight_frame(

@@ -1,8 +1,8 @@
 """The next frame of a training run with many classes, in blocks of rows: nothing but the new frame is as large as the old one.
 
-It is what `nearest_frame` gives for the same means, proximal point, weight and rounds, without a gradient. A round is one pass over
-the rows: the small matrix that makes the columns orthonormal is applied, rows are changed one by one, and their products are summed
-for the next pass.
+It is what `nearest_frame` gives for the same means, proximal point, weight and rounds, while these are few, without a gradient. A
+round is one pass over the rows: the small matrix that makes the columns orthonormal is applied, rows are changed one by one, and
+their products are summed for the next pass.
 """
 
 import math
@@ -50,7 +50,7 @@ def next_frame(
         seen: (num_classes,), which classes have a mean; those of the others are put where the frame has them.
         is_first: whether the frame is the initial one.
         proximal_weight: delta.
-        rounds: as in `nearest_frame`.
+        rounds: as in `nearest_frame`, FEW_ROUNDS at most: rows have no scales here.
         solver: "factors" takes eigenvectors where it has to. "products" never waits for a device, and needs no float64.
 
     Returns:

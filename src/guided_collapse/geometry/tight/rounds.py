@@ -1,7 +1,7 @@
 """Rounds between two demands on the same matrix, orthonormal columns and rows of equal norm, as a torch operation.
 
 The polar factor is taken from the small Gram matrix here: what was orthonormal columns before its rows were normalised is so
-well-conditioned that nothing is lost. `_orthonormalise` is the one place that does it.
+well-conditioned that nothing is lost. `orthonormalise` is the one place that does it.
 """
 
 from collections.abc import Sequence
@@ -61,13 +61,15 @@ def alternate(columns: Tensor, target: Tensor, fallback: Tensor, *, pulls: Seque
     return _alternate(columns, target, fallback, list(pulls), centred)[0]
 
 
-def _orthonormalise(matrix: Tensor) -> Orthonormalised:
+def orthonormalise(matrix: Tensor) -> Orthonormalised:
+    """The polar decomposition of a well-conditioned matrix that stands upright, (num_classes, num_columns)."""
     gram = matrix.T @ matrix
     inverse_root = inverse_square_root(gram)
     return Orthonormalised(matrix @ inverse_root, gram @ inverse_root)
 
 
-def _orthonormalise_gradient(grad: Tensor, solution: Orthonormalised) -> Tensor:
+def orthonormalise_gradient(grad: Tensor, solution: Orthonormalised) -> Tensor:
+    """The gradient of what was decomposed, from that of the columns: (num_classes, num_columns) both."""
     values, rotation = torch.linalg.eigh(solution.root)
     lying = solution.columns.T
     factors = PolarFactors(rotation, values, rotation.T @ lying, torch.zeros_like(values))
@@ -77,7 +79,7 @@ def _orthonormalise_gradient(grad: Tensor, solution: Orthonormalised) -> Tensor:
 @operation("polar_columns")
 def _polar_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
     with without_autocast(matrix.device):
-        solution = _orthonormalise(matrix)
+        solution = orthonormalise(matrix)
         return solution.columns, solution.root
 
 
@@ -89,7 +91,7 @@ def _(matrix: Tensor) -> tuple[Tensor, Tensor]:
 @operation("polar_columns_backward")
 def _polar_columns_backward(grad: Tensor, columns: Tensor, root: Tensor) -> Tensor:
     with without_autocast(grad.device):
-        return _orthonormalise_gradient(grad, Orthonormalised(columns, root))
+        return orthonormalise_gradient(grad, Orthonormalised(columns, root))
 
 
 @_polar_columns_backward.register_fake
@@ -114,7 +116,7 @@ def _alternate(
             if centred:
                 means[index] = current.mean(dim=0)
                 current.sub_(means[index])
-            current, roots[index] = _orthonormalise(current)
+            current, roots[index] = orthonormalise(current)
         return current, norms, means, roots
 
 
@@ -171,7 +173,7 @@ def _alternate_backward(
         grad, current = grad.clone(memory_format=torch.contiguous_format), columns
         grad_target = torch.zeros_like(target, memory_format=torch.contiguous_format)
         for index in reversed(range(len(pulls))):
-            grad = _orthonormalise_gradient(grad, Orthonormalised(current, roots[index]))
+            grad = orthonormalise_gradient(grad, Orthonormalised(current, roots[index]))
             if centred:
                 centre_classes(grad, out=grad)
             grad_target.add_(grad, alpha=pulls[index])
@@ -219,10 +221,10 @@ def _rounds_gradient(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[
     return *grads, None, None, None
 
 
-_refuse = refusal_of_second_derivatives(
+refuse_second_derivatives = refusal_of_second_derivatives(
     "the nearest frame", "Detach the frame in the part of the loss that is differentiated twice."
 )
 _polar_columns.register_autograd(_polar_gradient, setup_context=_remember_polar)
-_polar_columns_backward.register_autograd(_refuse)
+_polar_columns_backward.register_autograd(refuse_second_derivatives)
 _alternate.register_autograd(_rounds_gradient, setup_context=_remember_rounds)
-_alternate_backward.register_autograd(_refuse)
+_alternate_backward.register_autograd(refuse_second_derivatives)

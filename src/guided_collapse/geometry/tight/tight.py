@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.directions import Direction, frame_basis
-from guided_collapse.geometry.frames import ROUNDS, nearest_frame
+from guided_collapse.geometry.frames import nearest_frame
 from guided_collapse.geometry.simplex import centre_classes, check_feature_dim, check_num_classes, frame_weight
 from guided_collapse.geometry.tight.harmonic import harmonic_columns
+
+# They are near to nothing that matters, and need to be tight alone.
+ROUNDS_OF_FIXED_FRAMES = 20
 
 
 def tight_frame(
@@ -18,7 +21,7 @@ def tight_frame(
     *,
     direction: Direction = "canonical",
     unit_rows: bool = True,
-    rounds: int = ROUNDS,
+    rounds: int = ROUNDS_OF_FIXED_FRAMES,
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:

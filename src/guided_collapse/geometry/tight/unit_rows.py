@@ -11,9 +11,13 @@ from guided_collapse.geometry.nearest import Solver
 from guided_collapse.geometry.simplex import centre_classes
 from guided_collapse.geometry.tight.roots import polar_columns_by_products
 from guided_collapse.geometry.tight.rounds import alternate, is_zero_row, polar_columns
+from guided_collapse.geometry.tight.settling import SETTLING_PULL, next_scales, settle
 
-# How far a round goes towards the target, whose rows have norm 1 in the mean as those of the frame have.
+# How far one of the first rounds goes towards the target, whose rows have norm 1 in the mean as those of the frame have.
 PULL = 0.3
+
+# So many rounds are too few for scales to settle.
+FEW_ROUNDS = 3
 
 # What counts as the least square of what a row leaves over, as a share of the mean.
 LEAST_SPARE_SHARE = 1e-2
@@ -42,9 +46,10 @@ def evens_by_spare_rows(num_classes: int, feature_dim: int) -> bool:
 def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, *, rounds: int, solver: Solver) -> Tensor:
     """A frame with unit rows, nearly tight, near to the target: rounds that are pulled to it, then twice as many that are not.
 
-    The first rounds go from V towards a frame W that has a large <W, T> for its unit rows. The others leave only what is not tight
-    to be removed. They work on the smaller of two sides: columns V, or orthonormal columns E that complete them (and 1, for
-    centred frames) to a basis of all of R^C. Rows of V have equal norms exactly when rows of E have, and
+    The first rounds go from V towards a frame W that has a large <W, T> for its unit rows. After FEW_ROUNDS rows have scales, and
+    the rounds go on to where <W, T> is stationary (see `settling`). The others leave only what is not tight to be removed. They
+    work on the smaller of two sides: columns V, or orthonormal columns E that complete them (and 1, for centred
+    frames) to a basis of all of R^C. Rows of V have equal norms exactly when rows of E have, and
     the share of the defect that a round leaves is about the number of columns over C: at most a half on the smaller side, where it
     would be near to 1 for num_classes little above feature_dim. E itself is not needed, see `shrunk_rows`.
 
@@ -61,17 +66,18 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, *, rounds:
     num_classes, feature_dim = columns.shape
     centred = can_be_centred(num_classes, feature_dim)
     scaled_target = target * (math.sqrt(num_classes) / torch.linalg.vector_norm(target))
-    pulls, no_pulls = rounds * [PULL], 2 * rounds * [0.0]
-    by_spare_rows = evens_by_spare_rows(num_classes, feature_dim)
-    direct = pulls if by_spare_rows else pulls + no_pulls
+    few = min(rounds, FEW_ROUNDS)
     if solver == "factors":
-        columns = alternate(columns, scaled_target, fallback, pulls=direct, centred=centred)
+        alternating, settling, polar = alternate, settle, polar_columns
     else:
-        columns = _alternate_by_products(columns, scaled_target, fallback, pulls=direct, centred=centred)
-    if by_spare_rows:
-        polar = polar_columns if solver == "factors" else polar_columns_by_products
-        for _ in no_pulls:
+        alternating, settling, polar = _alternate_by_products, _settle_by_products, polar_columns_by_products
+    columns = alternating(columns, scaled_target, fallback, pulls=few * [PULL], centred=centred)
+    columns = settling(columns, scaled_target, rounds=rounds - few, centred=centred)
+    if evens_by_spare_rows(num_classes, feature_dim):
+        for _ in range(2 * rounds):
             columns = polar(shrunk_rows(columns, centred=centred))
+    else:
+        columns = alternating(columns, scaled_target, fallback, pulls=2 * rounds * [0.0], centred=centred)
     return _unit(columns)
 
 
@@ -108,6 +114,17 @@ def _alternate_by_products(columns: Tensor, target: Tensor, fallback: Tensor, *,
             zero = is_zero_row(norms, num_classes=len(columns), num_columns=columns.shape[1])
             columns = torch.where(zero[:, None], fallback, columns)
         rows = _unit(columns) + pull * target
+        columns = polar_columns_by_products(centre_classes(rows) if centred else rows)
+    return columns
+
+
+def _settle_by_products(columns: Tensor, target: Tensor, *, rounds: int, centred: bool) -> Tensor:
+    """`settle` by products alone, with autograd's own gradient."""
+    scales = columns.new_ones(len(columns))
+    for _ in range(rounds):
+        norms = torch.linalg.vector_norm(columns, dim=1)
+        scales = next_scales(scales, norms, num_columns=columns.shape[1])
+        rows = (scales / norms)[:, None] * columns + SETTLING_PULL * target
         columns = polar_columns_by_products(centre_classes(rows) if centred else rows)
     return columns
 
