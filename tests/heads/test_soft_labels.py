@@ -145,13 +145,14 @@ def test_digits_with_mixup_reach_what_they_reach_without():
     pixels, digits = load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     accuracies = []
-    for alpha in (None, 0.2):
+    # A uniform share takes more epochs, as it does with nn.Linear.
+    for alpha, epochs in ((None, 20), (0.2, 20), (1.0, 60)):
         torch.manual_seed(0)
         backbone = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
         model = Classifier(backbone, NearestETFHead(32, 10))
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=20 * 14)
-        for _ in range(20):
+        schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=epochs * 14)
+        for _ in range(epochs):
             for chosen in torch.randperm(1400).split(100):
                 inputs, targets = images[chosen], labels[chosen]
                 if alpha is not None:
@@ -163,7 +164,7 @@ def test_digits_with_mixup_reach_what_they_reach_without():
                 schedule.step()
         accuracies.append(float((model.eval()(images[1400:]).argmax(dim=1) == labels[1400:]).float().mean()))
     assert accuracies[0] > 0.92
-    assert accuracies[1] > accuracies[0] - 0.01
+    assert min(accuracies[1:]) > accuracies[0] - 0.01
 
 
 @every_head
