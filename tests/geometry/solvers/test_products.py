@@ -65,6 +65,14 @@ def test_polynomials_take_the_whole_interval_to_one_and_never_leave_it(smallest)
     torch.testing.assert_close(values, torch.ones_like(values), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("smallest", [0.5, 1e-3, 1e-5, 1e-7, 1e-12])
+def test_rounding_at_the_end_of_the_interval_does_not_grow(smallest):
+    values = torch.tensor([1 - 1e-7, 1, 1 + 1e-7, 1 + 1e-6], dtype=torch.float64)
+    for polynomial in polar_polynomials(smallest):
+        values = polynomial(values)
+    torch.testing.assert_close(values, torch.ones_like(values), rtol=0, atol=1e-14)
+
+
 def test_polynomials_are_few():
     # Those of the widest intervals without the guard against rounding errors are 7 and 11.
     assert len(polar_polynomials(1e-3)) <= 9

@@ -19,6 +19,10 @@ from guided_collapse.geometry.solvers.exact_products import add_product, product
 # float32 gradients gain two digits.
 LEAST_RATIO = 0.2
 
+# Beyond its interval a polynomial grows what it is given, and so does the next. So each ends this far below the end of the next
+# one's interval, which is more than rounding in float32 can add.
+MARGIN = 1e-5
+
 # From here on the polynomial of the interval is that of its limit, the point 1, to the digits that matter.
 NEARLY_ONE = 1e-2
 
@@ -52,12 +56,12 @@ def polar_polynomials(smallest: float) -> tuple[OddPolynomial, ...]:
     low, high = smallest, 1.0
     polynomials = []
     while 1 - low / high > TOLERANCE:
-        start = max(low, LEAST_RATIO * high)
-        polynomial = _nearest_to_one(start, high)
+        start = max(low, LEAST_RATIO)
+        polynomial = _nearest_to_one(start, 1.0)
         # It rises up to `start` and beyond; from there on it stays as near to 1 as it is at `start`.
         least, largest = polynomial(low), 2 - polynomial(start)
-        polynomials.append(polynomial.divided_by(largest))
-        low, high = least / largest, 1.0
+        polynomials.append(polynomial.divided_by(largest * (1 + MARGIN)))
+        low, high = least / largest / (1 + MARGIN), 1 / (1 + MARGIN)
     return (*polynomials, _at_one(high))
 
 
