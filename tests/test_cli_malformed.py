@@ -27,10 +27,10 @@ WORDS = ["", "nan", "0", "no-such-thing"]
 # Of the values above, these can mean something for these fields. Anything else must be refused.
 LEGAL = {
     ("experiment",): {"nan", "0", "no-such-thing"},
-    ("out", "data_root"): {"", "nan", "0", "no-such-thing"},
+    ("out", "data_root", "settings_of"): {"", "nan", "0", "no-such-thing"},
     ("weight_decay", "checkpoint_seconds", "rotation", "proximal_weight"): {"0", "1.5"},
     ("gain", "learning_rate", "temperature", "width", "long_tail_ratio", "limit_seconds", "peak_tflops", "peak_gbs"): {"1.5"},
-    ("momentum", "seed", "seeds", "crop_padding", "num_workers", "warm_up"): {"0"},
+    ("momentum", "seed", "seeds", "crop_padding", "num_workers", "warm_up", "measure_first"): {"0"},
     ("data", "backbone", "head", "heads", "protocol", "optimiser", "schedule", "stem", "solver", "long_tail"): set(),
     ("precision", "accelerator", "device_named", "test_fraction", "validation_fraction"): set(),
     ("epochs", "batch_size", "every", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
