@@ -1,0 +1,63 @@
+"""What the results are made with beside the package: variants of the nearest head, and a task with eighty classes."""
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional
+
+from guided_collapse.data.split import Split
+from results import turned, variants
+
+LABELS = torch.arange(12) % 4
+
+
+def trained(description, steps=4):
+    """The head of a variant after some steps, and its frames on the way."""
+    kind, options = variants.VARIANTS[description]
+    head = kind(8, 4, temperature=5.0, generator=torch.Generator().manual_seed(0), **options)
+    frames = []
+    for _ in range(steps):
+        features = torch.rand(12, 8, requires_grad=True)
+        functional.cross_entropy(head(features, LABELS), LABELS).backward()
+        assert features.grad.isfinite().all()
+        frames.append(head.weight.detach().clone())
+    return head, frames
+
+
+@pytest.mark.parametrize("description", variants.VARIANTS)
+def test_every_variant_trains_and_classifies(description):
+    head, _ = trained(description)
+    features = torch.rand(5, 8)
+    logits = head.eval()(features)
+    assert logits.isfinite().all()
+    torch.testing.assert_close(head(features[:1]), logits[:1])
+
+
+def test_variants_differ_in_what_they_say(monkeypatch):
+    monkeypatch.setitem(variants.VARIANTS, "two moves", (variants.Settling, {"moves": 2, "lagged": True}))
+    _, frames = trained("two moves")
+    assert not torch.equal(frames[0], frames[1])
+    assert torch.equal(frames[1], frames[3])
+    forgetful, _ = trained("a batch has a share of at least 0.1")
+    assert float(forgetful.class_means._share(torch.tensor(100), torch.float64)) == pytest.approx(0.1)
+    monkeypatch.setitem(variants.VARIANTS, "one move", (variants.LearnedFromFrame, {"moves": 1}))
+    learned, frames = trained("one move")
+    torch.testing.assert_close(frames[0], learned.nearest[0].frame)
+
+
+def test_features_that_are_centred_first_are_centred_on_the_sphere_too():
+    head, _ = trained("centred before the sphere", steps=1)
+    features = torch.rand(1000, 8) + 5
+    assert head.on_sphere(features).mean(dim=0).norm() < 0.5
+    assert variants.NearestETFHead.on_sphere(head, features - features.mean(dim=0)).norm(dim=1).allclose(torch.tensor(5.0))
+
+
+def test_turned_images_are_in_one_class_each(tmp_path):
+    images = torch.randint(0, 256, (32, 3, 4, 4), dtype=torch.uint8)
+    turned.write(Split(images, torch.arange(32) % 2), ("cat", "dog"), 2, tmp_path)
+    files = sorted(tmp_path.rglob("*.png"))
+    assert len(files) == 32
+    assert len({file.parent for file in files}) == 16
+    back = torch.frombuffer(bytearray(Image.open(tmp_path / "dog-90-negative" / "00005.png").tobytes()), dtype=torch.uint8)
+    image = 255 - back.reshape(4, 4, 3).permute(2, 0, 1)
+    assert torch.equal(image.rot90(-1, dims=(1, 2)), images[1::2][5])
