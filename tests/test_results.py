@@ -17,8 +17,7 @@ from matplotlib import pyplot
 from guided_collapse.cli.compare import compare_request
 from guided_collapse.cli.cost import cost_request
 from guided_collapse.cli.requests import split_words
-from guided_collapse.cli.search import grid_of, search_request
-from guided_collapse.experiments.search import planned_search
+from guided_collapse.cli.search import plan_of, search_request
 from guided_collapse.records.reading import read_records
 from guided_collapse.report.experiment import by_experiment
 from results import build, tables
@@ -68,16 +67,7 @@ def test_each_experiment_can_be_run_again_by_the_command_given(records):
         assert {(run.head, run.seed) for run in experiment.runs} == set(itertools.product(request.heads, request.seeds))
         own = {}
         if kind == "search":
-            again = planned_search(
-                request.configuration,
-                request.heads,
-                grid_of(request.grid),
-                seeds=request.seeds,
-                trial_seeds=request.trial_seeds,
-                trial_epochs=request.trial_epochs,
-                validation_fraction=request.validation_share,
-            )
-            assert again.plan == searches[experiment.name].plan
+            assert plan_of(request).plan == searches[experiment.name].plan
             own = searches[experiment.name].choice
         elif request.settings_of is not None:
             own = searches[request.settings_of.name.removesuffix("-search")].choice

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from guided_collapse.cli.command import DONE, FAILED
 from guided_collapse.cli.compare import refuse_single
@@ -12,6 +12,9 @@ from guided_collapse.errors import RequestError, requested
 from guided_collapse.training.settings.checks import at_least, check_ranges
 from guided_collapse.training.settings.configuration import Configuration, HeadName
 from guided_collapse.training.settings.placement import Placement
+
+if TYPE_CHECKING:
+    from guided_collapse.records.schema import SearchRecord
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def run(words: list[str]) -> int:
     wanted = search_request(name, flags)
     from guided_collapse.data.known import check_source
     from guided_collapse.experiments.comparison import comparison_table
-    from guided_collapse.experiments.search import planned_search, search
+    from guided_collapse.experiments.search import search
     from guided_collapse.report.tables.formats import plain_text
     from guided_collapse.report.tables.search import search_table
     from guided_collapse.report.write import write_report
@@ -57,15 +60,7 @@ def run(words: list[str]) -> int:
     with requested():
         check_launch(wanted.placement, wanted.configuration.precision)
         check_source(wanted.configuration.data)
-        plan = planned_search(
-            wanted.configuration,
-            wanted.heads,
-            grid_of(wanted.grid),
-            seeds=wanted.seeds,
-            trial_seeds=wanted.trial_seeds,
-            trial_epochs=wanted.trial_epochs,
-            validation_fraction=wanted.validation_share,
-        )
+        plan = plan_of(wanted)
     outcome = search(plan, wanted.placement, jobs=wanted.jobs)
     tried = search_table([outcome.record])
     print(plain_text(tried) if tried else "")
@@ -89,6 +84,21 @@ def search_request(name: str | None, flags: Sequence[str]) -> SearchRequest:
     if not wanted.grid and not asks_for_help(flags):
         raise RequestError("search needs a grid; got none. Give --grid FIELD=VALUE,VALUE, as in --grid learning_rate=0.05,0.1,0.2.")
     return replace(wanted, configuration=checked(wanted.configuration, wanted.placement, flags, wanted.heads))
+
+
+def plan_of(wanted: SearchRequest) -> "SearchRecord":
+    """The plan that a request asks for; refused as `planned_search` does."""
+    from guided_collapse.experiments.search import planned_search
+
+    return planned_search(
+        wanted.configuration,
+        wanted.heads,
+        grid_of(wanted.grid),
+        seeds=wanted.seeds,
+        trial_seeds=wanted.trial_seeds,
+        trial_epochs=wanted.trial_epochs,
+        validation_fraction=wanted.validation_share,
+    )
 
 
 def grid_of(words: Sequence[str]) -> dict[str, list[Any]]:
