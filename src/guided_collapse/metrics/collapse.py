@@ -210,12 +210,11 @@ def collapse_result(
     weight, exact_weight = measured.judged_weight, measured.exact_weight
     num_classes, feature_dim = len(statistics.counts), means.shape[1]
     known_weight = None if weight is None else weight[statistics.present]
-    gram = means @ means.T
-    between = between_classes(means, gram, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
-    cdnv = class_distance_normalised_variance(statistics, gram)
+    between = between_classes(means, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
+    cdnv = class_distance_normalised_variance(statistics, means)
     if len(between.values) == 0:
         # What is left is rounding error, whose shape must not be taken for that of the means.
-        means, gram = torch.zeros_like(means), torch.zeros_like(gram)
+        means = torch.zeros_like(means)
     mean_equinorm = norm_variation(means)
     ranks = statistics.numerical_ranks
     seen, test = _shares(measured, samples), _shares(measured, test_samples)
@@ -233,11 +232,11 @@ def collapse_result(
         weight_equiangularity=None
         if weight is None or not has_simplex(num_classes, feature_dim)
         else angle_deviation(weight @ weight.T),
-        mean_equiangularity=angle_deviation(gram) if has_simplex(*means.shape) else None,
+        mean_equiangularity=angle_deviation(means @ means.T) if has_simplex(*means.shape) else None,
         weight_angle=None if weight is None else smallest_angle(weight),
         mean_angle=smallest_angle(means),
         ideal_angle=math.degrees(math.acos(largest_cosine_bound(num_classes, feature_dim))),
-        etf_distance=nearest_frame_distance(gram, feature_dim),
+        etf_distance=nearest_frame_distance(means),
         class_margin=None if exact_weight is None else least_margin(means, centre_classes(exact_weight), statistics.present),
         mean_cosine_margin=seen.mean_margin,
         ideal_cosine_margin=best_margin(num_classes, feature_dim),

@@ -8,6 +8,7 @@ from guided_collapse.geometry.frames import nearest_frame
 from guided_collapse.geometry.nearest import nearest_etf
 from guided_collapse.geometry.simplex import centre_classes, simplex_etf
 from guided_collapse.geometry.tight.tight import tight_frame
+from guided_collapse.metrics.formulas import products
 from guided_collapse.metrics.formulas.frames import (
     angle_deviation,
     cross_entropy_lower_bound,
@@ -24,11 +25,11 @@ from tests.metrics import oracle
 def test_closed_form_distance_is_that_of_the_nearest_frame():
     means = torch.randn(5, 9, dtype=torch.float64)
     means -= means.mean(dim=0)
-    assert nearest_frame_distance(9 * means @ means.T, 9) == pytest.approx(float(nearest_etf(means).distance), rel=1e-10)
+    assert nearest_frame_distance(3 * means) == pytest.approx(float(nearest_etf(means).distance), rel=1e-10)
     means = torch.randn(9, 3, dtype=torch.float64)
     means -= means.mean(dim=0)
     nearest = nearest_frame(means, unit_rows=False)
-    assert nearest_frame_distance(9 * means @ means.T, 3) == pytest.approx(float(nearest.distance), rel=1e-10)
+    assert nearest_frame_distance(3 * means) == pytest.approx(float(nearest.distance), rel=1e-10)
 
 
 def test_any_centred_tight_frame_has_no_deviation_and_is_dual_to_itself_and_to_what_it_inverts():
@@ -68,11 +69,23 @@ def test_angles_and_margins_of_well_known_frames():
     assert smallest_angle(near) == pytest.approx(math.degrees(1e-9), rel=1e-6)
 
 
+@pytest.mark.parametrize("numbers_at_once", [1, 20, 50])
+def test_pairs_are_looked_at_in_parts_where_they_are_many(numbers_at_once, monkeypatch):
+    rows, weight = torch.randn(2, 9, 3, dtype=torch.float64)
+    classes = torch.randperm(9)
+    whole = smallest_angle(rows), least_margin(rows, weight, classes)
+    monkeypatch.setattr(products, "NUMBERS_AT_ONCE", numbers_at_once)
+    assert (smallest_angle(rows), least_margin(rows, weight, classes)) == pytest.approx(whole, rel=1e-12)
+    rows[4] = 0
+    assert math.isnan(smallest_angle(rows))
+    assert math.isnan(least_margin(rows, weight, classes))
+
+
 def test_nothing_is_not_a_frame():
     nothing = torch.zeros(4, 6, dtype=torch.float64)
     assert math.isnan(norm_variation(nothing))
     assert math.isnan(angle_deviation(nothing @ nothing.T))
-    assert math.isnan(nearest_frame_distance(nothing @ nothing.T, 6))
+    assert math.isnan(nearest_frame_distance(nothing))
     assert math.isnan(least_margin(nothing, nothing, torch.arange(4)))
     for rows in (nothing, nothing[:, :2]):
         assert math.isnan(frame_deviation(rows))

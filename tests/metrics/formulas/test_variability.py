@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from guided_collapse.geometry.simplex import centre_classes
 from guided_collapse.metrics.collapse import measure_collapse
+from guided_collapse.metrics.formulas import products
 from guided_collapse.metrics.formulas.statistics import ClassStatistics, class_statistics
 from guided_collapse.metrics.formulas.variability import (
     between_classes,
@@ -18,7 +20,7 @@ from tests.metrics.machinery.test_streaming import filled
 
 
 def directions(rows, magnitude):
-    return between_classes(rows, rows @ rows.T, torch.tensor(magnitude))
+    return between_classes(rows, torch.tensor(magnitude))
 
 
 @pytest.mark.parametrize("smallest", [0.9, 1e-2, 1e-5, 1e-9])
@@ -29,6 +31,16 @@ def test_directions_of_badly_conditioned_means(smallest):
     found = directions(left * values @ right.T, 3.0)
     torch.testing.assert_close(found.values, values, rtol=1e-6, atol=0)
     torch.testing.assert_close((found.directions * right).sum(dim=0).abs(), torch.ones(4, dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_directions_of_more_classes_than_dimensions():
+    rows = centre_classes(torch.randn(9, 3, dtype=torch.float64) * torch.tensor([1.0, 1e-2, 1e-6], dtype=torch.float64))
+    for scale in (1.0, 1e-80):
+        found = directions(scale * rows, 3.0 * scale)
+        _, values, directions_of_svd = torch.linalg.svd(scale * rows)
+        torch.testing.assert_close(found.values, values, rtol=1e-6, atol=0)
+        torch.testing.assert_close(found.directions.abs(), directions_of_svd.T.abs(), rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(found.spread @ found.spread.T, scale**2 * rows.T @ rows, rtol=1e-6, atol=0)
 
 
 def test_values_at_rounding_level_are_cut():
@@ -43,11 +55,13 @@ def test_rounding_below_zero_makes_no_negative_nc1():
     assert variability_collapse(statistics, directions(means, 1e-4)) == 0
 
 
-def test_means_that_nearly_coincide_keep_their_distance():
+@pytest.mark.parametrize("numbers_at_once", [1, 6, 2**24])
+def test_means_that_nearly_coincide_keep_their_distance(numbers_at_once, monkeypatch):
+    monkeypatch.setattr(products, "NUMBERS_AT_ONCE", numbers_at_once)
     gap = 1e-9
     features = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 1 + gap], [2.0, 1 + gap], [9.0, 9.0], [11.0, 9.0]], dtype=torch.float64)
-    statistics = class_statistics(features, torch.tensor([0, 0, 1, 1, 2, 2]), 3)
-    found = class_distance_normalised_variance(statistics, statistics.class_means @ statistics.class_means.T)
+    statistics = class_statistics(features, torch.tensor([1, 1, 2, 2, 0, 0]), 3)
+    found = class_distance_normalised_variance(statistics, statistics.class_means)
     distance = ((1 + gap) - 1) ** 2
     assert found == pytest.approx((2 / (2 * distance) + 2 / (2 * (81 + 64)) * 2) / 3, rel=1e-6)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import centre_classes, check_num_classes, simplex_etf
-from guided_collapse.metrics.formulas.products import norm_of_any_size
+from guided_collapse.metrics.formulas.products import blocks_of_rows, norm_of_any_size
 
 
 def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
@@ -23,26 +23,31 @@ def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
         right: R, of the same shape; None takes L.
     """
     num_classes, feature_dim = left.shape
-    gram = left @ (left if right is None else right).T
     if num_classes <= feature_dim + 1:
+        gram = left @ (left if right is None else right).T
         target = simplex_etf(num_classes, dtype=gram.dtype, device=gram.device) / math.sqrt(num_classes)
     else:
-        target = _nearest_projector(left, right) / math.sqrt(feature_dim)
+        gram, projector = _with_nearest_projector(left, right)
+        target = projector / math.sqrt(feature_dim)
     return float(torch.linalg.vector_norm(gram / norm_of_any_size(gram) - target))
 
 
-def _nearest_projector(left: Tensor, right: Tensor | None) -> Tensor:
-    """The projector of rank d on the complement of 1 that is nearest to LR', for more than d + 1 rows.
+def _with_nearest_projector(left: Tensor, right: Tensor | None) -> tuple[Tensor, Tensor]:
+    """G = LR' and the projector of rank d on the complement of 1 that is nearest to it, for more than d + 1 rows.
 
-    It projects on the eigenvectors of the d largest eigenvalues of P (LR' + RL') P, which are in the span of the columns of PL, PR.
+    Both are given in an orthonormal basis of the span of 1 and the columns of L and R, outside of which they are zero. The
+    projector is that on the eigenvectors of the d largest eigenvalues of P (LR' + RL') P.
     """
     num_classes, feature_dim = left.shape
     columns = [left.new_ones(num_classes, 1), left] + ([] if right is None else [right])
-    # The first column of the orthonormal ones is 1, so that the others are orthogonal to it, even where L and R lack rank.
-    span = torch.linalg.qr(torch.cat(columns, dim=1)).Q[:, 1:]
-    products = (span.T @ left) @ ((left if right is None else right).T @ span)
-    vectors = span @ torch.linalg.eigh(products + products.T).eigenvectors[:, -feature_dim:]
-    return vectors @ vectors.T
+    # The first vector of the basis is 1, so that the others are orthogonal to it, even where L and R lack rank.
+    basis = torch.linalg.qr(torch.cat(columns, dim=1)).Q
+    gram = (basis.T @ left) @ ((left if right is None else right).T @ basis)
+    centred = gram[1:, 1:]
+    vectors = torch.linalg.eigh(centred + centred.T).eigenvectors[:, -feature_dim:]
+    projector = torch.zeros_like(gram)
+    projector[1:, 1:] = vectors @ vectors.T
+    return gram, projector
 
 
 def norm_variation(rows: Tensor) -> float:
@@ -70,8 +75,15 @@ def smallest_angle(rows: Tensor) -> float:
         rows: (num_rows, feature_dim), float64.
     """
     unit = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    nearest = (unit @ unit.T).fill_diagonal_(-torch.inf).argmax()
-    first, second = unit[nearest // len(unit)], unit[nearest % len(unit)]
+    nearest, pairs = [], []
+    for block in blocks_of_rows(len(unit), len(unit)):
+        cosines = unit[block] @ unit.T
+        cosines.diagonal(block.start).fill_(-torch.inf)
+        place = cosines.argmax()
+        nearest.append(cosines.flatten()[place])
+        pairs.append(place + block.start * len(unit))
+    pair = pairs[int(torch.stack(nearest).argmax())]
+    first, second = unit[pair // len(unit)], unit[pair % len(unit)]
     # Other than the inverse cosine, exact for small and for large angles.
     half = torch.atan2(torch.linalg.vector_norm(first - second), torch.linalg.vector_norm(first + second))
     return math.degrees(2 * float(half))
@@ -88,25 +100,36 @@ def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
         weight: centred, (num_classes, feature_dim), float64.
         classes: (num_present,), the class of each mean.
     """
-    cosines = torch.nn.functional.normalize(means, dim=1, eps=0) @ torch.nn.functional.normalize(weight, dim=1, eps=0).T
-    own = cosines.gather(1, classes[:, None])
-    return float((own - cosines.scatter(1, classes[:, None], -torch.inf)).min())
+    unit_means, unit_weight = (torch.nn.functional.normalize(rows, dim=1, eps=0) for rows in (means, weight))
+    margins = []
+    for block in blocks_of_rows(len(means), len(weight)):
+        cosines, own_class = unit_means[block] @ unit_weight.T, classes[block][:, None]
+        own = cosines.gather(1, own_class)
+        margins.append((own - cosines.scatter(1, own_class, -torch.inf)).min())
+    return float(torch.stack(margins).min())
 
 
-def nearest_frame_distance(gram: Tensor, feature_dim: int) -> float:
+def nearest_frame_distance(means: Tensor) -> float:
     """The squared distance of class means, centred and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
 
     |.|_* is the nuclear norm; H~ P has rank m = min(d, C-1) at most, so other singular values are rounding errors and left out. NaN
     if the means are all zero. For C > d + 1 the frame is tight, with rows of norm 1 in the mean only.
 
     Args:
-        gram: the inner products of the class means, of any scale, (num_classes, num_classes), float64.
-        feature_dim: d.
+        means: of any scale, (num_classes, feature_dim), float64.
     """
-    rank, square = min(feature_dim, len(gram) - 1), gram.diagonal().sum()
+    num_classes, feature_dim = means.shape
+    if num_classes <= feature_dim + 1:
+        gram = means @ means.T
+        square = gram.diagonal().sum()
+        products = centre_classes(centre_classes(gram / square).T)
+    else:
+        square, centred = means.square().sum(), centre_classes(means)
+        products = centred.T @ centred / square
     if not bool(square > 0):
         return math.nan
-    values = torch.linalg.eigvalsh(centre_classes(centre_classes(gram / square).T))[-rank:].clamp(min=0).sqrt()
+    rank = min(feature_dim, num_classes - 1)
+    values = torch.linalg.eigvalsh(products)[-rank:].clamp(min=0).sqrt()
     return max(0.0, float(2 - 2 * values.sum() / math.sqrt(rank)))
 
 

@@ -1,4 +1,6 @@
-"""Large products: in which precision they can be taken, and sums of outer products at half the work."""
+"""Large products: in which precision they can be taken, how many rows at once, and sums of outer products at half the work."""
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -6,6 +8,8 @@ from torch import Tensor
 from guided_collapse.geometry.solvers.exact_products import float32_is_float32
 
 COLUMN_BLOCKS = 4
+# So many numbers of a product are held at once: those of all pairs of 4096 classes.
+NUMBERS_AT_ONCE = 2**24
 SAFE_IN_FLOAT32 = (1e-12, 1e12)
 """Between these, sums of products neither overflow nor vanish in float32."""
 
@@ -28,6 +32,12 @@ def norm_of_any_size(values: Tensor) -> Tensor:
     """The Euclidean norm, a scalar, also of values whose squares overflow or vanish."""
     largest = values.abs().amax()
     return torch.where(largest > 0, largest * torch.linalg.vector_norm(values / largest), largest)
+
+
+def blocks_of_rows(num_rows: int, num_columns: int) -> Iterator[slice]:
+    """Parts of the rows of a product of these sizes, each of which fits into memory."""
+    length = max(1, NUMBERS_AT_ONCE // num_columns)
+    return (slice(start, start + length) for start in range(0, num_rows, length))
 
 
 def add_outer_products(scatter: Tensor, rows: Tensor) -> None:

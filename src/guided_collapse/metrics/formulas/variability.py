@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from guided_collapse.metrics.formulas.products import blocks_of_rows
 from guided_collapse.metrics.formulas.statistics import ClassStatistics
 
 EPSILON = torch.finfo(torch.float64).eps
@@ -25,7 +26,7 @@ class BetweenClasses(NamedTuple):
     """V diag(values), (feature_dim, rank), where each dimension has as many correct digits as it has in the class means."""
 
 
-def between_classes(centred_class_means: Tensor, gram: Tensor, magnitude: Tensor) -> BetweenClasses:
+def between_classes(centred_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
     """The singular directions of the centred class means, cut at rank C-1.
 
     Centring takes one dimension away, so S_B has rank C-1 at most, and what is left of the last singular value is rounding error
@@ -34,17 +35,19 @@ def between_classes(centred_class_means: Tensor, gram: Tensor, magnitude: Tensor
 
     Args:
         centred_class_means: mu_c - mu_G, (num_classes, feature_dim), float64.
-        gram: their inner products, (num_classes, num_classes).
         magnitude: the largest norm of a class mean before centring, a scalar.
     """
     num_classes, feature_dim = centred_class_means.shape
     most = min(num_classes - 1, feature_dim)
     floor = 4 * math.sqrt(num_classes) * EPSILON * magnitude
     # The Gram matrix is several times quicker than an SVD, and as good while no eigenvalue is small against the largest.
+    few_rows = num_classes <= feature_dim + 1
+    gram = centred_class_means @ centred_class_means.T if few_rows else centred_class_means.T @ centred_class_means
     squares, vectors = torch.linalg.eigh(gram)
     squares, vectors = squares.flip(0)[:most], vectors.flip(1)[:, :most]
     if bool(squares[-1] > EIGENVALUE_FLOOR * squares[0]) and bool(squares[-1].clamp(min=0).sqrt() > floor):
-        values, spread = squares.sqrt(), centred_class_means.T @ vectors
+        values = squares.sqrt()
+        spread = centred_class_means.T @ vectors if few_rows else gram @ vectors / values
         return BetweenClasses(spread / values, values, spread)
     vectors, values, directions = torch.linalg.svd(centred_class_means, full_matrices=False)
     rank = int((values[:most] > floor).sum())
@@ -105,27 +108,35 @@ def trace_ratio(statistics: ClassStatistics, centred_class_means: Tensor) -> flo
     return float(within / centred_class_means.square().sum(dim=1).mean())
 
 
-def class_distance_normalised_variance(statistics: ClassStatistics, gram: Tensor) -> float:
+def class_distance_normalised_variance(statistics: ClassStatistics, centred_class_means: Tensor) -> float:
     """CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
 
     Infinite or NaN if two class means coincide.
 
     Args:
         statistics: of the classes.
-        gram: the inner products of the class means relative to any common point, (num_present, num_present), float64.
+        centred_class_means: relative to any common point, (num_present, feature_dim), float64.
     """
     variances = statistics.class_scatter / statistics.counts[statistics.present]
-    first, second = torch.triu_indices(len(variances), len(variances), offset=1, device=variances.device)
-    distances = _squared_distances(statistics.class_means, gram)[first, second]
-    return float(((variances[first] + variances[second]) / (2 * distances)).mean())
+    number = len(variances)
+    sums = []
+    for block in blocks_of_rows(number, number):
+        distances = _squared_distances(statistics.class_means, centred_class_means, block)
+        # Each pair once.
+        sums.append(((variances[block][:, None] + variances) / (2 * distances)).triu_(block.start + 1).sum())
+    return float(torch.stack(sums).sum()) / (number * (number - 1) / 2)
 
 
-def _squared_distances(rows: Tensor, gram: Tensor) -> Tensor:
-    """|r_i - r_j|^2 for all pairs of rows: from their inner products, and directly for pairs so close that these would cancel."""
-    sizes = gram.diagonal()[:, None] + gram.diagonal()
-    distances = sizes - 2 * gram
-    close_pairs = (distances <= DISTANCE_FLOOR * sizes).triu(1).nonzero()
+def _squared_distances(rows: Tensor, centred_rows: Tensor, block: slice) -> Tensor:
+    """|r_i - r_j|^2 of the rows of a block and all later ones, (num_rows_of_block, num_rows).
+
+    They are from inner products, and directly for pairs so close that these would cancel.
+    """
+    squares = centred_rows.square().sum(dim=1)
+    sizes = squares[block][:, None] + squares
+    distances = sizes - 2 * (centred_rows[block] @ centred_rows.T)
+    close_pairs = (distances <= DISTANCE_FLOOR * sizes).triu_(block.start + 1).nonzero()
     for close in torch.split(close_pairs, CLOSE_PAIRS_AT_ONCE):
         first, second = close.T
-        distances[first, second] = (rows[first] - rows[second]).square().sum(dim=1)
+        distances[first, second] = (rows[block.start + first] - rows[second]).square().sum(dim=1)
     return distances
