@@ -2,9 +2,10 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from guided_collapse.records.declared.quantities import TEST_TOP1, TRAIN_TOP1
+from guided_collapse.records.declared.quantities import QUANTITIES, TEST_TOP1, TRAIN_TOP1, Quantity
 from guided_collapse.records.run import Run
 from guided_collapse.records.schema import SearchRecord
 from guided_collapse.report.experiment import Experiment
@@ -15,6 +16,9 @@ from guided_collapse.report.tables.table import NOTHING, epochs_text, short_text
 LINEAR = "standard-unnormalised"
 DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "cifar10-turned": "CIFAR-10, turned"}
 EARLY = (3, 5)
+# Of all classes, and of those with the most, medium and the fewest training images.
+PARTS = {"top1": "all classes", "top1_many": "classes with many images", "top1_medium": "medium", "top1_few": "few"}
+VARIED = {"omniglot-small": "Omniglot", "tiny-imagenet-small": "Tiny ImageNet"}
 
 
 def is_of_many_classes(experiment: Experiment) -> bool:
@@ -27,11 +31,17 @@ def has_room_for_a_simplex(experiment: Experiment) -> bool:
     return experiment.runs[0].feature_dim >= experiment.runs[0].num_classes - 1
 
 
+def is_long_tailed(experiment: Experiment) -> bool:
+    """Whether training classes were made to differ in size."""
+    return bool(experiment.runs[0].configuration["long_tail"] != "none")
+
+
 def title(experiment: Experiment) -> str:
     """What was trained on, in words."""
     run = experiment.runs[0]
-    images = run.num_train / run.num_classes
-    return f"{DATA[run.configuration['data']]}, {run.num_classes} classes of {images:g} images, {run.feature_dim} features"
+    ratio = run.configuration["long_tail_ratio"]
+    images = f", long-tailed {ratio:g} to 1" if is_long_tailed(experiment) else f" of {run.num_train / run.num_classes:g} images"
+    return f"{DATA[run.configuration['data']]}, {run.num_classes} classes{images}, {run.feature_dim} features"
 
 
 def accuracies(experiments: Iterable[Experiment]) -> list[list[str]]:
@@ -49,6 +59,62 @@ def accuracies(experiments: Iterable[Experiment]) -> list[list[str]]:
             rows.append([f"{title(experiment)}, {seeds_text(experiment)}" if place == 0 else "", name, *cells])
         soon = {head: spread(epochs_to_the_linear_layer(experiment, head)) for head in experiment.heads}
         rows.append(["", "epochs to the test accuracy that nn.Linear ends with", *(short_text(soon.get(head)) for head in heads)])
+    return rows
+
+
+def amounts_of_images(experiments: Iterable[Experiment]) -> list[list[str]]:
+    """Test and train accuracy at the end, for those heads that all have: rows with headings, from few images to many."""
+    experiments = sorted(
+        experiments, key=lambda experiment: (experiment.runs[0].configuration["data"], experiment.runs[0].num_train)
+    )
+    heads = in_order(set.intersection(*(set(experiment.heads) for experiment in experiments)))
+    rows = [["", "", *map(label, heads)]]
+    for experiment in experiments:
+        run = experiment.runs[0]
+        named = f"{DATA[run.configuration['data']]}, {run.num_train / run.num_classes:g} images of each class, {run.planned} epochs"
+        for first, name, quantity in ((named, "test", TEST_TOP1), ("", "train", TRAIN_TOP1)):
+            rows.append([first, f"{name} accuracy, %", *(_at_the_end(experiment, head, quantity) for head in heads)])
+    return rows
+
+
+def long_tails(experiments: Iterable[Experiment]) -> list[list[str]]:
+    """Test accuracy at the end, of classes with many, medium and few training images: rows with headings."""
+    experiments = list(experiments)
+    heads = in_order(head for experiment in experiments for head in experiment.heads)
+    rows = [["", "test accuracy, %", *map(label, heads)]]
+    quantities = {quantity.name: quantity for quantity in QUANTITIES if quantity.split == TEST_TOP1.split}
+    for experiment in experiments:
+        first = f"{title(experiment)}, {experiment.runs[0].planned} epochs, {seeds_text(experiment)}"
+        for name, part in PARTS.items():
+            rows.append([first, part, *(_at_the_end(experiment, head, quantities[name]) for head in heads)])
+            first = ""
+    return rows
+
+
+def in_short(experiments: Iterable[Experiment]) -> list[list[str]]:
+    """Test accuracy at the end of the linear layer, the learned one on spheres, a fixed frame and the nearest: rows with headings.
+
+    The nearest is lagged, which it is by itself with more classes than dimensions.
+    """
+    rows = [["test accuracy at the end, %", label(LINEAR), label("standard"), label("fixed"), "Nearest frame, lagged"]]
+    for experiment in experiments:
+        heads = (LINEAR, "standard", "fixed", "implicit-lagged" if has_room_for_a_simplex(experiment) else "implicit")
+        rows.append([title(experiment), *(_at_the_end(experiment, head, TEST_TOP1) for head in heads)])
+    return rows
+
+
+def variants(record: Mapping[str, Any]) -> list[list[str]]:
+    """Test accuracy at the end of variants of the lagged head, and how far ahead of it on the same seed: rows with headings."""
+    names = [name for name in VARIED if name in record]
+    rows = [["variant", *(f"{VARIED[name]}, {text}" for name in names for text in ("test accuracy, %", "ahead of it as it is"))]]
+    for variant in record[names[0]]["variants"]:
+        cells = []
+        for name in names:
+            first, own = (_ends(record[name]["variants"][which]) for which in (next(iter(record[name]["variants"])), variant))
+            gains = [own[seed] - first[seed] for seed in own]
+            ahead = f"{statistics.median(gains):+.2f}, {sum(gain > 0 for gain in gains)} of {len(gains)}"
+            cells += [short_text(spread(list(own.values())), percent=True), NOTHING if own == first else ahead]
+        rows.append([variant, *cells])
     return rows
 
 
@@ -83,6 +149,16 @@ def choices(searches: Iterable[SearchRecord]) -> list[list[str]]:
             rows.append([*first, label(head), ", ".join(f"{name} {value:g}" for name, value in own.items()), f"{accuracy:.2f}"])
             first = ["", "", ""]
     return rows
+
+
+def _at_the_end(experiment: Experiment, head: str, quantity: Quantity) -> str:
+    found = at_epoch(experiment.of(head), quantity, None)
+    return short_text(found.spread if found else None, percent=True)
+
+
+def _ends(runs: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """Test accuracy in per cent at the last epoch, by seed."""
+    return {run["seed"]: 100 * run["test_top1"][max(run["test_top1"], key=int)] for run in runs}
 
 
 def final_accuracy(run: Run) -> float:

@@ -16,8 +16,8 @@ from guided_collapse.report.tables.reaching import LEVELS, when_reached
 from guided_collapse.report.tables.table import NOTHING, short_text
 from results import many_classes
 
-HEADS = ("standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
-HEADS_IN_SHORT = HEADS[:3]
+HEADS = (many_classes.LINEAR, "standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
+HEADS_IN_SHORT = HEADS[:4]
 TITLES = {
     "ufm-10": "UFM, 10 classes",
     "ufm-100": "UFM, 100 classes",
@@ -50,16 +50,22 @@ def all_tables(records: Path) -> dict[str, list[str]]:
     experiments = {experiment.name: experiment for experiment in by_experiment(found.runs)}
     in_order = [experiments[name] for name in TITLES if name in experiments]
     many = [experiment for experiment in experiments.values() if many_classes.is_of_many_classes(experiment)]
-    simplex = [experiment for experiment in many if many_classes.has_room_for_a_simplex(experiment)]
-    tight = [experiment for experiment in many if experiment not in simplex]
+    tight = [experiment for experiment in many if not many_classes.has_room_for_a_simplex(experiment)]
+    long_tailed = [experiment for experiment in many if many_classes.is_long_tailed(experiment)]
+    simplex = [experiment for experiment in many if experiment not in (*tight, *long_tailed)]
+    searched = [experiment for experiment in simplex if experiment.name in {search.experiment for search in found.searches}]
     solve = json.loads((records / "solve.json").read_text())
     return {
         "training": training(in_order),
         "training in short": training_in_short(in_order),
         "pairs": pairs(in_order),
-        "many classes": _lines(many_classes.accuracies(simplex)),
+        "many classes": _lines(many_classes.accuracies(searched)),
         "more classes than dimensions": _lines(many_classes.accuracies(tight)),
-        "verdicts": _lines(many_classes.verdicts([*simplex, *tight])),
+        "amounts of images": _lines(many_classes.amounts_of_images(simplex)),
+        "long tails": _lines(many_classes.long_tails(long_tailed)),
+        "many classes in short": _lines(many_classes.in_short([*simplex, *long_tailed, *tight])),
+        "verdicts": _lines(many_classes.verdicts([*simplex, *long_tailed, *tight])),
+        "variants": _lines(many_classes.variants(json.loads((records / "variants.json").read_text()))),
         "choices": _lines(many_classes.choices(found.searches)),
         "step": step({cost.experiment: cost for cost in found.costs}),
         "solve": solves(solve["solves"]),

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.thorough
 LABELS = {head: declared.label for head, declared in HEADS.items()}
 
 
-def of_many_classes():
+def of_many_classes(pattern="**"):
     """What the runs on these data were and came to: experiment, head, and a list of facts and measurements by seed."""
     found = {}
-    for file in sorted(RECORDS.rglob("seed-*/config.json")):
+    for file in sorted(RECORDS.glob(f"{pattern}/seed-*/config.json")):
         facts = json.loads(file.read_text())
         if facts["configuration"]["data"] in DATA:
             lines = map(json.loads, gzip.decompress((file.parent / "metrics.jsonl.gz").read_bytes()).splitlines())
@@ -29,8 +29,19 @@ def of_many_classes():
 
 
 def title(facts):
-    data, images = DATA[facts["configuration"]["data"]], facts["num_train"] / facts["num_classes"]
-    return f"{data}, {facts['num_classes']} classes of {images:g} images, {facts['feature_dim']} features"
+    data = DATA[facts["configuration"]["data"]]
+    amount = ", long-tailed 50 to 1" if is_long_tailed(facts) else f" of {images(facts)} images"
+    return f"{data}, {facts['num_classes']} classes{amount}, {facts['feature_dim']} features"
+
+
+def images(facts):
+    """Of each class, as the configuration asks for them; otherwise all that there are."""
+    all_there_are = {"omniglot-small1": 16, "cifar10-turned": 50}
+    return facts["configuration"]["images_per_class"] or all_there_are[facts["configuration"]["data"]]
+
+
+def is_long_tailed(facts):
+    return facts["configuration"]["long_tail_ratio"] == 50
 
 
 def described(values):
@@ -42,6 +53,14 @@ def is_tight(facts):
     return facts["num_classes"] > facts["feature_dim"] + 1
 
 
+def ends(runs, part="test", name="top1"):
+    return [lines[-1][part][name] for _, lines in runs]
+
+
+def first_facts(heads):
+    return next(iter(heads.values()))[0][0]
+
+
 def when(epochs_of_runs):
     """Median and range of the first epochs, in words."""
     firsts = [epochs[0] if epochs else math.inf for epochs in epochs_of_runs]
@@ -51,8 +70,10 @@ def when(epochs_of_runs):
 
 def test_accuracies_follow_from_the_measurements():
     expected = {False: [], True: []}
-    for heads in of_many_classes().values():
-        facts = next(iter(heads.values()))[0][0]
+    searched = of_many_classes("*-search/chosen/*/*")
+    in_few_dimensions = {name: heads for name, heads in of_many_classes().items() if is_tight(first_facts(heads))}
+    for heads in (searched | in_few_dimensions).values():
+        facts = first_facts(heads)
         last = facts["configuration"]["epochs"]
         shown = [("test", 3), ("test", 5), *([("test", last)] if last > 5 else []), ("train", last)]
         for number, (part, epoch) in enumerate(shown):
@@ -79,18 +100,74 @@ def test_accuracies_follow_from_the_measurements():
         assert all(row in expected[tight] for row in found)
 
 
+AXIS = ("standard-unnormalised", "standard", "fixed", "implicit-lagged")
+
+
+def test_accuracies_by_the_number_of_images_follow_from_the_measurements():
+    expected = []
+    for heads in of_many_classes().values():
+        facts = first_facts(heads)
+        if not is_tight(facts) and not is_long_tailed(facts):
+            data, epochs = facts["configuration"]["data"], facts["configuration"]["epochs"]
+            name = f"{DATA[data]}, {images(facts)} images of each class, {epochs} epochs"
+            test, train = ([described(ends(heads[head], part)) for head in AXIS] for part in ("test", "train"))
+            expected.append((data, images(facts), [[name, "test accuracy, %", *test], ["", "train accuracy, %", *train]]))
+    headings, rows = cells_of("amounts of images", headings=True)
+    assert headings[2:] == [LABELS[head] for head in AXIS]
+    assert rows == [row for *_, both in sorted(expected) for row in both]
+
+
+def test_accuracies_under_long_tails_follow_from_the_measurements():
+    (heads,) = (heads for heads in of_many_classes().values() if is_long_tailed(first_facts(heads)))
+    headings, rows = cells_of("long tails", headings=True)
+    columns = [head for head in HEADS if head in heads]
+    assert headings[2:] == [LABELS[head] for head in columns]
+    for (_, _, *cells), name in zip(rows, ("top1", "top1_many", "top1_medium", "top1_few"), strict=True):
+        assert cells == [described(ends(heads[head], name=name)) for head in columns]
+
+
+def test_the_short_table_follows_from_the_measurements():
+    headings, rows = cells_of("many classes in short", headings=True)
+    assert headings[1] == LABELS["standard-unnormalised"]
+    found = {first: cells for first, *cells in rows}
+    experiments = of_many_classes()
+    assert len(found) == len(experiments)
+    for heads in experiments.values():
+        facts = first_facts(heads)
+        shown = (*AXIS[:3], "implicit" if is_tight(facts) else AXIS[3])
+        assert found[title(facts)] == [described(ends(heads[head])) for head in shown]
+
+
+def test_variants_follow_from_their_record():
+    record = json.loads((RECORDS / "variants.json").read_text())
+    names = ("omniglot-small", "tiny-imagenet-small")
+    rows = cells_of("variants")
+    assert [row[0] for row in rows] == list(record[names[0]]["variants"]) == list(record[names[1]]["variants"])
+    for variant, *cells in rows:
+        for name, accuracy, gain in zip(names, cells[::2], cells[1::2], strict=True):
+            last = str(max(int(epoch) for epoch in record[name]["variants"][variant][0]["test_top1"]))
+            own, plain = (
+                [run["test_top1"][last] for run in sorted(record[name]["variants"][which], key=lambda run: run["seed"])]
+                for which in (variant, "as it is")
+            )
+            assert accuracy == described(own)
+            gains = [100 * (mine - theirs) for mine, theirs in zip(own, plain, strict=True)]
+            text = f"{statistics.median(gains):+.2f}, {sum(value > 0 for value in gains)} of {len(gains)}"
+            assert gain == ("-" if variant == "as it is" else text)
+
+
 def test_who_is_ahead_of_whom_follows_from_the_measurements():
     rows = {row[0]: row[1:] for row in cells_of("verdicts")}
     experiments = of_many_classes()
     assert len(rows) == len(experiments)
     for heads in experiments.values():
-        ends = {head: [100 * lines[-1]["test"]["top1"] for _, lines in runs] for head, runs in heads.items()}
-        best, *said = rows[title(next(iter(heads.values()))[0][0])]
-        medians = {LABELS[head]: statistics.median(values) for head, values in ends.items()}
+        reached = {head: [100 * value for value in ends(runs)] for head, runs in heads.items()}
+        best, *said = rows[title(first_facts(heads))]
+        medians = {LABELS[head]: statistics.median(values) for head, values in reached.items()}
         assert medians[best] == max(medians.values())
-        linear = ends.pop("standard-unnormalised")
+        linear = reached.pop("standard-unnormalised")
         groups = [set(), set(), set()]
-        for head, values in ends.items():
+        for head, values in reached.items():
             gains = [mine - theirs for mine, theirs in zip(values, linear, strict=True)]
             place = 0 if all(gain > 0 for gain in gains) else 1 if all(gain < 0 for gain in gains) else 2
             groups[place].add(f"{LABELS[head]} ({statistics.median(gains):+.2f})")

@@ -75,15 +75,14 @@ def smallest_angle(rows: Tensor) -> float:
         rows: (num_rows, feature_dim), float64.
     """
     unit = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    nearest, pairs = [], []
+    cosines, pairs = [], []
     for block in blocks_of_rows(len(unit), len(unit)):
-        cosines = unit[block] @ unit.T
-        cosines.diagonal(block.start).fill_(-torch.inf)
-        place = cosines.argmax()
-        nearest.append(cosines.flatten()[place])
-        pairs.append(place + block.start * len(unit))
-    pair = pairs[int(torch.stack(nearest).argmax())]
-    first, second = unit[pair // len(unit)], unit[pair % len(unit)]
+        # Each pair once: with the rows of the block come those after it.
+        later = unit[block.start :]
+        largest, place = (unit[block] @ later.T).fill_diagonal_(-torch.inf).flatten().max(dim=0)
+        cosines.append(largest)
+        pairs.append((later[place // len(later)], later[place % len(later)]))
+    first, second = pairs[int(torch.stack(cosines).argmax())]
     # Other than the inverse cosine, exact for small and for large angles.
     half = torch.atan2(torch.linalg.vector_norm(first - second), torch.linalg.vector_norm(first + second))
     return math.degrees(2 * float(half))

@@ -121,22 +121,23 @@ def class_distance_normalised_variance(statistics: ClassStatistics, centred_clas
     number = len(variances)
     sums = []
     for block in blocks_of_rows(number, number):
-        distances = _squared_distances(statistics.class_means, centred_class_means, block)
-        # Each pair once.
-        sums.append(((variances[block][:, None] + variances) / (2 * distances)).triu_(block.start + 1).sum())
+        # Each pair once: with the rows of the block come those after it.
+        later = slice(block.start, None)
+        distances = _squared_distances(statistics.class_means[later], centred_class_means[later], len(variances[block]))
+        sums.append(((variances[block][:, None] + variances[later]) / (2 * distances)).triu_(1).sum())
     return float(torch.stack(sums).sum()) / (number * (number - 1) / 2)
 
 
-def _squared_distances(rows: Tensor, centred_rows: Tensor, block: slice) -> Tensor:
-    """|r_i - r_j|^2 of the rows of a block and all later ones, (num_rows_of_block, num_rows).
+def _squared_distances(rows: Tensor, centred_rows: Tensor, num_first: int) -> Tensor:
+    """|r_i - r_j|^2 of the first rows and all later ones, (num_first, num_rows), above the diagonal.
 
     They are from inner products, and directly for pairs so close that these would cancel.
     """
     squares = centred_rows.square().sum(dim=1)
-    sizes = squares[block][:, None] + squares
-    distances = sizes - 2 * (centred_rows[block] @ centred_rows.T)
-    close_pairs = (distances <= DISTANCE_FLOOR * sizes).triu_(block.start + 1).nonzero()
+    sizes = squares[:num_first, None] + squares
+    distances = sizes - 2 * (centred_rows[:num_first] @ centred_rows.T)
+    close_pairs = (distances <= DISTANCE_FLOOR * sizes).triu_(1).nonzero()
     for close in torch.split(close_pairs, CLOSE_PAIRS_AT_ONCE):
         first, second = close.T
-        distances[first, second] = (rows[block.start + first] - rows[second]).square().sum(dim=1)
+        distances[first, second] = (rows[first] - rows[second]).square().sum(dim=1)
     return distances
