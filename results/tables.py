@@ -1,6 +1,7 @@
 """The tables of measurements in README.md and results/README.md, made from `results/records`."""
 
 import json
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "step": step({cost.experiment: cost for cost in found.costs}),
         "solve": solves(solve["solves"]),
         "ratio": ratios(solve["against one SVD"]),
+        "a hundred thousand classes": large(json.loads((records / "many-classes.json").read_text())),
     }
 
 
@@ -139,6 +141,19 @@ def ratios(measured: Sequence[dict[str, Any]]) -> list[str]:
     of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in measured}
     rows = [[name, *(f"{of[name, delta]:.2f}" if (name, delta) in of else NOTHING for delta in deltas)] for name in names]
     return _table(["singular values of the class means", *(f"proximal weight {delta:g}" for delta in deltas)], rows)
+
+
+def large(measured: dict[str, Any]) -> list[str]:
+    """A training step with very many classes, and the memory that the classifier adds to what logits take."""
+    sizes, times, memory = (measured[name] for name in ("sizes", "times", "memory"))
+    rows = []
+    for kind, name in (("nn.Linear", "nn.Linear"), ("nearest", f"nearest frame, every {times['every']} steps")):
+        step = 1e3 * statistics.median(times["windows"][kind]) / times["every"]
+        share = statistics.median(times["windows"][kind]) / statistics.median(times["windows"]["nn.Linear"])
+        floats = (f"{memory[kind][what]:.2f}" for what in ("added", "state"))
+        rows.append([name, _time(step), f"{share:.2f}", *floats])
+    first = f"{sizes['num_classes']} classes, feature_dim {sizes['feature_dim']}, batch size {sizes['batch_size']}"
+    return _table([first, "step", "of nn.Linear's", "added at the peak, in weights", "of it state, in weights"], rows)
 
 
 def _title(experiment: Experiment) -> str:

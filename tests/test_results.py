@@ -262,6 +262,22 @@ def test_the_tables_of_solves_follow_from_the_record():
     assert ratios == pytest.approx(expected, abs=6e-3)
 
 
+def test_the_table_of_very_many_classes_follows_from_the_record_and_keeps_what_is_promised():
+    record = json.loads((RECORDS / "many-classes.json").read_text())
+    assert record["sizes"] == {"num_classes": 100_000, "feature_dim": 256, "batch_size": 512}
+    windows, memory = record["times"]["windows"], record["memory"]
+    linear, nearest = cells_of("a hundred thousand classes")
+    assert float(nearest[2]) == pytest.approx(
+        statistics.median(windows["nearest"]) / statistics.median(windows["nn.Linear"]), abs=6e-3
+    )
+    assert float(nearest[2]) < 1.5
+    for kind, cells in (("nn.Linear", linear), ("nearest", nearest)):
+        assert number(cells[1]) == pytest.approx(1e3 * statistics.median(windows[kind]) / record["times"]["every"], rel=6e-3)
+        added = memory[kind]["in steps"] - memory["logits alone"]["in steps"]
+        assert [float(cell) for cell in cells[3:]] == pytest.approx([added, memory[kind]["state"]], abs=6e-3)
+    assert float(nearest[3]) < 3
+
+
 def test_the_page_is_rebuilt_and_not_committed():
     assert f"/{PAGE.relative_to(ROOT)}" in (ROOT / ".gitignore").read_text().splitlines()
     for page in (ROOT / "README.md", RESULTS / "README.md"):
