@@ -36,6 +36,11 @@ def is_long_tailed(experiment: Experiment) -> bool:
     return bool(experiment.runs[0].configuration["long_tail"] != "none")
 
 
+def from_few_images(experiments: Iterable[Experiment]) -> list[Experiment]:
+    """By data, and then from few training images to many."""
+    return sorted(experiments, key=lambda experiment: (experiment.runs[0].configuration["data"], experiment.runs[0].num_train))
+
+
 def title(experiment: Experiment) -> str:
     """What was trained on, in words."""
     run = experiment.runs[0]
@@ -63,10 +68,8 @@ def accuracies(experiments: Iterable[Experiment]) -> list[list[str]]:
 
 
 def amounts_of_images(experiments: Iterable[Experiment]) -> list[list[str]]:
-    """Test and train accuracy at the end, for those heads that all have: rows with headings, from few images to many."""
-    experiments = sorted(
-        experiments, key=lambda experiment: (experiment.runs[0].configuration["data"], experiment.runs[0].num_train)
-    )
+    """Test and train accuracy at the end, for those heads that all have: rows with headings."""
+    experiments = list(experiments)
     heads = in_order(set.intersection(*(set(experiment.heads) for experiment in experiments)))
     rows = [["", "", *map(label, heads)]]
     for experiment in experiments:

@@ -53,7 +53,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
     many = [experiment for experiment in experiments.values() if many_classes.is_of_many_classes(experiment)]
     tight = [experiment for experiment in many if not many_classes.has_room_for_a_simplex(experiment)]
     long_tailed = [experiment for experiment in many if many_classes.is_long_tailed(experiment)]
-    simplex = [experiment for experiment in many if experiment not in (*tight, *long_tailed)]
+    simplex = many_classes.from_few_images(experiment for experiment in many if experiment not in (*tight, *long_tailed))
     searched = [experiment for experiment in simplex if experiment.name in {search.experiment for search in found.searches}]
     solve = json.loads((records / "solve.json").read_text())
     return {

@@ -140,9 +140,9 @@ def test_the_short_table_follows_from_the_measurements():
 
 def test_variants_follow_from_their_record():
     record = json.loads((RECORDS / "variants.json").read_text())
-    names = ("omniglot-small", "tiny-imagenet-small")
+    names = [name for name in ("omniglot-small", "tiny-imagenet-small") if name in record]
     rows = cells_of("variants")
-    assert [row[0] for row in rows] == list(record[names[0]]["variants"]) == list(record[names[1]]["variants"])
+    assert all([row[0] for row in rows] == list(record[name]["variants"]) for name in names)
     for variant, *cells in rows:
         for name, accuracy, gain in zip(names, cells[::2], cells[1::2], strict=True):
             last = str(max(int(epoch) for epoch in record[name]["variants"][variant][0]["test_top1"]))
