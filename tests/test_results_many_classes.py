@@ -177,6 +177,41 @@ def test_who_is_ahead_of_whom_follows_from_the_measurements():
             assert all(entry in text for entry in group)
 
 
+def test_what_the_pages_say_in_words_holds():
+    """Who is ahead of nn.Linear on which seeds, as docs/choosing.md, docs/frames.md and README.md sum it up."""
+    gains, medians = {}, {}
+    for name, heads in of_many_classes().items():
+        linear = ends(heads["standard-unnormalised"])
+        medians[name] = {head: statistics.median(ends(runs)) for head, runs in heads.items()}
+        for head, runs in heads.items():
+            gains[name, head] = [100 * (mine - theirs) for mine, theirs in zip(ends(runs), linear, strict=True)]
+    few_dimensions = [name for name, heads in of_many_classes().items() if is_tight(first_facts(heads))]
+    assert len(few_dimensions) == 9
+    for head in ("standard", "fixed", "implicit-lagged"):
+        drawings = [gains[name, head] for name in ("omniglot-of-4", "omniglot-of-8", "omniglot-small")]
+        assert min(map(min, drawings)) > 0
+        typical = [statistics.median(values) for values in drawings]
+        assert typical == sorted(typical, reverse=True)
+    images = [gains[f"tiny-imagenet-{which}", "implicit-lagged"] for which in ("of-30", "small", "of-300")]
+    assert statistics.median(images[0]) > 1
+    assert abs(statistics.median(images[1])) < 0.5
+    assert max(images[2]) < 0
+    natural = {name: gains[name, "implicit"] for name in few_dimensions if not name.startswith("omniglot")}
+    assert all(abs(statistics.median(values)) < 2 for values in [*images, *natural.values()])
+    assert all(min(values) > 0 for name, values in natural.items() if name.startswith("cifar10-turned"))
+    for name in few_dimensions:
+        assert medians[name]["implicit"] > medians[name]["fixed"] + 0.02
+        assert max(gains[name, "implicit"]) > 0
+        assert max(gains[name, "fixed"]) < 0 or name == "omniglot-in-64"
+        assert medians[name]["standard"] > medians[name]["implicit"] or not name.endswith("in-16")
+    highest = [max(of_heads, key=of_heads.__getitem__) for of_heads in medians.values()]
+    assert highest.count("standard") > len(highest) / 2
+    assert sum(min(gains[name, "standard"]) > 0 for name in medians) > len(medians) / 2
+    tails = {head: gains["tiny-imagenet-long-tailed", head] for head in medians["tiny-imagenet-long-tailed"]}
+    assert {head for head, values in tails.items() if min(values) > 0} == {"standard", "implicit", "implicit-lagged"}
+    assert {head for head, values in tails.items() if max(values) < 0} == {"fixed", "implicit-detached"}
+
+
 def test_choices_are_the_best_of_the_trials():
     rows = iter(cells_of("choices"))
     for file in sorted(RECORDS.rglob("search.json")):
