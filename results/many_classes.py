@@ -41,11 +41,16 @@ def from_few_images(experiments: Iterable[Experiment]) -> list[Experiment]:
     return sorted(experiments, key=lambda experiment: (experiment.runs[0].configuration["data"], experiment.runs[0].num_train))
 
 
+def images_of_each_class(run: Run) -> float:
+    """How many training images there are of a class, on average."""
+    return run.num_train / run.num_classes
+
+
 def title(experiment: Experiment) -> str:
     """What was trained on, in words."""
     run = experiment.runs[0]
     ratio = run.configuration["long_tail_ratio"]
-    images = f", long-tailed {ratio:g} to 1" if is_long_tailed(experiment) else f" of {run.num_train / run.num_classes:g} images"
+    images = f", long-tailed {ratio:g} to 1" if is_long_tailed(experiment) else f" of {images_of_each_class(run):g} images"
     return f"{DATA[run.configuration['data']]}, {run.num_classes} classes{images}, {run.feature_dim} features"
 
 
@@ -59,8 +64,7 @@ def accuracies(experiments: Iterable[Experiment]) -> list[list[str]]:
         wanted = [(f"test accuracy after {epoch} epochs, %", TEST_TOP1, epoch) for epoch in dict.fromkeys((*EARLY, last))]
         wanted.append((f"train accuracy after {last} epochs, %", TRAIN_TOP1, last))
         for place, (name, quantity, epoch) in enumerate(wanted):
-            found = [at_epoch(experiment.of(head), quantity, epoch) for head in heads]
-            cells = [short_text(at.spread if at else None, percent=True) for at in found]
+            cells = [_accuracy(experiment, head, quantity, epoch) for head in heads]
             rows.append([f"{title(experiment)}, {seeds_text(experiment)}" if place == 0 else "", name, *cells])
         soon = {head: spread(epochs_to_the_linear_layer(experiment, head)) for head in experiment.heads}
         rows.append(["", "epochs to the test accuracy that nn.Linear ends with", *(short_text(soon.get(head)) for head in heads)])
@@ -74,9 +78,9 @@ def amounts_of_images(experiments: Iterable[Experiment]) -> list[list[str]]:
     rows = [["", "", *map(label, heads)]]
     for experiment in experiments:
         run = experiment.runs[0]
-        named = f"{DATA[run.configuration['data']]}, {run.num_train / run.num_classes:g} images of each class, {run.planned} epochs"
+        named = f"{DATA[run.configuration['data']]}, {images_of_each_class(run):g} images of each class, {run.planned} epochs"
         for first, name, quantity in ((named, "test", TEST_TOP1), ("", "train", TRAIN_TOP1)):
-            rows.append([first, f"{name} accuracy, %", *(_at_the_end(experiment, head, quantity) for head in heads)])
+            rows.append([first, f"{name} accuracy, %", *(_accuracy(experiment, head, quantity) for head in heads)])
     return rows
 
 
@@ -89,7 +93,7 @@ def long_tails(experiments: Iterable[Experiment]) -> list[list[str]]:
     for experiment in experiments:
         first = f"{title(experiment)}, {experiment.runs[0].planned} epochs, {seeds_text(experiment)}"
         for name, part in PARTS.items():
-            rows.append([first, part, *(_at_the_end(experiment, head, quantities[name]) for head in heads)])
+            rows.append([first, part, *(_accuracy(experiment, head, quantities[name]) for head in heads)])
             first = ""
     return rows
 
@@ -102,7 +106,7 @@ def in_short(experiments: Iterable[Experiment]) -> list[list[str]]:
     rows = [["test accuracy at the end, %", label(LINEAR), label("standard"), label("fixed"), "Nearest frame, lagged"]]
     for experiment in experiments:
         heads = (LINEAR, "standard", "fixed", "implicit-lagged" if has_room_for_a_simplex(experiment) else "implicit")
-        rows.append([title(experiment), *(_at_the_end(experiment, head, TEST_TOP1) for head in heads)])
+        rows.append([title(experiment), *(_accuracy(experiment, head, TEST_TOP1) for head in heads)])
     return rows
 
 
@@ -154,8 +158,9 @@ def choices(searches: Iterable[SearchRecord]) -> list[list[str]]:
     return rows
 
 
-def _at_the_end(experiment: Experiment, head: str, quantity: Quantity) -> str:
-    found = at_epoch(experiment.of(head), quantity, None)
+def _accuracy(experiment: Experiment, head: str, quantity: Quantity, epoch: int | None = None) -> str:
+    """Median and range over seeds, at an epoch or at the end."""
+    found = at_epoch(experiment.of(head), quantity, epoch)
     return short_text(found.spread if found else None, percent=True)
 
 
