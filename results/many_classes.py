@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from guided_collapse.records.declared.quantities import QUANTITIES, TEST_TOP1, TRAIN_TOP1, Quantity
 from guided_collapse.records.run import Run
@@ -18,7 +18,17 @@ DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "ci
 EARLY = (3, 5)
 # Of all classes, and of those with the most, medium and the fewest training images.
 PARTS = {"top1": "all classes", "top1_many": "classes with many images", "top1_medium": "medium", "top1_few": "few"}
+# What heads were tried on that are not part of the package.
 VARIED = {"omniglot-small": "Omniglot", "tiny-imagenet-small": "Tiny ImageNet"}
+STEPPED = {
+    "omniglot-of-4": "Omniglot of 4 images",
+    "omniglot-small": "Omniglot of 16",
+    "tiny-imagenet-of-30": "Tiny ImageNet of 30",
+    "tiny-imagenet-small": "Tiny ImageNet of 100",
+}
+
+# Which other head each of them is compared with.
+Against = Literal["the first", "the one before"]
 
 
 def is_of_many_classes(experiment: Experiment) -> bool:
@@ -110,18 +120,28 @@ def in_short(experiments: Iterable[Experiment]) -> list[list[str]]:
     return rows
 
 
-def variants(record: Mapping[str, Any]) -> list[list[str]]:
-    """Test accuracy at the end of variants of the lagged head, and how far ahead of it on the same seed: rows with headings."""
-    names = [name for name in VARIED if name in record]
-    rows = [["variant", *(f"{VARIED[name]}, {text}" for name in names for text in ("test accuracy, %", "ahead of it as it is"))]]
-    for variant in record[names[0]]["variants"]:
+def trials(
+    record: Mapping[str, Any], named: Mapping[str, str], *, against: Literal["the first", "the one before"]
+) -> list[list[str]]:
+    """Test accuracy at the end of heads that were tried, and how far ahead of another one on the same seed: rows with headings.
+
+    Args:
+        record: what `results.trials` has written.
+        named: what was trained on, in words, by the names in the record.
+        against: which other one.
+    """
+    names = [name for name in named if name in record]
+    rows = [["", *(f"{named[name]}, {text}" for name in names for text in ("test accuracy, %", f"ahead of {against}"))]]
+    descriptions = list(record[names[0]]["runs"])
+    for place, description in enumerate(descriptions):
         cells = []
         for name in names:
-            first, own = (_ends(record[name]["variants"][which]) for which in (next(iter(record[name]["variants"])), variant))
-            gains = [own[seed] - first[seed] for seed in own]
+            other = descriptions[0 if against == "the first" else max(0, place - 1)]
+            own, others = (_ends(record[name]["runs"][which]) for which in (description, other))
+            gains = [own[seed] - others[seed] for seed in own]
             ahead = f"{statistics.median(gains):+.2f}, {sum(gain > 0 for gain in gains)} of {len(gains)}"
-            cells += [short_text(spread(list(own.values())), percent=True), NOTHING if own == first else ahead]
-        rows.append([variant, *cells])
+            cells += [short_text(spread(list(own.values())), percent=True), ahead if place else NOTHING]
+        rows.append([description, *cells])
     return rows
 
 

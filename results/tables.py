@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,10 @@ def all_tables(records: Path) -> dict[str, list[str]]:
     simplex = many_classes.from_few_images(experiment for experiment in many if experiment not in (*tight, *long_tailed))
     searched = [experiment for experiment in simplex if experiment.name in {search.experiment for search in found.searches}]
     solve = json.loads((records / "solve.json").read_text())
+
+    def tried(what: str, named: Mapping[str, str], against: many_classes.Against) -> list[str]:
+        return _lines(many_classes.trials(json.loads((records / f"{what}.json").read_text()), named, against=against))
+
     return {
         "training": training(in_order),
         "training in short": training_in_short(in_order),
@@ -66,7 +70,8 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "long tails": _lines(many_classes.long_tails(long_tailed)),
         "many classes in short": _lines(many_classes.in_short([*simplex, *long_tailed, *tight])),
         "verdicts": _lines(many_classes.verdicts([*simplex, *long_tailed, *tight])),
-        "variants": _lines(many_classes.variants(json.loads((records / "variants.json").read_text()))),
+        "variants": tried("variants", many_classes.VARIED, "the first"),
+        "steps": tried("steps", many_classes.STEPPED, "the one before"),
         "choices": _lines(many_classes.choices(found.searches)),
         "step": step({cost.experiment: cost for cost in found.costs}),
         "solve": solves(solve["solves"]),

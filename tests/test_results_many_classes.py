@@ -138,22 +138,31 @@ def test_the_short_table_follows_from_the_measurements():
         assert found[title(facts)] == [described(ends(heads[head])) for head in shown]
 
 
-def test_variants_follow_from_their_record():
-    record = json.loads((RECORDS / "variants.json").read_text())
-    names = [name for name in ("omniglot-small", "tiny-imagenet-small") if name in record]
-    rows = cells_of("variants")
-    assert all([row[0] for row in rows] == list(record[name]["variants"]) for name in names)
-    for variant, *cells in rows:
+@pytest.mark.parametrize(
+    ("table", "order", "is_compared_with_the_first"),
+    [
+        ("variants", ("omniglot-small", "tiny-imagenet-small"), True),
+        ("steps", ("omniglot-of-4", "omniglot-small", "tiny-imagenet-of-30", "tiny-imagenet-small"), False),
+    ],
+)
+def test_trials_follow_from_their_record(table, order, is_compared_with_the_first):
+    record = json.loads((RECORDS / f"{table}.json").read_text())
+    names = [name for name in order if name in record]
+    rows = cells_of(table)
+    assert all([row[0] for row in rows] == list(record[name]["runs"]) for name in names)
+    assert len(names) == len(record)
+    for number, (trial, *cells) in enumerate(rows):
+        other = rows[0][0] if is_compared_with_the_first or number == 0 else rows[number - 1][0]
         for name, accuracy, gain in zip(names, cells[::2], cells[1::2], strict=True):
-            last = str(max(int(epoch) for epoch in record[name]["variants"][variant][0]["test_top1"]))
-            own, plain = (
-                [run["test_top1"][last] for run in sorted(record[name]["variants"][which], key=lambda run: run["seed"])]
-                for which in (variant, "as it is")
+            last = str(max(int(epoch) for epoch in record[name]["runs"][trial][0]["test_top1"]))
+            own, others = (
+                [run["test_top1"][last] for run in sorted(record[name]["runs"][which], key=lambda run: run["seed"])]
+                for which in (trial, other)
             )
             assert accuracy == described(own)
-            gains = [100 * (mine - theirs) for mine, theirs in zip(own, plain, strict=True)]
+            gains = [100 * (mine - theirs) for mine, theirs in zip(own, others, strict=True)]
             text = f"{statistics.median(gains):+.2f}, {sum(value > 0 for value in gains)} of {len(gains)}"
-            assert gain == ("-" if variant == "as it is" else text)
+            assert gain == (text if number else "-")
 
 
 def test_who_is_ahead_of_whom_follows_from_the_measurements():

@@ -1,4 +1,4 @@
-"""What the results are made with beside the package: variants of the nearest head, and a task with eighty classes."""
+"""What the results are made with beside the package: heads that were tried, and a task with eighty classes."""
 
 import pytest
 import torch
@@ -6,17 +6,18 @@ from PIL import Image
 from torch.nn import functional
 
 from guided_collapse.data.split import Split
-from results import turned, variants
+from results import steps, turned, variants
+from results.trials import Trial
 
 LABELS = torch.arange(12) % 4
 
 
-def trained(description, steps=4):
+def trained(description, num_steps=4):
     """The head of a variant after some steps, and its frames on the way."""
-    kind, options = variants.VARIANTS[description]
-    head = kind(8, 4, temperature=5.0, generator=torch.Generator().manual_seed(0), **options)
+    trial = {**variants.VARIANTS, **steps.STEPS}[description]
+    head = trial.kind(8, 4, temperature=5.0, generator=torch.Generator().manual_seed(0), **trial.options)
     frames = []
-    for _ in range(steps):
+    for _ in range(num_steps):
         features = torch.rand(12, 8, requires_grad=True)
         functional.cross_entropy(head(features, LABELS), LABELS).backward()
         assert features.grad.isfinite().all()
@@ -24,8 +25,8 @@ def trained(description, steps=4):
     return head, frames
 
 
-@pytest.mark.parametrize("description", variants.VARIANTS)
-def test_every_variant_trains_and_classifies(description):
+@pytest.mark.parametrize("description", [*variants.VARIANTS, *steps.STEPS])
+def test_every_trial_trains_and_classifies(description):
     head, _ = trained(description)
     features = torch.rand(5, 8)
     logits = head.eval()(features)
@@ -34,19 +35,28 @@ def test_every_variant_trains_and_classifies(description):
 
 
 def test_variants_differ_in_what_they_say(monkeypatch):
-    monkeypatch.setitem(variants.VARIANTS, "two moves", (variants.Settling, {"moves": 2, "lagged": True}))
+    monkeypatch.setitem(variants.VARIANTS, "two moves", Trial(variants.Settling, {"moves": 2, "lagged": True}))
     _, frames = trained("two moves")
     assert not torch.equal(frames[0], frames[1])
     assert torch.equal(frames[1], frames[3])
     forgetful, _ = trained("a batch has a share of at least 0.1")
     assert float(forgetful.class_means._share(torch.tensor(100), torch.float64)) == pytest.approx(0.1)
-    monkeypatch.setitem(variants.VARIANTS, "one move", (variants.LearnedFromFrame, {"moves": 1}))
+    monkeypatch.setitem(variants.VARIANTS, "one move", Trial(variants.LearnedFromFrame, {"moves": 1}))
     learned, frames = trained("one move")
     torch.testing.assert_close(frames[0], learned.nearest[0].frame)
 
 
+def test_the_first_step_puts_features_alone_on_a_sphere():
+    features = torch.rand(5, 8)
+    head, _ = trained("features on a sphere")
+    points = 5 * features / features.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(head.eval()(features), points @ head.learned_weight.T + head.learned_bias)
+    assert float(head.weight.detach().norm(dim=1).std()) > 0.01
+    assert not torch.equal(head.learned_bias.grad, torch.zeros(4))
+
+
 def test_features_that_are_centred_first_are_centred_on_the_sphere_too():
-    head, _ = trained("centred before the sphere", steps=1)
+    head, _ = trained("centred before the sphere", num_steps=1)
     features = torch.rand(1000, 8) + 5
     assert head.on_sphere(features).mean(dim=0).norm() < 0.5
     assert variants.NearestETFHead.on_sphere(head, features - features.mean(dim=0)).norm(dim=1).allclose(torch.tensor(5.0))
