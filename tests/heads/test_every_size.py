@@ -22,11 +22,13 @@ def check_sizes(num_classes, feature_dims):
                     kind(feature_dim, num_classes)
                 continue
             model = Classifier(nn.Linear(8, feature_dim), kind(feature_dim, num_classes))
+            start = model.head.weight.clone()
             losses = train(model, steps)
             tried = kind.__name__, num_classes, feature_dim
             values = [torch.tensor(losses), *model.state_dict().values(), model.eval()(inputs)]
             assert all(bool(torch.isfinite(value).all()) for value in values), tried
             assert float((model.head.weight.norm(dim=1) - 1).abs().max()) < 1e-5, tried
+            assert torch.equal(model.head.weight, start) == (kind is FixedETFHead), tried
 
 
 # With those next to the border at feature_dim + 1.
