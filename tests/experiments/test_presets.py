@@ -15,6 +15,11 @@ from tests.training.runs import placed, records
 pytestmark = pytest.mark.slow
 
 UNCONSTRAINED = [name for name in PRESETS if name.startswith("ufm")]
+OMNIGLOT = {
+    "omniglot": "images_background.zip",
+    "omniglot-small1": "images_background_small1.zip",
+    "omniglot-small2": "images_background_small2.zip",
+}
 
 
 def write_data(name, root):
@@ -26,8 +31,8 @@ def write_data(name, root):
         write_parquet(root / "cifar100", num_train=20, num_test=10, num_classes=100, label_column="fine_label")
     elif name == "tiny-imagenet-100":
         write_folders(root / name, num_per_class=10, size=64)
-    elif name == "omniglot-small1":
-        write_zip(root / name / "images_background_small1.zip", omniglot_members())
+    elif name in OMNIGLOT:
+        write_zip(root / name / OMNIGLOT[name], omniglot_members())
     elif name == "stl10":
         write_parquet(root / "stl10", num_train=8, num_test=4, size=96, image_column="image")
     elif name == "imagenet":
@@ -41,7 +46,7 @@ def write_data(name, root):
 def test_images(name, tmp_path):
     configuration = preset(name)
     write_data(configuration.data, tmp_path)
-    num_train = {"digits": 1437, "stl10": 8, "imagenet": 4, "tiny-imagenet-100": 30, "omniglot-small1": 48}.get(
+    num_train = {"digits": 1437, "stl10": 8, "imagenet": 4, "tiny-imagenet-100": 30, **dict.fromkeys(OMNIGLOT, 48)}.get(
         configuration.data, 20
     )
     if configuration.backbone != "small":

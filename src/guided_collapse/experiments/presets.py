@@ -46,6 +46,21 @@ _MANY_CLASSES = Configuration(
     temperature=15.0,
 )
 
+_CHARACTERS = Configuration(
+    "omniglot-small",
+    data="omniglot-small1",
+    backbone="small",
+    width=2.0,
+    feature_dim=256,
+    affine=True,
+    optimiser="sgd",
+    image_size=20,
+    crop_padding=2,
+    batch_size=64,
+    epochs=20,
+    temperature=12.0,
+)
+
 _CONFIGURATIONS = (
     _unconstrained(10, 512, 1000),
     _unconstrained(100, 1024, 5000),
@@ -83,20 +98,10 @@ _CONFIGURATIONS = (
     ),
     _MANY_CLASSES,
     replace(_MANY_CLASSES, experiment="tiny-imagenet-small", data="tiny-imagenet-100", image_size=32, stem="imagenet"),
-    Configuration(
-        "omniglot-small",
-        data="omniglot-small1",
-        backbone="small",
-        width=2.0,
-        feature_dim=256,
-        affine=True,
-        optimiser="sgd",
-        image_size=20,
-        crop_padding=2,
-        batch_size=64,
-        epochs=20,
-        temperature=12.0,
-    ),
+    _CHARACTERS,
+    replace(_CHARACTERS, experiment="omniglot-small2", data="omniglot-small2"),
+    # More classes than dimensions, too.
+    replace(_CHARACTERS, experiment="omniglot", data="omniglot"),
 )
 
 PRESETS: Mapping[str, Configuration] = {configuration.experiment: configuration for configuration in _CONFIGURATIONS}
