@@ -41,14 +41,24 @@ def has_room_for_a_simplex(experiment: Experiment) -> bool:
     return experiment.runs[0].feature_dim >= experiment.runs[0].num_classes - 1
 
 
+def lagged_head(experiment: Experiment) -> str:
+    """The nearest head that is lagged, which it is by itself with more classes than dimensions."""
+    return "implicit-lagged" if has_room_for_a_simplex(experiment) else "implicit"
+
+
 def is_long_tailed(experiment: Experiment) -> bool:
     """Whether training classes were made to differ in size."""
     return bool(experiment.runs[0].configuration["long_tail"] != "none")
 
 
 def from_few_images(experiments: Iterable[Experiment]) -> list[Experiment]:
-    """By data, and then from few training images to many."""
-    return sorted(experiments, key=lambda experiment: (experiment.runs[0].configuration["data"], experiment.runs[0].num_train))
+    """By data, then from few training images to many, then from few epochs to many."""
+
+    def place(experiment: Experiment) -> tuple[str, int, int]:
+        run = experiment.runs[0]
+        return run.configuration["data"], run.num_train, run.planned
+
+    return sorted(experiments, key=place)
 
 
 def images_of_each_class(run: Run) -> float:
@@ -57,11 +67,11 @@ def images_of_each_class(run: Run) -> float:
 
 
 def title(experiment: Experiment) -> str:
-    """What was trained on, in words."""
+    """What was trained on and how long, in words."""
     run = experiment.runs[0]
     ratio = run.configuration["long_tail_ratio"]
     images = f", long-tailed {ratio:g} to 1" if is_long_tailed(experiment) else f" of {images_of_each_class(run):g} images"
-    return f"{DATA[run.configuration['data']]}, {run.num_classes} classes{images}, {run.feature_dim} features"
+    return f"{DATA[run.configuration['data']]}, {run.num_classes} classes{images}, {run.feature_dim} features, {run.planned} epochs"
 
 
 def accuracies(experiments: Iterable[Experiment]) -> list[list[str]]:
@@ -101,7 +111,7 @@ def long_tails(experiments: Iterable[Experiment]) -> list[list[str]]:
     rows = [["", "test accuracy, %", *map(label, heads)]]
     quantities = {quantity.name: quantity for quantity in QUANTITIES if quantity.split == TEST_TOP1.split}
     for experiment in experiments:
-        first = f"{title(experiment)}, {experiment.runs[0].planned} epochs, {seeds_text(experiment)}"
+        first = f"{title(experiment)}, {seeds_text(experiment)}"
         for name, part in PARTS.items():
             rows.append([first, part, *(_accuracy(experiment, head, quantities[name]) for head in heads)])
             first = ""
@@ -109,13 +119,10 @@ def long_tails(experiments: Iterable[Experiment]) -> list[list[str]]:
 
 
 def in_short(experiments: Iterable[Experiment]) -> list[list[str]]:
-    """Test accuracy at the end of the linear layer, the learned one on spheres, a fixed frame and the nearest: rows with headings.
-
-    The nearest is lagged, which it is by itself with more classes than dimensions.
-    """
+    """Test accuracy at the end of a linear layer, a learned one on spheres, a fixed frame and the nearest: rows with headings."""
     rows = [["test accuracy at the end, %", label(LINEAR), label("standard"), label("fixed"), "Nearest frame, lagged"]]
     for experiment in experiments:
-        heads = (LINEAR, "standard", "fixed", "implicit-lagged" if has_room_for_a_simplex(experiment) else "implicit")
+        heads = (LINEAR, "standard", "fixed", lagged_head(experiment))
         rows.append([title(experiment), *(_accuracy(experiment, head, TEST_TOP1) for head in heads)])
     return rows
 

@@ -15,7 +15,7 @@ from guided_collapse.report.tables.outcome import outcome
 from guided_collapse.report.tables.pairs import pairs_table
 from guided_collapse.report.tables.reaching import LEVELS, when_reached
 from guided_collapse.report.tables.table import NOTHING, short_text
-from results import many_classes
+from results import gains, many_classes
 
 HEADS = (many_classes.LINEAR, "standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
 HEADS_IN_SHORT = HEADS[:4]
@@ -70,6 +70,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "long tails": _lines(many_classes.long_tails(long_tailed)),
         "many classes in short": _lines(many_classes.in_short([*simplex, *long_tailed, *tight])),
         "verdicts": _lines(many_classes.verdicts([*simplex, *long_tailed, *tight])),
+        "gains": _lines(gains.goes_with([*simplex, *long_tailed, *tight])),
         "variants": tried("variants", many_classes.VARIED, "the first"),
         "steps": tried("steps", many_classes.STEPPED, "the one before"),
         "choices": _lines(many_classes.choices(found.searches)),

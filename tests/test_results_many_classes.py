@@ -6,6 +6,7 @@ import math
 import statistics
 
 import pytest
+from scipy.stats import spearmanr
 
 from guided_collapse.records.declared.heads import HEADS
 from results.many_classes import DATA
@@ -31,7 +32,8 @@ def of_many_classes(pattern="**"):
 def title(facts):
     data = DATA[facts["configuration"]["data"]]
     amount = ", long-tailed 50 to 1" if is_long_tailed(facts) else f" of {images(facts)} images"
-    return f"{data}, {facts['num_classes']} classes{amount}, {facts['feature_dim']} features"
+    epochs = facts["configuration"]["epochs"]
+    return f"{data}, {facts['num_classes']} classes{amount}, {facts['feature_dim']} features, {epochs} epochs"
 
 
 def images(facts):
@@ -53,6 +55,10 @@ def is_tight(facts):
     return facts["num_classes"] > facts["feature_dim"] + 1
 
 
+def shown_nearest(facts):
+    return "implicit" if is_tight(facts) else "implicit-lagged"
+
+
 def ends(runs, part="test", name="top1"):
     return [lines[-1][part][name] for _, lines in runs]
 
@@ -71,6 +77,7 @@ def when(epochs_of_runs):
 def test_accuracies_follow_from_the_measurements():
     expected = {False: [], True: []}
     searched = of_many_classes("*-search/chosen/*/*")
+    searched = {name: heads for name, heads in searched.items() if not is_long_tailed(first_facts(heads))}
     in_few_dimensions = {name: heads for name, heads in of_many_classes().items() if is_tight(first_facts(heads))}
     for heads in (searched | in_few_dimensions).values():
         facts = first_facts(heads)
@@ -111,7 +118,7 @@ def test_accuracies_by_the_number_of_images_follow_from_the_measurements():
             data, epochs = facts["configuration"]["data"], facts["configuration"]["epochs"]
             name = f"{DATA[data]}, {images(facts)} images of each class, {epochs} epochs"
             test, train = ([described(ends(heads[head], part)) for head in AXIS] for part in ("test", "train"))
-            expected.append((data, images(facts), [[name, "test accuracy, %", *test], ["", "train accuracy, %", *train]]))
+            expected.append((data, images(facts), epochs, [[name, "test accuracy, %", *test], ["", "train accuracy, %", *train]]))
     headings, rows = cells_of("amounts of images", headings=True)
     assert headings[2:] == [LABELS[head] for head in AXIS]
     assert rows == [row for *_, both in sorted(expected) for row in both]
@@ -134,7 +141,7 @@ def test_the_short_table_follows_from_the_measurements():
     assert len(found) == len(experiments)
     for heads in experiments.values():
         facts = first_facts(heads)
-        shown = (*AXIS[:3], "implicit" if is_tight(facts) else AXIS[3])
+        shown = (*AXIS[:3], shown_nearest(facts))
         assert found[title(facts)] == [described(ends(heads[head])) for head in shown]
 
 
@@ -184,6 +191,28 @@ def test_who_is_ahead_of_whom_follows_from_the_measurements():
             # Names of heads have commas of their own.
             assert len(text) == len(", ".join(group) or "-")
             assert all(entry in text for entry in group)
+
+
+def test_what_gains_go_with_follows_from_the_measurements():
+    experiments = list(of_many_classes().values())
+    linear = [heads["standard-unnormalised"] for heads in experiments]
+    facts = [first_facts(heads) for heads in experiments]
+    expected = [
+        [statistics.median(ends(runs)) for runs in linear],
+        [statistics.median(ends(runs, name="loss")) for runs in linear],
+        [statistics.median(ends(runs, "train")) for runs in linear],
+        [fact["num_train"] / fact["num_classes"] for fact in facts],
+        [fact["feature_dim"] / fact["num_classes"] for fact in facts],
+    ]
+    headings, rows = cells_of("gains", headings=True)
+    assert headings[0] == f"over {len(experiments)} settings"
+    for column, head in enumerate(("standard", "fixed", None), start=1):
+        gains = []
+        for heads, fact in zip(experiments, facts, strict=True):
+            own, theirs = (ends(heads[name]) for name in (head or shown_nearest(fact), "standard-unnormalised"))
+            gains.append(statistics.median(mine - their for mine, their in zip(own, theirs, strict=True)))
+        for row, values in zip(rows, expected, strict=True):
+            assert float(row[column]) == pytest.approx(spearmanr(values, gains).statistic, abs=6e-3), row
 
 
 def test_what_the_pages_say_in_words_holds():
