@@ -2,13 +2,14 @@
 
 `python -m results.variants` and `python -m results.steps` say what they try; both take
 
-    PRESET --settings-of SEARCH [--name NAME] [--images-per-class N] [--epochs N] [--seeds 0 1 2] [--out DIR]
+    PRESET --settings-of SEARCH [--name NAME] [--images-per-class N] [--epochs N] [--seeds 0 1 2] [--out DIR] [--record FILE]
 
 and add the test accuracy of every measured epoch to their record.
 """
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +63,7 @@ def main(trials: Mapping[str, Trial], what: str, words: Sequence[str] | None = N
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--record", type=Path, default=RECORDS / f"{what}.json")
     wanted = parser.parse_args(words)
     name = wanted.name or wanted.preset
     descriptions = declare_all(trials, f"results.{what}")
@@ -79,9 +81,8 @@ def main(trials: Mapping[str, Trial], what: str, words: Sequence[str] | None = N
         accuracies = {str(record.epoch): record.test["top1"] for record in run.records() if record.test}
         seed = int(run.path.name.removeprefix("seed-"))
         measured[descriptions[run.path.parent.name]].append({"seed": seed, "test_top1": accuracies})
-    file = RECORDS / f"{what}.json"
-    record = json.loads(file.read_text()) if file.exists() else {}
+    record = json.loads(wanted.record.read_text()) if wanted.record.exists() else {}
     record[name] = {"preset": wanted.preset, **given, "settings": chosen, "runs": measured}
-    file.write_text(json.dumps(record, indent=1) + "\n")
-    for run, reason in done.failed:
-        print(f"failed: {run.path}: {reason}")
+    wanted.record.write_text(json.dumps(record, indent=1) + "\n")
+    if done.failed:
+        sys.exit("\n".join(f"failed: {run.path}: {reason}" for run, reason in done.failed))

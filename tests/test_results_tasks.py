@@ -1,5 +1,9 @@
 """What the results are made with beside the package: heads that were tried, and a task with eighty classes."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 from PIL import Image
@@ -8,6 +12,7 @@ from torch.nn import functional
 from guided_collapse.data.split import Split
 from results import steps, turned, variants
 from results.trials import Trial
+from tests.test_docs import ROOT
 
 LABELS = torch.arange(12) % 4
 
@@ -60,6 +65,26 @@ def test_features_that_are_centred_first_are_centred_on_the_sphere_too():
     features = torch.rand(1000, 8) + 5
     assert head.on_sphere(features).mean(dim=0).norm() < 0.5
     assert variants.NearestETFHead.on_sphere(head, features - features.mean(dim=0)).norm(dim=1).allclose(torch.tensor(5.0))
+
+
+@pytest.mark.thorough
+def test_variants_are_trained_and_recorded(tmp_path):
+    search = json.loads((ROOT / "results/records/omniglot-small-search/search.json").read_text())
+    search["choice"] = {"implicit-lagged": {"temperature": 7}}
+    (tmp_path / "search.json").write_text(json.dumps(search))
+    record = tmp_path / "variants.json"
+    record.write_text('{"earlier": {}}')
+    command = [sys.executable, "-m", "results.variants", "digits", "--epochs", "1", "--seeds", "3", "--settings-of", str(tmp_path)]
+    subprocess.run([*command, "--out", str(tmp_path), "--record", str(record)], check=True, cwd=ROOT, capture_output=True)
+    found = json.loads(record.read_text())
+    assert set(found) == {"earlier", "digits"}
+    assert found["digits"]["settings"] == search["choice"]
+    assert list(found["digits"]["runs"]) == list(variants.VARIANTS)
+    for place, runs in enumerate(found["digits"]["runs"].values()):
+        folder = tmp_path / "digits-variants" / f"trial-{place}" / "seed-3"
+        accuracy = json.loads((folder / "metrics.jsonl").read_text())["test"]["top1"]
+        assert runs == [{"seed": 3, "test_top1": {"1": accuracy}}]
+        assert json.loads((folder / "config.json").read_text())["configuration"]["temperature"] == 7
 
 
 def test_turned_images_are_in_one_class_each(tmp_path):
