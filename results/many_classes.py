@@ -20,12 +20,7 @@ EARLY = (3, 5)
 PARTS = {"top1": "all classes", "top1_many": "classes with many images", "top1_medium": "medium", "top1_few": "few"}
 # What heads were tried on that are not part of the package.
 VARIED = {"omniglot-small": "Omniglot", "tiny-imagenet-small": "Tiny ImageNet"}
-STEPPED = {
-    "omniglot-of-4": "Omniglot of 4 images",
-    "omniglot-small": "Omniglot of 16",
-    "tiny-imagenet-of-30": "Tiny ImageNet of 30",
-    "tiny-imagenet-small": "Tiny ImageNet of 100",
-}
+STEPPED = {"omniglot-of-4": "Omniglot of 4 images", "tiny-imagenet-small": "Tiny ImageNet of 100"}
 
 # Which other head each of them is compared with.
 Against = Literal["the first", "the one before"]

@@ -220,6 +220,27 @@ def test_the_table_of_pairs_follows_from_the_measurements():
     assert not rows
 
 
+def test_what_the_page_says_of_ten_classes_holds():
+    ends = {
+        (experiment, head): [run[-1]["test"]["top1"] for run in raw_measurements(experiment, head)]
+        for experiment in ("fashion-mnist", "fashion-mnist-sgd", "cifar10-small")
+        for head in ("standard-unnormalised", "standard", "fixed", "implicit", "implicit-lagged")
+    }
+    medians = {key: statistics.median(values) for key, values in ends.items() if values}
+    for experiment, head in medians:
+        assert head == "implicit-lagged" or medians[experiment, head] < medians[experiment, "implicit-lagged"]
+    linear = ends["fashion-mnist-sgd", "standard-unnormalised"]
+    for head in ("fixed", "implicit-lagged"):
+        assert all(mine > theirs for mine, theirs in zip(ends["fashion-mnist-sgd", head], linear, strict=True))
+    by_sgd = [median for (experiment, _), median in medians.items() if experiment == "fashion-mnist-sgd"]
+    assert min(by_sgd) == statistics.median(linear) > max(by_sgd) - 0.005
+    for learned in ("standard-unnormalised", "standard"):
+        for head in ("fixed", "implicit", "implicit-lagged"):
+            theirs = ends["cifar10-small", learned]
+            assert medians["cifar10-small", head] > statistics.median(theirs)
+            assert sum(own > their for own, their in zip(ends["cifar10-small", head], theirs, strict=True)) >= 2
+
+
 def number(text):
     """The first number of a cell, in milliseconds or megabytes."""
     value, unit = re.match(r"([\d.]+) (ms|s|MB|GB)", text).groups()
