@@ -2,7 +2,7 @@
 
     python -m results.steps PRESET --settings-of SEARCH ...     (see `results.trials`)
 
-A linear layer has the settings that the search has chosen for it, all others those of the learned layer on spheres.
+All have the settings that the search has chosen for the learned layer on spheres: the same learning rate, and temperature if they take one.
 """
 
 import torch
@@ -21,7 +21,7 @@ class FeaturesOnSphere(LinearHead):
 
 _ON_SPHERES = "standard"
 STEPS = {
-    "nn.Linear": Trial(LinearHead, {"normalise": False, "learned_bias": True}, settings_of="standard-unnormalised"),
+    "nn.Linear": Trial(LinearHead, {"normalise": False, "learned_bias": True}, settings_of=_ON_SPHERES),
     "features on a sphere": Trial(FeaturesOnSphere, settings_of=_ON_SPHERES),
     "rows on a sphere, too": Trial(LinearHead, settings_of=_ON_SPHERES),
     "features centred there": Trial(LinearHead, {"centre": True}, settings_of=_ON_SPHERES),
