@@ -2,7 +2,7 @@
 
     python -m results.steps PRESET --settings-of SEARCH ...     (see `results.trials`)
 
-All have the settings that the search has chosen for the learned layer on spheres: the same learning rate, and temperature if they take one.
+All have the settings that the search has chosen for the learned layer on spheres, the same learning rate above all.
 """
 
 import torch
