@@ -47,13 +47,8 @@ def is_long_tailed(experiment: Experiment) -> bool:
 
 
 def from_few_images(experiments: Iterable[Experiment]) -> list[Experiment]:
-    """By data, then from few training images to many, then from few epochs to many."""
-
-    def place(experiment: Experiment) -> tuple[str, int, int]:
-        run = experiment.runs[0]
-        return run.configuration["data"], run.num_train, run.planned
-
-    return sorted(experiments, key=place)
+    """By data, and then from few training images to many."""
+    return sorted(experiments, key=lambda experiment: (experiment.runs[0].configuration["data"], experiment.runs[0].num_train))
 
 
 def images_of_each_class(run: Run) -> float:
@@ -122,9 +117,7 @@ def in_short(experiments: Iterable[Experiment]) -> list[list[str]]:
     return rows
 
 
-def trials(
-    record: Mapping[str, Any], named: Mapping[str, str], *, against: Literal["the first", "the one before"]
-) -> list[list[str]]:
+def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: Against) -> list[list[str]]:
     """Test accuracy at the end of heads that were tried, and how far ahead of another one on the same seed: rows with headings.
 
     Args:

@@ -120,7 +120,7 @@ def test_accuracies_by_the_number_of_images_follow_from_the_measurements():
             data, epochs = facts["configuration"]["data"], facts["configuration"]["epochs"]
             name = f"{DATA[data]}, {images(facts)} images of each class, {epochs} epochs"
             test, train = ([described(ends(heads[head], part)) for head in AXIS] for part in ("test", "train"))
-            expected.append((data, images(facts), epochs, [[name, "test accuracy, %", *test], ["", "train accuracy, %", *train]]))
+            expected.append((data, images(facts), [[name, "test accuracy, %", *test], ["", "train accuracy, %", *train]]))
     headings, rows = cells_of("amounts of images", headings=True)
     assert headings[2:] == [LABELS[head] for head in AXIS]
     assert rows == [row for *_, both in sorted(expected) for row in both]
