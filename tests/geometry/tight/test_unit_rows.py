@@ -3,7 +3,7 @@ import torch
 
 from guided_collapse.geometry.frames import tightness_defect
 from guided_collapse.geometry.simplex import centre_classes
-from guided_collapse.geometry.tight.unit_rows import can_be_centred, with_unit_rows
+from guided_collapse.geometry.tight.unit_rows import can_be_centred, spare_norms, with_unit_rows
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,12 @@ def test_both_sides_lead_to_unit_rows_at_once():
 def test_few_more_classes_than_dimensions_do_not_take_more_rounds():
     columns = torch.linalg.qr(centre_classes(torch.randn(60, 56, dtype=torch.float64))).Q
     assert float(tightness_defect(with_unit_rows(columns, columns, columns, rounds=5, solver="factors"))) < 1e-3
+
+
+def test_rows_that_leave_nothing_over_count_as_if_they_left_a_little():
+    # Rounding takes their norm above 1.
+    columns = (1 + 1e-7) * torch.eye(6, 4)
+    norms = spare_norms(columns, centred=False)
+    usual = (2 / 6) ** 0.5
+    torch.testing.assert_close(norms[:4], torch.full((4, 1), 0.1 * usual))
+    torch.testing.assert_close(norms[4:], torch.ones(2, 1))
