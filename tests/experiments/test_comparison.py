@@ -62,11 +62,20 @@ def test_several_processes_run_as_a_command(tmp_path, monkeypatch):
     from guided_collapse.cli.train import train_request
 
     (command,) = commands
-    assert command[:4] == [sys.executable, "-m", "guided_collapse.cli", "train"]
-    request = train_request(None, command[4:])
+    place = command.index("-m")
+    assert command[0] == sys.executable
+    assert command[place : place + 3] == ["-m", "guided_collapse.cli", "train"]
+    request = train_request(None, command[place + 3 :])
     assert request.configuration == replace(SHORT, head="implicit").resolved()
     assert request.placement == placed(tmp_path, devices=2)
     json.dumps(request.configuration.to_dict())
+
+
+def test_runs_beside_each_other_do_not_warn_of_fields_that_nobody_asked_for(tmp_path, capfd):
+    shared = replace(SHORT, temperature=7.0)
+    comparison = compare(shared, ["standard-unnormalised", "standard"], [0], placed(tmp_path), jobs=2)
+    assert len(comparison.finished) == 2
+    assert "warning" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("how", ["cut", "emptied", "missing", "no records", "text for a number"])

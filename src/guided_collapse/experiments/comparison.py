@@ -172,7 +172,9 @@ def _median_and_range(entries: Sequence[float]) -> str:
 
 def _train_in_a_command(configuration: Configuration, placement: Placement, *, slot: int, jobs: int) -> None:
     """A process of its own, which Fabric may start copies of, with its share of the machine if others run beside it."""
-    command = [sys.executable, "-m", "guided_collapse.cli", "train", *_flags(configuration), *_flags(placement)]
+    # Every field is given, also those that the head has no use for and that nobody asked for.
+    quiet = ["-W", f"ignore:head {configuration.head} has no option"]
+    command = [sys.executable, *quiet, "-m", "guided_collapse.cli", "train", *_flags(configuration), *_flags(placement)]
     environment = os.environ if jobs == 1 else os.environ | _share_of_the_machine(placement.devices, slot=slot, jobs=jobs)
     done = subprocess.run(command, env=environment, check=False)
     if done.returncode != 0:
