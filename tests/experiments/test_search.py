@@ -20,6 +20,7 @@ from guided_collapse.experiments import search as room
 from guided_collapse.experiments.presets import OWN_IMAGES
 from guided_collapse.experiments.search import planned_search, search, settings_of, settings_of_search
 from guided_collapse.records.reading import read_records
+from guided_collapse.records.schema import Trial
 from guided_collapse.report.tables.formats import all_tables, csv_text
 from guided_collapse.training.folder.lock import locked
 from guided_collapse.training.folder.run import RunFolder
@@ -137,6 +138,18 @@ def test_a_run_that_another_process_works_at_is_waited_for(plan, done, tmp_path,
     lock.enter_context(locked(folder))
     assert said(search(plan, placed(tmp_path)).folder) == said(done.folder)
     assert waited == [True]
+
+
+def test_settings_with_as_many_right_answers_are_equals_whatever_their_sum_rounds_to(plan):
+    ends = {0.01: (0.1, 0.2), 0.2: (0.15, 0.15)}
+    assert sum(ends[0.01]) > sum(ends[0.2])
+    trials = [
+        Trial("fixed", {"learning_rate": rate}, seed, {"top1": top1, "loss": 1 - rate})
+        for rate, of_seeds in ends.items()
+        for seed, top1 in enumerate(of_seeds)
+    ]
+    record = replace(plan, heads=("fixed",), grid={"learning_rate": [0.01, 0.2]}, trials=tuple(trials))
+    assert room._choice(record) == {"fixed": {"learning_rate": 0.2}}
 
 
 @pytest.mark.filterwarnings("ignore:.*failed")

@@ -242,7 +242,8 @@ def _rank(record: SearchRecord, head: HeadName, settings: Mapping[str, Any]) -> 
     accuracies, losses = ([measured.get(quantity.name) for measured in trials] for quantity in (TEST_TOP1, TEST_LOSS))
     if None in accuracies or None in losses:
         return math.inf, math.inf
-    return -math.fsum(value or 0.0 for value in accuracies), math.fsum(value or 0.0 for value in losses)
+    # Sums of the same number of right answers may differ by rounding.
+    return -round(math.fsum(value or 0.0 for value in accuracies), 9), math.fsum(value or 0.0 for value in losses)
 
 
 def _run(configurations: Sequence[Configuration], placement: Placement, out: Path, jobs: int) -> Comparison:
