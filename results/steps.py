@@ -1,8 +1,9 @@
 """The way from a linear layer to the nearest frame, one step at a time: which of them gains, and which loses.
 
-    python -m results.steps PRESET --settings-of SEARCH ...     (see `results.trials`)
+    python -m results.steps PRESET --grid FIELD=VALUE,VALUE ...     (see `results.trials`)
 
-All have the settings that the search has chosen for the learned layer on spheres, the same learning rate above all.
+With `--settings-of SEARCH` instead all have what the search has chosen for the learned layer on spheres, the same learning rate
+above all.
 """
 
 import torch

@@ -87,6 +87,27 @@ def test_variants_are_trained_and_recorded(tmp_path):
         assert json.loads((folder / "config.json").read_text())["configuration"]["temperature"] == 7
 
 
+@pytest.mark.thorough
+def test_each_variant_takes_what_a_search_chooses_for_it(tmp_path):
+    record = tmp_path / "variants.json"
+    two = "from results import trials, variants; trials.main(dict(list(variants.VARIANTS.items())[:2]), 'variants')"
+    command = [sys.executable, "-c", two, "digits", "--epochs", "1", "--seeds", "3"]
+    command += ["--grid", "gain=0.1,10", "temperature=7", "--out", str(tmp_path), "--record", str(record)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    found = json.loads(record.read_text())["digits"]
+    assert found["grid"] == ["gain=0.1,10", "temperature=7"]
+    assert len(found["runs"]) == 2
+    for place, (description, runs) in enumerate(found["runs"].items()):
+        ends = {}
+        for folder in tmp_path.glob(f"digits-variants-search/trials/*/trial-{place}/seed-*"):
+            settings = json.loads((folder / "config.json").read_text())["configuration"]
+            ends[json.loads((folder / "metrics.jsonl").read_text())["test"]["top1"]] = settings["gain"]
+        assert found["settings"][description] == {"gain": ends[max(ends)], "temperature": 7}
+        fresh = tmp_path / "digits-variants-search" / "chosen" / "digits-variants" / f"trial-{place}" / "seed-3"
+        assert runs == [{"seed": 3, "test_top1": {"1": json.loads((fresh / "metrics.jsonl").read_text())["test"]["top1"]}}]
+        assert json.loads((fresh / "config.json").read_text())["configuration"]["gain"] == ends[max(ends)]
+
+
 def test_turned_images_are_in_one_class_each(tmp_path):
     images = torch.randint(0, 256, (32, 3, 4, 4), dtype=torch.uint8)
     turned.write(Split(images, torch.arange(32) % 2), ("cat", "dog"), 2, tmp_path)
