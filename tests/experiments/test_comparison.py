@@ -71,6 +71,12 @@ def test_several_processes_run_as_a_command(tmp_path, monkeypatch):
     json.dumps(request.configuration.to_dict())
 
 
+def test_what_is_finished_is_not_started_as_a_command(tmp_path, monkeypatch):
+    done = compare(SHORT, ["standard", "implicit"], [0], placed(tmp_path))
+    monkeypatch.setattr(room.subprocess, "run", None)
+    assert compare(SHORT, ["standard", "implicit"], [0], placed(tmp_path), jobs=2) == done
+
+
 def test_runs_beside_each_other_do_not_warn_of_fields_that_nobody_asked_for(tmp_path, capfd):
     shared = replace(SHORT, temperature=7.0)
     comparison = compare(shared, ["standard-unnormalised", "standard"], [0], placed(tmp_path), jobs=2)

@@ -17,6 +17,7 @@ from guided_collapse.errors import WorkError
 from guided_collapse.records.declared.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
 from guided_collapse.records.text import aligned
 from guided_collapse.training.folder.facts import configuration_of
+from guided_collapse.training.folder.progress import has_come_to_its_end
 from guided_collapse.training.folder.run import RunFolder
 from guided_collapse.training.loop import train
 from guided_collapse.training.settings.configuration import Configuration, HeadName
@@ -91,7 +92,8 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
     def attempt(configuration: Configuration) -> str | None:
         slot = slots.get()
         try:
-            if jobs == placement.processes == 1:
+            # What is finished needs no command, which would take seconds to say so.
+            if jobs == placement.processes == 1 or has_come_to_its_end(RunFolder.of(configuration, placement.out), configuration):
                 train(configuration, placement)
             else:
                 _train_in_a_command(configuration, placement, slot=slot, jobs=jobs)
