@@ -68,7 +68,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "more classes than dimensions": _lines(many_classes.accuracies(tight)),
         "amounts of images": _lines(many_classes.amounts_of_images(simplex)),
         "long tails": _lines(many_classes.long_tails(long_tailed)),
-        "many classes in short": _lines(many_classes.in_short([*simplex, *long_tailed, *tight])),
+        "many classes in short": _lines(many_classes.in_short([*simplex, *long_tailed])),
         "verdicts": _lines(many_classes.verdicts([*simplex, *long_tailed, *tight])),
         "gains": _lines(gains.goes_with([*simplex, *long_tailed, *tight])),
         "variants": tried("variants", many_classes.VARIED, "the first"),

@@ -58,16 +58,17 @@ def test_each_experiment_can_be_run_again_by_the_command_given(records):
         name: shlex.split(command)
         for name, command in re.findall(r"^\| `([\w-]+)` \| `(guided-collapse .*?)` \|$", text, flags=re.MULTILINE)
     }
-    assert set(commands) == {run.experiment for run in records.runs}
     searches = {search.experiment: search for search in records.searches}
+    assert set(commands) == {run.experiment for run in records.runs} | set(searches)
     assert {name for name, command in commands.items() if command[1] == "search"} == set(searches)
+    for name, search in searches.items():
+        assert plan_of(search_request(*split_words(commands[name][2:]))).plan == search.plan
     for experiment in by_experiment(records.runs):
         _, kind, *words = commands[experiment.name]
         request = (search_request if kind == "search" else compare_request)(*split_words(words))
         assert {(run.head, run.seed) for run in experiment.runs} == set(itertools.product(request.heads, request.seeds))
         own = {}
         if kind == "search":
-            assert plan_of(request).plan == searches[experiment.name].plan
             own = searches[experiment.name].choice
         elif request.settings_of is not None:
             own = searches[request.settings_of.name.removesuffix("-search")].choice
