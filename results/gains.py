@@ -9,7 +9,7 @@ from guided_collapse.records.declared.quantities import TEST_LOSS, TEST_TOP1, TR
 from guided_collapse.report.experiment import Experiment
 from guided_collapse.report.styles import label
 from guided_collapse.report.summaries import at_epoch
-from results.many_classes import LINEAR, images_of_each_class, lagged_head, points_ahead
+from results.many_classes import LINEAR, NEAREST, images_of_each_class, lagged_head, points_ahead
 
 
 def goes_with(experiments: Sequence[Experiment]) -> list[list[str]]:
@@ -17,7 +17,7 @@ def goes_with(experiments: Sequence[Experiment]) -> list[list[str]]:
     heads: dict[str, Callable[[Experiment], str]] = {
         label("standard"): lambda _: "standard",
         label("fixed"): lambda _: "fixed",
-        "Nearest frame, lagged": lagged_head,
+        NEAREST: lagged_head,
     }
     facts: dict[str, Callable[[Experiment], float]] = {
         "test accuracy of nn.Linear": lambda experiment: _at_the_end(experiment, TEST_TOP1),

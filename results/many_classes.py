@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from guided_collapse.records.declared.quantities import QUANTITIES, TEST_TOP1, TRAIN_TOP1, Quantity
@@ -14,6 +14,7 @@ from guided_collapse.report.summaries import at_epoch, spread
 from guided_collapse.report.tables.table import NOTHING, epochs_text, short_text
 
 LINEAR = "standard-unnormalised"
+NEAREST = "Nearest frame, lagged"
 DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "cifar10-turned": "CIFAR-10, turned"}
 EARLY = (3, 5)
 # Of all classes, and of those with the most, medium and the fewest training images.
@@ -39,6 +40,12 @@ def has_room_for_a_simplex(experiment: Experiment) -> bool:
 def lagged_head(experiment: Experiment) -> str:
     """The nearest head that is lagged, which it is by itself with more classes than dimensions."""
     return "implicit-lagged" if has_room_for_a_simplex(experiment) else "implicit"
+
+
+def names_of_heads(experiment: Experiment) -> dict[str, str]:
+    """What each head is called in a row: with more classes than dimensions no frame is an ETF."""
+    frames = {} if has_room_for_a_simplex(experiment) else {"fixed": "Fixed frame", "implicit": NEAREST}
+    return {head: frames.get(head, label(head)) for head in experiment.heads}
 
 
 def is_long_tailed(experiment: Experiment) -> bool:
@@ -68,7 +75,8 @@ def accuracies(experiments: Iterable[Experiment]) -> list[list[str]]:
     """Test accuracy early and at the end, train accuracy, and when the linear layer is caught up with: rows with headings."""
     experiments = list(experiments)
     heads = in_order(head for experiment in experiments for head in experiment.heads)
-    rows = [["", "", *map(label, heads)]]
+    names = {head: name for experiment in experiments for head, name in names_of_heads(experiment).items()}
+    rows = [["", "", *(names[head] for head in heads)]]
     for experiment in experiments:
         last = experiment.runs[0].planned
         wanted = [(f"test accuracy after {epoch} epochs, %", TEST_TOP1, epoch) for epoch in dict.fromkeys((*EARLY, last))]
@@ -111,7 +119,7 @@ def long_tails(experiments: Iterable[Experiment]) -> list[list[str]]:
 def in_short(experiments: Iterable[Experiment]) -> list[list[str]]:
     """Test accuracy at the end of a linear layer, a learned one on spheres, a fixed frame and the nearest: rows with headings."""
     heads = (LINEAR, "standard", "fixed", "implicit-lagged")
-    rows = [["test accuracy at the end, %", *map(label, heads[:3]), "Nearest frame, lagged"]]
+    rows = [["test accuracy at the end, %", *map(label, heads[:3]), NEAREST]]
     for experiment in experiments:
         rows.append([title(experiment), *(_accuracy(experiment, head, TEST_TOP1) for head in heads)])
     return rows
@@ -140,21 +148,28 @@ def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: Agai
     return rows
 
 
-def verdicts(experiments: Iterable[Experiment]) -> list[list[str]]:
-    """Who ends ahead of the linear layer, seed by seed: rows with headings."""
-    rows = [["", "highest median", "ahead of nn.Linear on every seed", "behind it on every seed", "neither"]]
+def verdicts(experiments: Iterable[Experiment], searched: Collection[str]) -> list[list[str]]:
+    """Who ends ahead of the linear layer, seed by seed: rows with headings.
+
+    Args:
+        experiments: one for each row.
+        searched: names of those that have settings of their own.
+    """
+    rows = [["", "settings", "highest median", "ahead of nn.Linear on every seed", "behind it on every seed", "neither"]]
     for experiment in experiments:
+        names = names_of_heads(experiment)
         medians = {head: statistics.median(map(final_accuracy, experiment.of(head))) for head in experiment.heads}
         ahead, behind, neither = [], [], []
         for head in experiment.heads:
             if head == LINEAR:
                 continue
             gains = points_ahead(experiment, head)
-            text = f"{label(head)} ({statistics.median(gains):+.2f})"
+            text = f"{names[head]} ({statistics.median(gains):+.2f})"
             group = ahead if min(gains) > 0 else behind if max(gains) < 0 else neither
             group.append(text)
-        best = label(max(medians, key=medians.__getitem__))
-        rows.append([title(experiment), best, *(", ".join(group) or NOTHING for group in (ahead, behind, neither))])
+        best = " and ".join(names[head] for head in in_order(medians) if medians[head] == max(medians.values()))
+        settings = "searched" if experiment.name in searched else "taken over"
+        rows.append([title(experiment), settings, best, *(", ".join(group) or NOTHING for group in (ahead, behind, neither))])
     return rows
 
 

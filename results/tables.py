@@ -54,7 +54,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
     tight = [experiment for experiment in many if not many_classes.has_room_for_a_simplex(experiment)]
     long_tailed = [experiment for experiment in many if many_classes.is_long_tailed(experiment)]
     simplex = many_classes.from_few_images(experiment for experiment in many if experiment not in (*tight, *long_tailed))
-    searched = [experiment for experiment in simplex if experiment.name in {search.experiment for search in found.searches}]
+    searched = {search.experiment for search in found.searches}
     solve = json.loads((records / "solve.json").read_text())
 
     def tried(what: str, named: Mapping[str, str], against: many_classes.Against) -> list[str]:
@@ -64,12 +64,12 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "training": training(in_order),
         "training in short": training_in_short(in_order),
         "pairs": pairs(in_order),
-        "many classes": _lines(many_classes.accuracies(searched)),
+        "many classes": _lines(many_classes.accuracies(experiment for experiment in simplex if experiment.name in searched)),
         "more classes than dimensions": _lines(many_classes.accuracies(tight)),
         "amounts of images": _lines(many_classes.amounts_of_images(simplex)),
         "long tails": _lines(many_classes.long_tails(long_tailed)),
         "many classes in short": _lines(many_classes.in_short([*simplex, *long_tailed])),
-        "verdicts": _lines(many_classes.verdicts([*simplex, *long_tailed, *tight])),
+        "verdicts": _lines(many_classes.verdicts([*simplex, *long_tailed, *tight], searched)),
         "gains": _lines(gains.goes_with([*simplex, *long_tailed, *tight])),
         "variants": tried("variants", many_classes.VARIED, "the first"),
         "steps": tried("steps", many_classes.STEPPED, "the one before"),

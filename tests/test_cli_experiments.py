@@ -312,6 +312,18 @@ def test_what_a_preset_leaves_behind_without_effect_goes_back_to_its_default():
     assert train_request("digits", ["--optimiser", "sgd", "--gain", "10"]).configuration.gain == 10.0
 
 
+def test_the_learning_rate_of_a_preset_is_for_its_optimiser():
+    from guided_collapse.cli.train import train_request
+
+    def rate(*flags):
+        return train_request("omniglot-small", flags).configuration.resolved().learning_rate
+
+    assert rate() == rate("--optimiser", "sgd") == 0.3
+    assert rate("--optimiser=adamw") == 1e-3
+    assert rate("--optimiser", "adamw", "--learning-rate", "0.01") == 0.01
+    assert rate("--optimiser", "agd", "--no-affine") is None
+
+
 def test_what_a_head_has_no_use_for_is_a_warning():
     from guided_collapse.cli.train import train_request
 

@@ -62,12 +62,16 @@ def parsed(default: Request, command: str, flags: Sequence[str]) -> Request:
 def starting_point(name: str | None, flags: Sequence[str]) -> Configuration:
     """The preset, or for a user's own images the recipe for them.
 
+    A preset's learning rate is one for its optimiser: another one that the flags name comes with its own.
+
     Raises:
         RequestError: for an unknown preset or head, or neither preset nor data.
     """
     check_heads(flags)
     if name is not None:
-        return preset(name)
+        start = preset(name)
+        others = set(_values(flags, "--optimiser")) - {start.optimiser}
+        return replace(start, learning_rate=None) if others else start
     if any(flag == "--data" or flag.startswith("--data=") for flag in flags) or asks_for_help(flags):
         return OWN_IMAGES
     raise RequestError(f"name an experiment ({', '.join(PRESETS)}), or give --data FOLDER with your own images; got neither.")
@@ -79,17 +83,22 @@ def check_heads(flags: Sequence[str]) -> None:
     Raises:
         RequestError: with the nearest names.
     """
+    for value in _values(flags, "--head", "--heads"):
+        check_choice("the head", value, tuple(HEADS))
+
+
+def _values(flags: Sequence[str], *names: str) -> list[str]:
+    """What the flags of these names are given, before anything is parsed."""
     values: list[str] = []
     collecting = False
     for flag in flags:
         name, equals, value = flag.partition("=")
         if flag.startswith("-"):
-            collecting = name in ("--head", "--heads")
+            collecting = name in names
             values += [value] if collecting and equals else []
         elif collecting:
             values.append(flag)
-    for value in values:
-        check_choice("the head", value, tuple(HEADS))
+    return values
 
 
 def asks_for_help(flags: Sequence[str]) -> bool:
