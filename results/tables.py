@@ -18,7 +18,7 @@ from guided_collapse.report.tables.table import NOTHING, short_text
 from results import gains, many_classes
 
 HEADS = (many_classes.LINEAR, "standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
-HEADS_IN_SHORT = HEADS[:4]
+HEADS_IN_SHORT = tuple(head for head in HEADS if head != "implicit-detached")
 TITLES = {
     "ufm-10": "UFM, 10 classes",
     "ufm-100": "UFM, 100 classes",

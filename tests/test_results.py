@@ -204,7 +204,7 @@ def test_the_table_of_training_follows_from_the_measurements():
         else:
             assert quantity.startswith("test accuracy")
             assert cells == [described([100 * run[-1]["test"]["top1"] for run in of_head], "{:.2f}") for of_head in runs]
-        shorts.append([title, quantity, *cells[:4]])
+        shorts.append([title, quantity, *cells[:4], cells[5]])
     assert next(rows, None) is None
     assert cells_of("training in short") == shorts
 
