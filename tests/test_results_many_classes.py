@@ -249,6 +249,14 @@ def test_what_the_pages_say_in_words_holds():
     assert max(most["implicit-lagged"]) < 0
     assert statistics.median(most["fixed"]) > -1
     assert statistics.median(most["implicit-lagged"]) < -2
+    fitted = {
+        which: {head: ends(runs, "train") for head, runs in of_many_classes()[f"tiny-imagenet-of-{which}"].items()}
+        for which in (10, 300)
+    }
+    for head, sign in (("fixed", 1), ("implicit-lagged", -1)):
+        pairs = zip(fitted[300][head], fitted[300]["standard-unnormalised"], strict=True)
+        assert all(sign * (own - linear) > 0 for own, linear in pairs)
+    assert min(fitted[10].pop("standard-unnormalised")) == 1 > max(map(max, fitted[10].values()))
     for name in ("tiny-imagenet-of-300", "tiny-imagenet-long-tailed"):
         assert medians[name]["standard-unnormalised"] == max(medians[name].values())
     assert max(medians["tiny-imagenet-of-10"].values()) < 0.1
