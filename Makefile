@@ -21,14 +21,14 @@ $(VENV)/installed: Makefile pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/installed ## four heads, three seeds, on scikit-learn's digits: a table and a page to look at
-	$(VENV)/bin/guided-collapse compare digits --heads standard-unnormalised standard fixed implicit --seeds 0 1 2 --trace
+	$(VENV)/bin/guided-collapse compare digits --heads linear cosine fixed-etf nearest-etf --seeds 0 1 2 --trace
 
 check: $(VENV)/installed ## style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-test: check ## style, types, and the tests of all behaviour: under five minutes on two cores
+test: check ## style, types, and the tests of all behavior: under five minutes on two cores
 	$(VENV)/bin/python -m pytest -m $(TESTS)
 
 thorough: $(VENV)/installed ## the tests that `make test` leaves out: sweeps, large sizes, killed runs, the page in a browser

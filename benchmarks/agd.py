@@ -28,12 +28,12 @@ def parameters() -> list[nn.Parameter]:
 
 
 def main() -> None:
-    optimisers = {"SGD with momentum": torch.optim.SGD(parameters(), lr=1e-3, momentum=0.9), "AGD": AGD(parameters())}
-    times: dict[str, list[float]] = {name: [] for name in optimisers}
+    optimizers = {"SGD with momentum": torch.optim.SGD(parameters(), lr=1e-3, momentum=0.9), "AGD": AGD(parameters())}
+    times: dict[str, list[float]] = {name: [] for name in optimizers}
     for _ in range(30):
-        for name, optimiser in optimisers.items():
+        for name, optimizer in optimizers.items():
             start = time.perf_counter()
-            optimiser.step()
+            optimizer.step()
             times[name].append(time.perf_counter() - start)
     medians = {name: statistics.median(taken[5:]) for name, taken in times.items()}
     total = sum(parameter.numel() for parameter in parameters())

@@ -1,4 +1,4 @@
-"""How many images of 3 x 32 x 32 a second go through flip, padded crop and normalisation, and through a rotation as well.
+"""How many images of 3 x 32 x 32 a second go through flip, padded crop and normalization, and through a rotation as well.
 
     python benchmarks/augmentation.py
 
@@ -10,17 +10,17 @@ import time
 
 import torch
 
-from guided_collapse.data.augmentation import Augmentation
-from guided_collapse.data.augmentation.augment import augment
-from guided_collapse.data.augmentation.normalise import normalise
-from guided_collapse.data.known import KNOWN
+from guided_collapse.experiments.data.augmentation import Augmentation
+from guided_collapse.experiments.data.augmentation.augment import augment
+from guided_collapse.experiments.data.augmentation.normalize import normalize
+from guided_collapse.experiments.data.known import KNOWN
 
 BATCH_SIZE = 256
 BATCHES = 40
 REPETITIONS = 5
 CASES = {
-    "flip + crop(4) + normalise": Augmentation(flip=True, crop_padding=4),
-    "flip + crop(4) + rotation(15) + normalise": Augmentation(flip=True, crop_padding=4, rotation=15.0),
+    "flip + crop(4) + normalize": Augmentation(flip=True, crop_padding=4),
+    "flip + crop(4) + rotation(15) + normalize": Augmentation(flip=True, crop_padding=4, rotation=15.0),
 }
 
 
@@ -30,7 +30,7 @@ def images_per_second(augmentation: Augmentation) -> float:
     images = torch.randint(0, 256, (BATCH_SIZE, 3, 32, 32), dtype=torch.uint8, generator=generator)
     start = time.perf_counter()
     for _ in range(BATCHES):
-        normalise(augment(images, augmentation, generator), known.mean, known.std)
+        normalize(augment(images, augmentation, generator), known.mean, known.std)
     return BATCHES * BATCH_SIZE / (time.perf_counter() - start)
 
 

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse import NearestETFHead
-from guided_collapse.profiling.memory import peak_mb, start_counting_memory
-from guided_collapse.training.environment import commit, hardware, versions
+from guided_collapse.experiments.profiling.memory import peak_mb, start_counting_memory
+from guided_collapse.experiments.training.environment import commit, hardware, versions
 
 INPUT_DIM = 64
 CPU = torch.device("cpu")
@@ -53,19 +53,19 @@ KINDS = {"logits alone": Logits, "nn.Linear": Linear, "nearest": NearestETFHead}
 
 
 class Training:
-    """Forward pass, backward pass and optimiser of a small layer and a classifier."""
+    """Forward pass, backward pass and optimizer of a small layer and a classifier."""
 
     def __init__(self, kind: str, feature_dim: int, num_classes: int) -> None:
         self.backbone = nn.Linear(INPUT_DIM, feature_dim)
         self.head = KINDS[kind](feature_dim, num_classes)
         parameters = [*self.backbone.parameters(), *self.head.parameters()]
-        self.optimiser = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        self.optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
     def seconds_of_a_step(self, inputs: Tensor, labels: Tensor) -> float:
         start = time.perf_counter()
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         functional.cross_entropy(self.head(self.backbone(inputs), labels), labels).backward()
-        self.optimiser.step()
+        self.optimizer.step()
         return time.perf_counter() - start
 
 

@@ -46,7 +46,7 @@ def paper_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor)
                 samples[y].append(some_features[b].numpy())
     for y in means:
         means[y] /= len(samples[y])
-    all_means, centre = torch.stack([means[y] for y in range(len(weight))]), features.mean(dim=0)
+    all_means, center = torch.stack([means[y] for y in range(len(weight))]), features.mean(dim=0)
     disagreements = 0
     for (some_features,) in batches(features, size=SCRIPT_BATCH):
         predictions = (some_features @ weight.T + bias).argmax(dim=1)
@@ -57,7 +57,7 @@ def paper_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor)
         for (part,) in batches(torch.from_numpy(np.array(rows)), size=SCRIPT_BATCH):
             within += torch.einsum("bi, bj->ij", part - means[y], part - means[y])
     within = (within / len(labels)).numpy()
-    between = between_classes(means, centre)
+    between = between_classes(means, center)
     ranks = []
     for rows in samples.values():
         values = scipy.linalg.svd(np.array(rows), compute_uv=False)
@@ -65,13 +65,13 @@ def paper_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor)
     directions, margins = weight - weight.mean(dim=0), []
     for y, rows in samples.items():
         for (part,) in batches(torch.from_numpy(np.array(rows)), size=SCRIPT_BATCH):
-            points = part - centre
+            points = part - center
             cosines = points @ directions.T / (points.norm(dim=1, keepdim=True) * directions.norm(dim=1))
             others = cosines.clone()
             others[:, y] = -torch.inf
             margins.append((cosines[:, y] - others.amax(dim=1)).numpy())
     rank = min(features.shape[1], len(means) - 1)
-    return frame_metrics(weight, bias, means, centre) | {
+    return frame_metrics(weight, bias, means, center) | {
         "nc1": np.trace(within @ scipy.linalg.pinv(between)) / len(means),
         "vci": 1 - np.trace(scipy.linalg.pinv(within + between) @ between) / rank,
         "nc4": disagreements / len(labels),
@@ -97,10 +97,10 @@ def sample_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor
         for b in range(len(some_labels)):
             y = some_labels[b].item()
             within += (some_features[b] - means[y]).unsqueeze(1) @ (some_features[b] - means[y]).unsqueeze(0)
-    centre = features.mean(dim=0)
-    inverse = scipy.linalg.pinv(between_classes(means, centre))
+    center = features.mean(dim=0)
+    inverse = scipy.linalg.pinv(between_classes(means, center))
     nc1 = np.trace((within / len(labels)).numpy() @ inverse) / len(means)
-    return frame_metrics(weight, bias, means, centre) | {"nc1": nc1}
+    return frame_metrics(weight, bias, means, center) | {"nc1": nc1}
 
 
 def batch_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> dict[str, float]:
@@ -124,31 +124,31 @@ def batch_script(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor)
             within += torch.matmul(deviations.unsqueeze(-1), deviations.unsqueeze(1)).sum(dim=0)
             nearest = torch.stack([torch.norm(row - means, dim=1) for row in own]).argmin(dim=1)
             disagreements += int((nearest != predictions[indices]).sum())
-    centre = means.mean(dim=0)
-    centred = means - centre
-    vectors, values, _ = scipy.sparse.linalg.svds((centred.T @ centred / num_classes).numpy(), k=num_classes - 1)
+    center = means.mean(dim=0)
+    centered = means - center
+    vectors, values, _ = scipy.sparse.linalg.svds((centered.T @ centered / num_classes).numpy(), k=num_classes - 1)
     inverse = vectors @ np.diag(1 / values) @ vectors.T
     nc1 = np.trace((within / len(labels)).numpy() @ inverse) / num_classes
-    return frame_metrics(weight, bias, dict(enumerate(means)), centre) | {"nc1": nc1, "nc4": disagreements / len(labels)}
+    return frame_metrics(weight, bias, dict(enumerate(means)), center) | {"nc1": nc1, "nc4": disagreements / len(labels)}
 
 
-def between_classes(means: dict[int, Tensor], centre: Tensor) -> np.ndarray:
-    between = torch.zeros(len(centre), len(centre))
+def between_classes(means: dict[int, Tensor], center: Tensor) -> np.ndarray:
+    between = torch.zeros(len(center), len(center))
     for y in means:
-        between += (means[y] - centre).unsqueeze(1) @ (means[y] - centre).unsqueeze(0)
+        between += (means[y] - center).unsqueeze(1) @ (means[y] - center).unsqueeze(0)
     return (between / len(means)).numpy()
 
 
-def frame_metrics(weight: Tensor, bias: Tensor, means: dict[int, Tensor], centre: Tensor) -> dict[str, float]:
+def frame_metrics(weight: Tensor, bias: Tensor, means: dict[int, Tensor], center: Tensor) -> dict[str, float]:
     num_classes = len(weight)
     target = (torch.eye(num_classes) - 1 / num_classes) / (num_classes - 1) ** 0.5
-    centred = torch.stack([means[y] - centre for y in range(num_classes)])
-    gram, dual = weight @ weight.T, weight @ centred.T
-    variations = [rows.norm(dim=1).std() / rows.norm(dim=1).mean() for rows in (weight, centred)]
+    centered = torch.stack([means[y] - center for y in range(num_classes)])
+    gram, dual = weight @ weight.T, weight @ centered.T
+    variations = [rows.norm(dim=1).std() / rows.norm(dim=1).mean() for rows in (weight, centered)]
     return {
         "nc2": float((gram / gram.norm() - target).norm()),
         "nc3": float((dual / dual.norm() - target).norm()),
-        "bias_collapse": float((weight @ centre + bias).norm()),
+        "bias_collapse": float((weight @ center + bias).norm()),
         "equinorm": float((variations[0] - variations[1]).abs()),
     }
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from guided_collapse.report.write import write_report
-from tests.report.made_up import trace, write_cost, write_run
+from guided_collapse.experiments.report.write import write_report
+from tests.experiments.report.made_up import trace, write_cost, write_run
 
-HEADS = ("standard", "fixed", "implicit", "implicit-lagged")
+HEADS = ("cosine", "fixed-etf", "nearest-etf", "nearest-etf-lagged")
 SEEDS, EPOCHS = 5, 2000
 EXPERIMENTS = 300
 

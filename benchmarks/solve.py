@@ -6,7 +6,7 @@ prints all sizes, then the ratio to one thin SVD at (2048, 1000), and records bo
 Each measurement runs in a process of its own, so that its peak memory is its own. Times are medians; compare them only within one
 run. The paper's route is the trust region forward and the dense declarative node backward, where its matrices fit into memory.
 
-Operations, host waits, operations in float64, factorisations, floating-point work of products and bytes moved are counted, of one
+Operations, host waits, operations in float64, factorizations, floating-point work of products and bytes moved are counted, of one
 forward and backward pass: they are the same on every machine. Those of the paper's route are not, as it leaves torch.
 """
 
@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from guided_collapse import nearest_etf
+from guided_collapse.experiments.profiling.memory import peak_mb, start_counting_memory
+from guided_collapse.experiments.profiling.operations import CountOperations, OperationCounts
+from guided_collapse.experiments.training.environment import commit, hardware, versions
 from guided_collapse.geometry.directions import frame_basis, haar_basis
 from guided_collapse.geometry.nearest import unit_frobenius_norm
-from guided_collapse.geometry.simplex import centre_classes, frame_weight
+from guided_collapse.geometry.simplex import center_classes, frame_weight
 from guided_collapse.paper.route import basis_by_paper_route
-from guided_collapse.profiling.memory import peak_mb, start_counting_memory
-from guided_collapse.profiling.operations import CountOperations, OperationCounts
-from guided_collapse.training.environment import commit, hardware, versions
 
 SIZES = {"UFM-10": (512, 10), "UFM-100": (1024, 100), "UFM-200": (1024, 200), "UFM-1000": (1024, 1000), "ImageNet": (2048, 1000)}
 DELTA = 1e-3
@@ -41,7 +41,7 @@ PAPER_ROUTE = "the paper's route"
 
 def inner_matrix(means: Tensor, anchor: Tensor) -> Tensor:
     """X = 2 H~ M~ + delta U_prox, (feature_dim, num_classes)."""
-    return 2 / (len(means) - 1) ** 0.5 * centre_classes(unit_frobenius_norm(means)).T + DELTA * anchor
+    return 2 / (len(means) - 1) ** 0.5 * center_classes(unit_frobenius_norm(means)).T + DELTA * anchor
 
 
 def by_factors(means: Tensor, anchor: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def measure_in_a_process_of_its_own(method: str, feature_dim: int, num_classes: 
 
 def compare_methods(limit_seconds: float) -> list[dict[str, Any]]:
     rows = []
-    counted = f"{'operations':>11} {'waits':>6} {'float64':>8} {'factorisations':>15} {'GFLOP':>9} {'MB moved':>9}"
+    counted = f"{'operations':>11} {'waits':>6} {'float64':>8} {'factorizations':>15} {'GFLOP':>9} {'MB moved':>9}"
     print(f"{'size':10} {'method':22} {'forward':>10} {'+ backward':>10} {'peak extra':>12} {counted}")
     for name, (feature_dim, num_classes) in SIZES.items():
         for method in METHODS:
@@ -138,7 +138,7 @@ def compare_methods(limit_seconds: float) -> list[dict[str, Any]]:
 def counts_text(counts: dict[str, int]) -> str:
     """What `OperationCounts` has, in columns."""
     found = OperationCounts(**counts)
-    asked = f"{found.operations:11} {found.waits:6} {found.double_precision:8} {found.factorisations:15}"
+    asked = f"{found.operations:11} {found.waits:6} {found.double_precision:8} {found.factorizations:15}"
     return f"{asked} {found.work / 1e9:9.4g} {found.moved_bytes / 1e6:9.4g}"
 
 
@@ -169,7 +169,7 @@ def compare_with_one_svd() -> list[dict[str, Any]]:
         leaf, grad = means.clone().requires_grad_(), torch.randn(num_classes, feature_dim)
         for delta in (DELTA, 1e-9, 0.0):
             unit = unit_frobenius_norm(means.double())
-            exact = 2 / (num_classes - 1) ** 0.5 * centre_classes(unit).T + delta * anchor
+            exact = 2 / (num_classes - 1) ** 0.5 * center_classes(unit).T + delta * anchor
             matrix = exact.float().contiguous()
 
             def forward(means=means, delta=delta):

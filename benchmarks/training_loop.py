@@ -1,8 +1,8 @@
-"""Steps per second of the training loop, as a share of a bare loop with the same network, batches and optimiser.
+"""Steps per second of the training loop, as a share of a bare loop with the same network, batches and optimizer.
 
     python benchmarks/training_loop.py
 
-Made-up images of CIFAR-10's size, the preset cifar10-small with its augmentation. The bare loop has its images ready as normalised
+Made-up images of CIFAR-10's size, the preset cifar10-small with its augmentation. The bare loop has its images ready as normalized
 floats and does nothing but forward, backward and step. Both take turns in one process; the figure is the median over turns.
 """
 
@@ -16,37 +16,37 @@ import torch
 from lightning_fabric import Fabric
 
 from guided_collapse import AGD
-from guided_collapse.data.batches import ProcessShare
+from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.presets import preset
-from guided_collapse.profiling.step_cost import made_up_task
-from guided_collapse.training.build import build_model
-from guided_collapse.training.display import Display
-from guided_collapse.training.folder.run import RunFolder
-from guided_collapse.training.loop import Training
-from guided_collapse.training.settings.placement import Placement
+from guided_collapse.experiments.profiling.step_cost import made_up_task
+from guided_collapse.experiments.training.build import build_model
+from guided_collapse.experiments.training.display import Display
+from guided_collapse.experiments.training.folder.run import RunFolder
+from guided_collapse.experiments.training.loop import Training
+from guided_collapse.experiments.training.settings.placement import Placement
 
 NUM_IMAGES, TURNS = 2560, 9
 
 
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), batches of 256, {TURNS} turns")
-    for head in ("standard", "implicit"):
+    for head in ("cosine", "nearest-etf"):
         configuration = replace(preset("cifar10-small"), head=head).resolved()
         task = made_up_task(configuration, NUM_IMAGES)
         steps = task.steps_per_epoch()
         with tempfile.TemporaryDirectory() as folder:
             training = Training(configuration, Placement(), RunFolder(Path(folder)), task, Fabric(accelerator="cpu"))
         model = build_model(configuration, task, torch.device("cpu"))
-        optimiser = AGD(model.parameters(), gain=configuration.gain)
-        optimiser.init_weights()
+        optimizer = AGD(model.parameters(), gain=configuration.gain)
+        optimizer.init_weights()
         bare_configuration = replace(configuration, flip=False, crop_padding=0)
         batches = list(made_up_task(bare_configuration, NUM_IMAGES).training_batches(1, ProcessShare()))
 
-        def bare_turn(model=model, optimiser=optimiser, batches=batches) -> None:
+        def bare_turn(model=model, optimizer=optimizer, batches=batches) -> None:
             for inputs, labels in batches:
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(model(inputs, labels), labels).backward()
-                optimiser.step()
+                optimizer.step()
 
         shares = []
         with Display("", 10**9, 0, quiet=True, silent=True) as display:

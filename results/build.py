@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from guided_collapse.report.write import write_report
+from guided_collapse.experiments.report.write import write_report
 from results.tables import all_tables
 
 HERE = Path(__file__).parent

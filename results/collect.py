@@ -16,12 +16,22 @@ from pathlib import Path
 
 import numpy as np
 
+from guided_collapse.experiments.records.arrays import read_margins
+from guided_collapse.experiments.records.epochs import records_as_text, records_from_text
+from guided_collapse.experiments.records.reading import read_record
+from guided_collapse.experiments.records.schema import (
+    CONFIG,
+    COST,
+    MARGINS,
+    METRICS,
+    METRICS_COMPRESSED,
+    MODEL,
+    SEARCH,
+    TRACE,
+    SearchRecord,
+)
+from guided_collapse.experiments.report.summaries import MOST_MARGINS
 from guided_collapse.experiments.search import CHOSEN
-from guided_collapse.records.arrays import read_margins
-from guided_collapse.records.epochs import records_as_text, records_from_text
-from guided_collapse.records.reading import read_record
-from guided_collapse.records.schema import CONFIG, COST, MARGINS, METRICS, METRICS_COMPRESSED, MODEL, SEARCH, TRACE, SearchRecord
-from guided_collapse.report.summaries import MOST_MARGINS
 
 HERE = Path(__file__).parent
 
@@ -58,7 +68,7 @@ def seeds_of_all_heads(experiment: Path) -> list[Path]:
 
 
 def thinned(values: np.ndarray) -> np.ndarray:
-    """At most so many of sorted values, evenly spaced, between neighbours in proportion."""
+    """At most so many of sorted values, evenly spaced, between neighbors in proportion."""
     places = np.linspace(0, len(values) - 1, min(MOST_MARGINS, len(values)))
     return np.interp(places, np.arange(len(values)), values).astype(np.float32)
 

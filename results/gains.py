@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from guided_collapse.records.declared.quantities import TEST_LOSS, TEST_TOP1, TRAIN_TOP1, Quantity
-from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.styles import label
-from guided_collapse.report.summaries import at_epoch
+from guided_collapse.experiments.records.declared.quantities import TEST_LOSS, TEST_TOP1, TRAIN_TOP1, Quantity
+from guided_collapse.experiments.report.experiment import Experiment
+from guided_collapse.experiments.report.styles import label
+from guided_collapse.experiments.report.summaries import at_epoch
 from results.many_classes import LINEAR, NEAREST, images_of_each_class, lagged_head, points_ahead
 
 
 def goes_with(experiments: Sequence[Experiment]) -> list[list[str]]:
     """Spearman's rank correlation of each head's median gain with facts about the setting: rows with headings."""
     heads: dict[str, Callable[[Experiment], str]] = {
-        label("standard"): lambda _: "standard",
-        label("fixed"): lambda _: "fixed",
+        label("cosine"): lambda _: "cosine",
+        label("fixed-etf"): lambda _: "fixed-etf",
         NEAREST: lagged_head,
     }
     facts: dict[str, Callable[[Experiment], float]] = {

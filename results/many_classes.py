@@ -5,15 +5,15 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from guided_collapse.records.declared.quantities import QUANTITIES, TEST_TOP1, TRAIN_TOP1, Quantity
-from guided_collapse.records.run import Run
-from guided_collapse.records.schema import SearchRecord
-from guided_collapse.report.experiment import Experiment
-from guided_collapse.report.styles import in_order, label
-from guided_collapse.report.summaries import at_epoch, spread
-from guided_collapse.report.tables.table import NOTHING, epochs_text, short_text
+from guided_collapse.experiments.records.declared.quantities import QUANTITIES, TEST_TOP1, TRAIN_TOP1, Quantity
+from guided_collapse.experiments.records.run import Run
+from guided_collapse.experiments.records.schema import SearchRecord
+from guided_collapse.experiments.report.experiment import Experiment
+from guided_collapse.experiments.report.styles import in_order, label
+from guided_collapse.experiments.report.summaries import at_epoch, spread
+from guided_collapse.experiments.report.tables.table import NOTHING, epochs_text, short_text
 
-LINEAR = "standard-unnormalised"
+LINEAR = "linear"
 NEAREST = "Nearest frame, lagged"
 DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "cifar10-turned": "CIFAR-10, turned"}
 EARLY = (3, 5)
@@ -39,12 +39,12 @@ def has_room_for_a_simplex(experiment: Experiment) -> bool:
 
 def lagged_head(experiment: Experiment) -> str:
     """The nearest head that is lagged, which it is by itself with more classes than dimensions."""
-    return "implicit-lagged" if has_room_for_a_simplex(experiment) else "implicit"
+    return "nearest-etf-lagged" if has_room_for_a_simplex(experiment) else "nearest-etf"
 
 
 def names_of_heads(experiment: Experiment) -> dict[str, str]:
     """What each head is called in a row: with more classes than dimensions no frame is an ETF."""
-    frames = {} if has_room_for_a_simplex(experiment) else {"fixed": "Fixed frame", "implicit": NEAREST}
+    frames = {} if has_room_for_a_simplex(experiment) else {"fixed-etf": "Fixed frame", "nearest-etf": NEAREST}
     return {head: frames.get(head, label(head)) for head in experiment.heads}
 
 
@@ -118,7 +118,7 @@ def long_tails(experiments: Iterable[Experiment]) -> list[list[str]]:
 
 def in_short(experiments: Iterable[Experiment]) -> list[list[str]]:
     """Test accuracy at the end of a linear layer, a learned one on spheres, a fixed frame and the nearest: rows with headings."""
-    heads = (LINEAR, "standard", "fixed", "implicit-lagged")
+    heads = (LINEAR, "cosine", "fixed-etf", "nearest-etf-lagged")
     rows = [["test accuracy at the end, %", *map(label, heads[:3]), NEAREST]]
     for experiment in experiments:
         rows.append([title(experiment), *(_accuracy(experiment, head, TEST_TOP1) for head in heads)])

@@ -8,24 +8,24 @@ above all.
 
 import torch
 
-from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
+from guided_collapse import CosineHead, FixedETFHead, NearestETFHead
 from results.trials import Trial, main
 
 
-class FeaturesOnSphere(LinearHead):
+class FeaturesOnSphere(CosineHead):
     """A learned layer with a bias, whose features alone are on a sphere: rows have the norms that they learn."""
 
-    def __init__(self, *sizes: int, temperature: float, generator: torch.Generator) -> None:
-        super().__init__(*sizes, normalise=False, learned_bias=True, generator=generator)
-        self.temperature = temperature
+    def __init__(self, *sizes: int, scale: float, generator: torch.Generator) -> None:
+        super().__init__(*sizes, normalize=False, learned_bias=True, generator=generator)
+        self.scale = scale
 
 
-_ON_SPHERES = "standard"
+_ON_SPHERES = "cosine"
 STEPS = {
-    "nn.Linear": Trial(LinearHead, {"normalise": False, "learned_bias": True}, settings_of=_ON_SPHERES),
+    "nn.Linear": Trial(CosineHead, {"normalize": False, "learned_bias": True}, settings_of=_ON_SPHERES),
     "features on a sphere": Trial(FeaturesOnSphere, settings_of=_ON_SPHERES),
-    "rows on a sphere, too": Trial(LinearHead, settings_of=_ON_SPHERES),
-    "features centred there": Trial(LinearHead, {"centre": True}, settings_of=_ON_SPHERES),
+    "rows on a sphere, too": Trial(CosineHead, settings_of=_ON_SPHERES),
+    "features centered there": Trial(CosineHead, {"center": True}, settings_of=_ON_SPHERES),
     "rows a simplex ETF that stands still": Trial(FixedETFHead, settings_of=_ON_SPHERES),
     "rows the nearest simplex ETF, lagged": Trial(NearestETFHead, {"lagged": True}, settings_of=_ON_SPHERES),
 }

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.records.reading import read_records
-from guided_collapse.records.schema import CostRecord, HeadCost
-from guided_collapse.report.experiment import Experiment, by_experiment
-from guided_collapse.report.published_results import paper_memory
-from guided_collapse.report.styles import label
-from guided_collapse.report.tables.outcome import outcome
-from guided_collapse.report.tables.pairs import pairs_table
-from guided_collapse.report.tables.reaching import LEVELS, when_reached
-from guided_collapse.report.tables.table import NOTHING, short_text
+from guided_collapse.experiments.records.reading import read_records
+from guided_collapse.experiments.records.schema import CostRecord, HeadCost
+from guided_collapse.experiments.report.experiment import Experiment, by_experiment
+from guided_collapse.experiments.report.published_results import paper_memory
+from guided_collapse.experiments.report.styles import label
+from guided_collapse.experiments.report.tables.outcome import outcome
+from guided_collapse.experiments.report.tables.pairs import pairs_table
+from guided_collapse.experiments.report.tables.reaching import LEVELS, when_reached
+from guided_collapse.experiments.report.tables.table import NOTHING, short_text
 from results import gains, many_classes
 
-HEADS = (many_classes.LINEAR, "standard", "fixed", "implicit", "implicit-detached", "implicit-lagged")
-HEADS_IN_SHORT = tuple(head for head in HEADS if head != "implicit-detached")
+HEADS = (many_classes.LINEAR, "cosine", "fixed-etf", "nearest-etf", "nearest-etf-detached", "nearest-etf-lagged")
+HEADS_IN_SHORT = tuple(head for head in HEADS if head != "nearest-etf-detached")
 TITLES = {
     "ufm-10": "UFM, 10 classes",
     "ufm-100": "UFM, 100 classes",
@@ -113,8 +113,8 @@ def step(costs: dict[str, CostRecord]) -> list[str]:
         if name not in costs:
             continue
         of = {row.head: row for row in costs[name].rows}
-        standard, implicit, route = of["standard"], of["implicit"], of.get("paper-route")
-        papers = paper_memory(name).get("implicit")
+        standard, implicit, route = of["cosine"], of["nearest-etf"], of.get("paper-route")
+        papers = paper_memory(name).get("nearest-etf")
         rows.append(
             [
                 f"{network}, {costs[name].feature_dim}, {costs[name].num_classes}, {costs[name].batch_size}",
@@ -124,9 +124,9 @@ def step(costs: dict[str, CostRecord]) -> list[str]:
                 f"{papers} GB" if papers else "none given",
             ]
         )
-    wholes = [f"step, {label('standard')}", f"step, {label('implicit')}", "step, the paper's route"]
-    parts = [f"head only, {label('standard')}", f"head only, {label('implicit')}"]
-    memory = [f"memory, {label('implicit')}", "the paper's GPU memory"]
+    wholes = [f"step, {label('cosine')}", f"step, {label('nearest-etf')}", "step, the paper's route"]
+    parts = [f"head only, {label('cosine')}", f"head only, {label('nearest-etf')}"]
+    memory = [f"memory, {label('nearest-etf')}", "the paper's GPU memory"]
     return _table(["network, feature_dim, num_classes, batch size", *wholes, *parts, *memory], rows)
 
 

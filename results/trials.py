@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guided_collapse.records.declared.heads import HEADS, declare
+from guided_collapse.experiments.records.declared.heads import HEADS, declare
 
 if TYPE_CHECKING:
     from guided_collapse.experiments import Comparison, Configuration, Placement
 
 RECORDS = Path(__file__).parent / "records"
-LAGGED = "implicit-lagged"
+LAGGED = "nearest-etf-lagged"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Trial:
     """A head to try."""
 
     kind: type
-    """Called with feature_dim, num_classes, temperature, a generator, and the options."""
+    """Called with feature_dim, num_classes, scale, a generator, and the options."""
     options: Mapping[str, Any] = field(default_factory=dict)
     settings_of: str = LAGGED
     """The head for which the search has chosen its settings."""
@@ -43,9 +43,7 @@ def declare_all(trials: Mapping[str, Trial], module: str) -> dict[str, str]:
         name = f"trial-{place}"
         made_by = f"{trial.kind.__module__}:{trial.kind.__name__}".replace("__main__", module)
         declare(
-            replace(
-                HEADS[LAGGED], name=name, label=description, built_by=made_by, takes=("temperature",), options=dict(trial.options)
-            )
+            replace(HEADS[LAGGED], name=name, label=description, built_by=made_by, takes=("scale",), options=dict(trial.options))
         )
         found[name] = description
     return found
@@ -101,7 +99,7 @@ def _searched(
     shared: "Configuration", descriptions: Mapping[str, str], grid: Sequence[str], seeds: Sequence[int], placement: "Placement"
 ) -> tuple[dict[str, Any], "Comparison"]:
     """What a search chooses for each of them, by what they are, and their runs with fresh seeds."""
-    from guided_collapse.cli.search import grid_of
+    from guided_collapse.experiments.cli.search import grid_of
     from guided_collapse.experiments.search import planned_search, search
 
     outcome = search(planned_search(shared, list(descriptions), grid_of(grid), seeds=seeds), placement)

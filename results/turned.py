@@ -11,8 +11,8 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from guided_collapse.data.sources import load_data
-from guided_collapse.data.split import Split
+from guided_collapse.experiments.data.sources import load_data
+from guided_collapse.experiments.data.split import Split
 
 IMAGES_PER_CLASS = {"train": 50, "test": 25}
 KINDS = [(turns, negative) for negative in (False, True) for turns in range(4)]

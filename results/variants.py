@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_collapse import LinearHead, NearestETFHead
+from guided_collapse import CosineHead, NearestETFHead
 from guided_collapse.heads.means.running_means import RunningMean
 from results.trials import Trial, main
 
@@ -33,13 +33,13 @@ class Settling(NearestETFHead):
     def _is_due(self, step: int) -> bool:
         return step <= self.moves
 
-    def _follow(self, centred_class_means: Tensor, is_known: Tensor) -> None:
+    def _follow(self, centered_class_means: Tensor, is_known: Tensor) -> None:
         if self._is_due(self._count_step()):
-            self._keep(self._solve(centred_class_means), is_known)
+            self._keep(self._solve(centered_class_means), is_known)
 
 
-class CentredFirst(NearestETFHead):
-    """Features that are centred before they are put on the sphere, and not only after."""
+class CenteredFirst(NearestETFHead):
+    """Features that are centered before they are put on the sphere, and not only after."""
 
     def __init__(self, *sizes: int, **options: Any) -> None:
         super().__init__(*sizes, **options)
@@ -55,11 +55,11 @@ class CentredFirst(NearestETFHead):
         return super().on_sphere(features - mean)
 
 
-class LearnedFromFrame(LinearHead):
-    """A learned layer, normalised as in the paper, whose first value is the nearest frame of the first steps."""
+class LearnedFromFrame(CosineHead):
+    """A learned layer, normalized as in the paper, whose first value is the nearest frame of the first steps."""
 
     def __init__(self, *sizes: int, moves: int, generator: torch.Generator, **options: Any) -> None:
-        super().__init__(*sizes, centre=True, generator=generator, **options)
+        super().__init__(*sizes, center=True, generator=generator, **options)
         # In a tuple, because a model has one head only.
         self.nearest = (NearestETFHead(*sizes, lagged=True, generator=generator, **options),)
         self.moves = moves
@@ -80,7 +80,7 @@ VARIANTS = {
     "a batch has a share of at least 0.1": Trial(Forgetful, {"smallest_share": 0.1, **_LAGGED}),
     "the frame moves every 10 steps": Trial(NearestETFHead, {"every": 10, **_LAGGED}),
     "the frame stands still after 100 steps": Trial(Settling, {"moves": 100, **_LAGGED}),
-    "centred before the sphere": Trial(CentredFirst, _LAGGED),
+    "centered before the sphere": Trial(CenteredFirst, _LAGGED),
     "a learned layer that starts as the frame of 100 steps": Trial(LearnedFromFrame, {"moves": 100}),
 }
 

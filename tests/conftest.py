@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from guided_collapse.data.known import KNOWN
+from guided_collapse.experiments.data.known import KNOWN
 
 # The same examples in every run.
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
@@ -26,7 +26,7 @@ def _made_up_data_pass_for_real(monkeypatch):
 @pytest.fixture
 def _undrawn(monkeypatch):
     """Figures for print are made but not drawn, which takes seconds: for tests of what else is in a report."""
-    from guided_collapse.report.figures import for_print
+    from guided_collapse.experiments.report.figures import for_print
 
     monkeypatch.setattr(for_print, "as_files", lambda figure, name: {f"{name}.pdf": b"", f"{name}.png": b""})
 

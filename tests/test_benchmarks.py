@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from guided_collapse.profiling.operations import OperationCounts
+from guided_collapse.experiments.profiling.operations import OperationCounts
 from results import tables
 
 FILE = Path(__file__).parent.parent / "benchmarks" / "solve.py"
@@ -24,8 +24,8 @@ def test_every_method_but_the_papers_is_counted(solve):
     found = {method: solve.measure(method, 24, 4) for method in solve.METHODS if method != solve.PAPER_ROUTE}
     counts = {method: OperationCounts(**result["counts"]) for method, result in found.items()}
     assert all(result["forward and backward"] > 0 for result in found.values())
-    assert counts["products"].waits == counts["products"].factorisations == counts["products"].double_precision == 0
-    assert counts["factors"].factorisations == counts["autograd through svd"].factorisations == 1
+    assert counts["products"].waits == counts["products"].factorizations == counts["products"].double_precision == 0
+    assert counts["factors"].factorizations == counts["autograd through svd"].factorizations == 1
     line = solve.counts_text(found["factors"]["counts"]).split()
     assert line[:2] == [str(counts["factors"].operations), str(counts["factors"].waits)]
 

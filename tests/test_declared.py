@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.data.made_up import write_folders
+from tests.experiments.data.made_up import write_folders
 
 ADDITION = """
-from guided_collapse.backbones import declared as backbones
-from guided_collapse.data import known
-from guided_collapse.records.declared import heads, metrics
-from guided_collapse.records.declared.metric_declaration import MetricDeclaration
+from guided_collapse.experiments.backbones import declared as backbones
+from guided_collapse.experiments.data import known
+from guided_collapse.experiments.records.declared import heads, metrics
+from guided_collapse.metrics.declaration import MetricDeclaration
 
 heads.declare(
-    heads.HeadDeclaration("steady", "Steady ETF", "St", 4, "guided_collapse.heads.fixed:FixedETFHead", options={"centre": False})
+    heads.HeadDeclaration("steady", "Steady ETF", "St", 4, "guided_collapse.heads.fixed:FixedETFHead", options={"center": False})
 )
 backbones.declare(
     backbones.BackboneDeclaration("shallow", "addition:Shallow", ("in_channels", "affine", "feature_dim"))
@@ -47,7 +47,7 @@ presets.PRESETS["patterns-shallow"] = presets.Configuration(
 
 
 def farthest_mean(measured, samples):
-    return measured.centred_class_means.norm(dim=1).max()
+    return measured.centered_class_means.norm(dim=1).max()
 
 
 def least_margin(measured, samples):
@@ -57,7 +57,7 @@ def least_margin(measured, samples):
 def __getattr__(name):
     if name != "Shallow":
         raise AttributeError(name)
-    from guided_collapse.backbones.small import SmallConvNet
+    from guided_collapse.experiments.backbones.small import SmallConvNet
 
     class Shallow(SmallConvNet):
         pass
@@ -69,7 +69,7 @@ PROGRAM = """
 import json
 import sys
 import addition
-from guided_collapse.cli import main
+from guided_collapse.experiments.cli import main
 
 for words in json.loads(sys.argv[1]):
     assert main(words) == 0

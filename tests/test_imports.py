@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import guided_collapse
-from guided_collapse.cli import main
+from guided_collapse.experiments.cli import main
 
-PACKAGES = ["guided_collapse", "guided_collapse.experiments", "guided_collapse.metrics", "guided_collapse.report"]
+PACKAGES = ["guided_collapse", "guided_collapse.experiments", "guided_collapse.metrics", "guided_collapse.experiments.report"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -51,8 +51,8 @@ def check_examples(public):
 
 def test_a_report_needs_no_torch_and_a_training_step_no_torchmetrics_and_no_compiler():
     script = (
-        "import sys, guided_collapse.cli, guided_collapse.experiments, guided_collapse.metrics\n"
-        "from guided_collapse.report import write_report\n"
+        "import sys, guided_collapse.experiments.cli, guided_collapse.experiments, guided_collapse.metrics\n"
+        "from guided_collapse.experiments.report import write_report\n"
         "from guided_collapse.experiments import preset, Placement\n"
         "assert 'torch' not in sys.modules\n"
         "import torch\n"
@@ -65,7 +65,7 @@ def test_a_report_needs_no_torch_and_a_training_step_no_torchmetrics_and_no_comp
 
 
 def test_a_command_says_which_package_it_lacks(monkeypatch, capsys):
-    for module in ("guided_collapse.cli.requests", "guided_collapse.cli.train"):
+    for module in ("guided_collapse.experiments.cli.requests", "guided_collapse.experiments.cli.train"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert main(["train", "digits"]) == 2
@@ -75,13 +75,18 @@ def test_a_command_says_which_package_it_lacks(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("words", "status"),
-    [(["list"], 0), (["train", "digits", "--hed", "fixed"], 2), (["compare", "digits", "--seed", "1"], 2), (["cost", "digit"], 2)],
+    [
+        (["list"], 0),
+        (["train", "digits", "--hed", "fixed-etf"], 2),
+        (["compare", "digits", "--seed", "1"], 2),
+        (["cost", "digit"], 2),
+    ],
 )
 def test_what_is_not_run_needs_no_torch(words, status):
     script = (
-        "import sys, guided_collapse.cli\n"
+        "import sys, guided_collapse.experiments.cli\n"
         "try:\n"
-        "    status = guided_collapse.cli.main(sys.argv[1:])\n"
+        "    status = guided_collapse.experiments.cli.main(sys.argv[1:])\n"
         "except SystemExit as end:\n"
         "    status = end.code\n"
         f"assert status == {status}\n"

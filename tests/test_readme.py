@@ -8,9 +8,9 @@ from tests.test_docs import ROOT, blocks
 def test_the_example_runs_and_what_it_saves_needs_no_library(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     generator = torch.Generator().manual_seed(0)
-    centres = torch.randn(10, 20, generator=generator)
+    centers = torch.randn(10, 20, generator=generator)
     labels = torch.arange(400) % 10
-    inputs = centres[labels] + 0.3 * torch.randn(400, 20, generator=generator)
+    inputs = centers[labels] + 0.3 * torch.randn(400, 20, generator=generator)
     loader = [(inputs[start : start + 100], labels[start : start + 100]) for start in range(0, 400, 100)] * 20
     example, _ = (block["code"] for block in blocks(ROOT / "README.md", "python"))
     names = {"loader": loader}

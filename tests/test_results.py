@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
-from guided_collapse.cli.compare import compare_request
-from guided_collapse.cli.cost import cost_request
-from guided_collapse.cli.requests import split_words
-from guided_collapse.cli.search import plan_of, search_request
-from guided_collapse.records.declared.heads import HEADS
-from guided_collapse.records.reading import read_records
-from guided_collapse.report.experiment import by_experiment
-from guided_collapse.training.settings.configuration import HEAD_FIELDS
+from guided_collapse.experiments.cli.compare import compare_request
+from guided_collapse.experiments.cli.cost import cost_request
+from guided_collapse.experiments.cli.requests import split_words
+from guided_collapse.experiments.cli.search import plan_of, search_request
+from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.records.reading import read_records
+from guided_collapse.experiments.report.experiment import by_experiment
+from guided_collapse.experiments.training.settings.configuration import HEAD_FIELDS
 from results import build, tables
 from results.collect import collect, thinned
-from tests.report.made_up import write_cost, write_run
+from tests.experiments.report.made_up import write_cost, write_run
+from tests.experiments.training.settings.test_configuration import YOUNGER
 from tests.test_docs import DOCS, ROOT
-from tests.training.settings.test_configuration import YOUNGER
 
 pytestmark = pytest.mark.thorough
 
@@ -104,15 +104,15 @@ def test_collecting_takes_what_a_report_needs(tmp_path):
     write_run(tmp_path / "runs", seed=0, trace=True)
     write_run(tmp_path / "runs", seed=1, trace=True)
     write_run(tmp_path / "runs", seed=2, state="unfinished")
-    write_run(tmp_path / "runs", "half", "standard", seed=0)
-    write_run(tmp_path / "runs", "half", "fixed", seed=0, state="unfinished")
+    write_run(tmp_path / "runs", "half", "cosine", seed=0)
+    write_run(tmp_path / "runs", "half", "fixed-etf", seed=0, state="unfinished")
     write_cost(tmp_path / "runs" / "toy")
     (tmp_path / "runs" / "toy" / "report").mkdir()  # as a comparison leaves it
     (tmp_path / "runs" / "notes.txt").touch()
     assert collect(tmp_path / "runs", tmp_path / "records") == 2
     found = {str(file.relative_to(tmp_path / "records")) for file in (tmp_path / "records").rglob("*") if file.is_file()}
     kept = {"config.json", "margins.npz", "metrics.jsonl.gz"}
-    first, second = Path("toy/standard/seed-0"), Path("toy/standard/seed-1")
+    first, second = Path("toy/cosine/seed-0"), Path("toy/cosine/seed-1")
     assert found == {
         *(str(folder / name) for folder in (first, second) for name in kept),
         str(first / "trace.npz"),
@@ -133,7 +133,7 @@ def test_collecting_takes_searches_that_have_decided_and_their_fresh_seeds(tmp_p
         (tmp_path / "runs" / name / "search.json").write_text(json.dumps(plan | changes))
     assert collect(tmp_path / "runs", tmp_path / "records") == 1
     found = {str(file.parent.relative_to(tmp_path / "records")) for file in (tmp_path / "records").rglob("*") if file.is_file()}
-    assert found == {"decided", "decided/chosen/toy/standard/seed-0"}
+    assert found == {"decided", "decided/chosen/toy/cosine/seed-0"}
 
 
 def test_thinned_margins_are_quantiles():
@@ -188,7 +188,7 @@ def test_the_table_of_training_follows_from_the_measurements():
         assert {folder.parent.name for folder in (RECORDS / experiment).glob("*/seed-*")} <= set(tables.HEADS)
         runs = [raw_measurements(experiment, head) for head in tables.HEADS]
         title, quantity, *cells = next(rows)
-        seeds = len(raw_measurements(experiment, "standard"))
+        seeds = len(raw_measurements(experiment, "cosine"))
         assert title == f"{tables.TITLES[experiment]}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
         best = min(max(100 * line["train"]["top1"] for line in run) for of_head in runs for run in of_head)
         level = max((level for level in (50, 80, 90, 95, 99, 100) if level <= best), default=50)
@@ -211,7 +211,7 @@ def test_the_table_of_training_follows_from_the_measurements():
 
 def test_the_table_of_pairs_follows_from_the_measurements():
     names = [name for name in tables.TITLES if not name.startswith("ufm")]
-    experiments = [name for name in names if len(raw_measurements(name, "standard")) > 1]
+    experiments = [name for name in names if len(raw_measurements(name, "cosine")) > 1]
     last = {
         (experiment, head): [run[-1]["test"]["top1"] for run in raw_measurements(experiment, head)]
         for experiment in experiments
@@ -235,18 +235,18 @@ def test_what_the_page_says_of_ten_classes_holds():
     ends = {
         (experiment, head): [run[-1]["test"]["top1"] for run in raw_measurements(experiment, head)]
         for experiment in ("fashion-mnist", "fashion-mnist-sgd", "cifar10-small")
-        for head in ("standard-unnormalised", "standard", "fixed", "implicit", "implicit-lagged")
+        for head in ("linear", "cosine", "fixed-etf", "nearest-etf", "nearest-etf-lagged")
     }
     medians = {key: statistics.median(values) for key, values in ends.items() if values}
     for experiment, head in medians:
-        assert head == "implicit-lagged" or medians[experiment, head] < medians[experiment, "implicit-lagged"]
-    linear = ends["fashion-mnist-sgd", "standard-unnormalised"]
-    for head in ("fixed", "implicit-lagged"):
+        assert head == "nearest-etf-lagged" or medians[experiment, head] < medians[experiment, "nearest-etf-lagged"]
+    linear = ends["fashion-mnist-sgd", "linear"]
+    for head in ("fixed-etf", "nearest-etf-lagged"):
         assert all(mine > theirs for mine, theirs in zip(ends["fashion-mnist-sgd", head], linear, strict=True))
     by_sgd = [median for (experiment, _), median in medians.items() if experiment == "fashion-mnist-sgd"]
     assert min(by_sgd) == statistics.median(linear) > max(by_sgd) - 0.005
-    for learned in ("standard-unnormalised", "standard"):
-        for head in ("fixed", "implicit", "implicit-lagged"):
+    for learned in ("linear", "cosine"):
+        for head in ("fixed-etf", "nearest-etf", "nearest-etf-lagged"):
             theirs = ends["cifar10-small", learned]
             assert medians["cifar10-small", head] > statistics.median(theirs)
             assert sum(own > their for own, their in zip(ends["cifar10-small", head], theirs, strict=True)) >= 2
@@ -267,11 +267,11 @@ def test_the_table_of_steps_follows_from_the_records():
         cost = json.loads((RECORDS / name / "cost.json").read_text())
         of = {row["head"]: row for row in cost["rows"]}
         assert title.split(", ")[1:] == [str(cost[key]) for key in ("feature_dim", "num_classes", "batch_size")]
-        for text, head in ((standard, "standard"), (implicit, "implicit")):
+        for text, head in ((standard, "cosine"), (implicit, "nearest-etf")):
             assert number(text) == pytest.approx(of[head]["forward_ms"] + of[head]["backward_ms"], rel=6e-3)
-        for text, head in ((standard_head, "standard"), (implicit_head, "implicit")):
+        for text, head in ((standard_head, "cosine"), (implicit_head, "nearest-etf")):
             assert number(text) == pytest.approx(of[head]["head_forward_ms"] + of[head]["head_backward_ms"], rel=6e-3)
-        assert number(memory) == pytest.approx(of["implicit"]["peak_mb"], rel=6e-3)
+        assert number(memory) == pytest.approx(of["nearest-etf"]["peak_mb"], rel=6e-3)
         papers_own = of["paper-route"]
         if papers_own["forward_ms"] is None:
             assert route == papers_own["note"]

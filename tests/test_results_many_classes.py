@@ -8,7 +8,7 @@ import statistics
 import pytest
 from scipy.stats import spearmanr
 
-from guided_collapse.records.declared.heads import HEADS
+from guided_collapse.experiments.records.declared.heads import HEADS
 from results.many_classes import DATA
 from tests.test_results import RECORDS, cells_of
 
@@ -58,11 +58,11 @@ def is_tight(facts):
 
 def names(facts):
     """Of the heads, in a row of a table."""
-    return LABELS | ({"fixed": "Fixed frame", "implicit": "Nearest frame, lagged"} if is_tight(facts) else {})
+    return LABELS | ({"fixed-etf": "Fixed frame", "nearest-etf": "Nearest frame, lagged"} if is_tight(facts) else {})
 
 
 def shown_nearest(facts):
-    return "implicit" if is_tight(facts) else "implicit-lagged"
+    return "nearest-etf" if is_tight(facts) else "nearest-etf-lagged"
 
 
 def ends(runs, part="test", name="top1"):
@@ -97,7 +97,7 @@ def test_accuracies_follow_from_the_measurements():
             values = {names(facts)[head]: described(at_epoch(runs, part, epoch)) for head, runs in heads.items()}
             name = f"{title(facts)}, 3 seeds" if number == 0 else ""
             expected[is_tight(facts)].append((name, f"{part} accuracy after {epoch} epochs, %", values))
-        aims = {facts["seed"]: lines[-1]["test"]["top1"] for facts, lines in heads["standard-unnormalised"]}
+        aims = {facts["seed"]: lines[-1]["test"]["top1"] for facts, lines in heads["linear"]}
         soon = {
             names(facts)[head]: when(
                 [[line["epoch"] for line in lines if line["test"]["top1"] >= aims[facts["seed"]]] for facts, lines in runs]
@@ -114,7 +114,7 @@ def test_accuracies_follow_from_the_measurements():
         assert all(row in expected[tight] for row in found)
 
 
-AXIS = ("standard-unnormalised", "standard", "fixed", "implicit-lagged")
+AXIS = ("linear", "cosine", "fixed-etf", "nearest-etf-lagged")
 
 
 def test_accuracies_by_the_number_of_images_follow_from_the_measurements():
@@ -142,7 +142,7 @@ def test_accuracies_under_long_tails_follow_from_the_measurements():
 
 def test_the_short_table_follows_from_the_measurements():
     headings, rows = cells_of("many classes in short", headings=True)
-    assert headings[1] == LABELS["standard-unnormalised"]
+    assert headings[1] == LABELS["linear"]
     found = {first: cells for first, *cells in rows}
     experiments = [heads for heads in of_many_classes().values() if not is_tight(first_facts(heads))]
     assert len(found) == len(experiments)
@@ -188,7 +188,7 @@ def test_who_is_ahead_of_whom_follows_from_the_measurements():
         assert settings == ("searched" if (RECORDS / f"{name}-search").exists() else "taken over")
         medians = {names(facts)[head]: statistics.median(values) for head, values in reached.items()}
         assert set(best.split(" and ")) == {head for head, median in medians.items() if median == max(medians.values())}
-        linear = reached.pop("standard-unnormalised")
+        linear = reached.pop("linear")
         groups = [set(), set(), set()]
         for head, values in reached.items():
             gains = [mine - theirs for mine, theirs in zip(values, linear, strict=True)]
@@ -202,7 +202,7 @@ def test_who_is_ahead_of_whom_follows_from_the_measurements():
 
 def test_what_gains_go_with_follows_from_the_measurements():
     experiments = list(of_many_classes().values())
-    linear = [heads["standard-unnormalised"] for heads in experiments]
+    linear = [heads["linear"] for heads in experiments]
     facts = [first_facts(heads) for heads in experiments]
     expected = [
         [statistics.median(ends(runs)) for runs in linear],
@@ -213,10 +213,10 @@ def test_what_gains_go_with_follows_from_the_measurements():
     ]
     headings, rows = cells_of("gains", headings=True)
     assert headings[0] == f"over {len(experiments)} settings"
-    for column, head in enumerate(("standard", "fixed", None), start=1):
+    for column, head in enumerate(("cosine", "fixed-etf", None), start=1):
         gains = []
         for heads, fact in zip(experiments, facts, strict=True):
-            own, theirs = (ends(heads[name]) for name in (head or shown_nearest(fact), "standard-unnormalised"))
+            own, theirs = (ends(heads[name]) for name in (head or shown_nearest(fact), "linear"))
             gains.append(statistics.median(mine - their for mine, their in zip(own, theirs, strict=True)))
         for row, values in zip(rows, expected, strict=True):
             assert float(row[column]) == pytest.approx(spearmanr(values, gains).statistic, abs=6e-3), row

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from guided_collapse.data.split import Split
+from guided_collapse.experiments.data.split import Split
 from results import steps, turned, variants
 from results.trials import Trial
 from tests.test_docs import ROOT
@@ -20,7 +20,7 @@ LABELS = torch.arange(12) % 4
 def trained(description, num_steps=4):
     """The head of a variant after some steps, and its frames on the way."""
     trial = {**variants.VARIANTS, **steps.STEPS}[description]
-    head = trial.kind(8, 4, temperature=5.0, generator=torch.Generator().manual_seed(0), **trial.options)
+    head = trial.kind(8, 4, scale=5.0, generator=torch.Generator().manual_seed(0), **trial.options)
     frames = []
     for _ in range(num_steps):
         features = torch.rand(12, 8, requires_grad=True)
@@ -60,8 +60,8 @@ def test_the_first_step_puts_features_alone_on_a_sphere():
     assert not torch.equal(head.learned_bias.grad, torch.zeros(4))
 
 
-def test_features_that_are_centred_first_are_centred_on_the_sphere_too():
-    head, _ = trained("centred before the sphere", num_steps=1)
+def test_features_that_are_centered_first_are_centered_on_the_sphere_too():
+    head, _ = trained("centered before the sphere", num_steps=1)
     features = torch.rand(1000, 8) + 5
     assert head.on_sphere(features).mean(dim=0).norm() < 0.5
     assert variants.NearestETFHead.on_sphere(head, features - features.mean(dim=0)).norm(dim=1).allclose(torch.tensor(5.0))
@@ -70,7 +70,7 @@ def test_features_that_are_centred_first_are_centred_on_the_sphere_too():
 @pytest.mark.thorough
 def test_variants_are_trained_and_recorded(tmp_path):
     search = json.loads((ROOT / "results/records/omniglot-small-search/search.json").read_text())
-    search["choice"] = {"implicit-lagged": {"temperature": 7}}
+    search["choice"] = {"nearest-etf-lagged": {"scale": 7}}
     (tmp_path / "search.json").write_text(json.dumps(search))
     record = tmp_path / "variants.json"
     record.write_text('{"earlier": {}}')
@@ -84,7 +84,7 @@ def test_variants_are_trained_and_recorded(tmp_path):
         folder = tmp_path / "digits-variants" / f"trial-{place}" / "seed-3"
         accuracy = json.loads((folder / "metrics.jsonl").read_text())["test"]["top1"]
         assert runs == [{"seed": 3, "test_top1": {"1": accuracy}}]
-        assert json.loads((folder / "config.json").read_text())["configuration"]["temperature"] == 7
+        assert json.loads((folder / "config.json").read_text())["configuration"]["scale"] == 7
 
 
 @pytest.mark.thorough
@@ -92,17 +92,17 @@ def test_each_variant_takes_what_a_search_chooses_for_it(tmp_path):
     record = tmp_path / "variants.json"
     two = "from results import trials, variants; trials.main(dict(list(variants.VARIANTS.items())[:2]), 'variants')"
     command = [sys.executable, "-c", two, "digits", "--epochs", "1", "--seeds", "3"]
-    command += ["--grid", "gain=0.1,10", "temperature=7", "--out", str(tmp_path), "--record", str(record)]
+    command += ["--grid", "gain=0.1,10", "scale=7", "--out", str(tmp_path), "--record", str(record)]
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
     found = json.loads(record.read_text())["digits"]
-    assert found["grid"] == ["gain=0.1,10", "temperature=7"]
+    assert found["grid"] == ["gain=0.1,10", "scale=7"]
     assert len(found["runs"]) == 2
     for place, (description, runs) in enumerate(found["runs"].items()):
         ends = {}
         for folder in tmp_path.glob(f"digits-variants-search/trials/*/trial-{place}/seed-*"):
             settings = json.loads((folder / "config.json").read_text())["configuration"]
             ends[json.loads((folder / "metrics.jsonl").read_text())["test"]["top1"]] = settings["gain"]
-        assert found["settings"][description] == {"gain": ends[max(ends)], "temperature": 7}
+        assert found["settings"][description] == {"gain": ends[max(ends)], "scale": 7}
         fresh = tmp_path / "digits-variants-search" / "chosen" / "digits-variants" / f"trial-{place}" / "seed-3"
         assert runs == [{"seed": 3, "test_top1": {"1": json.loads((fresh / "metrics.jsonl").read_text())["test"]["top1"]}}]
         assert json.loads((fresh / "config.json").read_text())["configuration"]["gain"] == ends[max(ends)]

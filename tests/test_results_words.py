@@ -16,13 +16,13 @@ def test_what_the_pages_say_in_words_holds():
     """Who is ahead of nn.Linear on which seeds, as docs/choosing.md, docs/frames.md and README.md sum it up."""
     gains, medians = {}, {}
     for name, heads in of_many_classes().items():
-        linear = ends(heads["standard-unnormalised"])
+        linear = ends(heads["linear"])
         medians[name] = {head: statistics.median(ends(runs)) for head, runs in heads.items()}
         for head, runs in heads.items():
             gains[name, head] = [100 * (mine - theirs) for mine, theirs in zip(ends(runs), linear, strict=True)]
     few_dimensions = [name for name, heads in of_many_classes().items() if is_tight(first_facts(heads))]
     assert len(few_dimensions) == 9
-    for head in ("standard", "fixed", "implicit-lagged"):
+    for head in ("cosine", "fixed-etf", "nearest-etf-lagged"):
         drawings = [gains[name, head] for name in ("omniglot-of-4", "omniglot-of-8", "omniglot-small")]
         assert min(map(min, drawings)) > 0
         typical = [statistics.median(values) for values in drawings]
@@ -33,45 +33,45 @@ def test_what_the_pages_say_in_words_holds():
         assert statistics.median(gains["tiny-imagenet-of-10", head]) < 1
         assert abs(statistics.median(more)) < 1
         assert min(more) < 0 < max(more)
-    most = {head: gains["tiny-imagenet-of-300", head] for head in ("standard", "fixed", "implicit-lagged")}
-    assert max(most["fixed"]) < 0
-    assert max(most["implicit-lagged"]) < 0
-    assert statistics.median(most["fixed"]) > -1
-    assert statistics.median(most["implicit-lagged"]) < -2
+    most = {head: gains["tiny-imagenet-of-300", head] for head in ("cosine", "fixed-etf", "nearest-etf-lagged")}
+    assert max(most["fixed-etf"]) < 0
+    assert max(most["nearest-etf-lagged"]) < 0
+    assert statistics.median(most["fixed-etf"]) > -1
+    assert statistics.median(most["nearest-etf-lagged"]) < -2
     fitted = {
         which: {head: ends(runs, "train") for head, runs in of_many_classes()[f"tiny-imagenet-of-{which}"].items()}
         for which in (10, 300)
     }
-    for head, sign in (("fixed", 1), ("implicit-lagged", -1)):
-        pairs = zip(fitted[300][head], fitted[300]["standard-unnormalised"], strict=True)
+    for head, sign in (("fixed-etf", 1), ("nearest-etf-lagged", -1)):
+        pairs = zip(fitted[300][head], fitted[300]["linear"], strict=True)
         assert all(sign * (own - linear) > 0 for own, linear in pairs)
-    assert min(fitted[10].pop("standard-unnormalised")) == 1 > max(map(max, fitted[10].values()))
-    assert medians["tiny-imagenet-of-300"]["standard-unnormalised"] == max(medians["tiny-imagenet-of-300"].values())
+    assert min(fitted[10].pop("linear")) == 1 > max(map(max, fitted[10].values()))
+    assert medians["tiny-imagenet-of-300"]["linear"] == max(medians["tiny-imagenet-of-300"].values())
     assert max(medians["tiny-imagenet-of-10"].values()) < 0.1
-    assert all(min(gains[name, "implicit"]) > 0 for name in few_dimensions if name.startswith("cifar10-turned"))
+    assert all(min(gains[name, "nearest-etf"]) > 0 for name in few_dimensions if name.startswith("cifar10-turned"))
     for name in few_dimensions:
-        assert medians[name]["implicit"] > medians[name]["fixed"] + 0.02
-        assert max(gains[name, "implicit"]) > 0
-        assert max(gains[name, "fixed"]) < 0 or name == "omniglot-in-64"
-        assert medians[name]["standard"] > medians[name]["implicit"] or not name.endswith("in-16")
+        assert medians[name]["nearest-etf"] > medians[name]["fixed-etf"] + 0.02
+        assert max(gains[name, "nearest-etf"]) > 0
+        assert max(gains[name, "fixed-etf"]) < 0 or name == "omniglot-in-64"
+        assert medians[name]["cosine"] > medians[name]["nearest-etf"] or not name.endswith("in-16")
     highest = [max(of_heads, key=of_heads.__getitem__) for of_heads in medians.values()]
-    assert highest.count("standard") > len(highest) / 2
+    assert highest.count("cosine") > len(highest) / 2
     tails = {head: gains["tiny-imagenet-long-tailed", head] for head in medians["tiny-imagenet-long-tailed"]}
-    assert {head for head, values in tails.items() if max(values) < 0} == {"standard"}
-    assert {head for head, values in tails.items() if min(values) > 0} == {"implicit", "implicit-detached"}
+    assert {head for head, values in tails.items() if max(values) < 0} == {"cosine"}
+    assert {head for head, values in tails.items() if min(values) > 0} == {"nearest-etf", "nearest-etf-detached"}
     assert max(statistics.median(values) for values in tails.values()) < 1
-    assert medians["tiny-imagenet-long-tailed"]["implicit"] > medians["tiny-imagenet-long-tailed"]["implicit-lagged"]
+    assert medians["tiny-imagenet-long-tailed"]["nearest-etf"] > medians["tiny-imagenet-long-tailed"]["nearest-etf-lagged"]
     runs = of_many_classes()["tiny-imagenet-long-tailed"]
-    for head in ("implicit", "implicit-detached"):
-        medium = zip(*(ends(runs[name], name="top1_medium") for name in (head, "standard-unnormalised")), strict=True)
+    for head in ("nearest-etf", "nearest-etf-detached"):
+        medium = zip(*(ends(runs[name], name="top1_medium") for name in (head, "linear")), strict=True)
         assert all(own > linear for own, linear in medium)
     assert max(max(ends(of_head, name="top1_few")) for of_head in runs.values()) < 0.005
-    both = [name for name in medians if "implicit-detached" in medians[name]]
+    both = [name for name in medians if "nearest-etf-detached" in medians[name]]
     assert len(both) == 3
-    assert all(medians[name]["implicit-detached"] > medians[name]["implicit"] for name in both)
-    assert max(gains["tiny-imagenet-small", "implicit"]) < 0 < min(gains["omniglot-small", "implicit"])
+    assert all(medians[name]["nearest-etf-detached"] > medians[name]["nearest-etf"] for name in both)
+    assert max(gains["tiny-imagenet-small", "nearest-etf"]) < 0 < min(gains["omniglot-small", "nearest-etf"])
     for name in ("tiny-imagenet-small", "omniglot-small"):
-        assert medians[name]["implicit"] < medians[name]["implicit-lagged"]
+        assert medians[name]["nearest-etf"] < medians[name]["nearest-etf-lagged"]
 
 
 def search_of(experiment):
@@ -83,9 +83,9 @@ def test_what_the_pages_say_of_settings_holds():
     assert short["trial_epochs"] * 2 == whole["trial_epochs"] == whole["configuration"]["epochs"]
     assert (max(short["grid"]["learning_rate"]), max(whole["grid"]["learning_rate"])) == (0.3, 1)
     for search, fixed, linear in ((short, 0.03, 0.1), (whole, 1, 0.3)):
-        assert search["choice"]["fixed"]["learning_rate"] == fixed
-        assert search["choice"]["standard-unnormalised"]["learning_rate"] == linear
-    for head in ("standard", "fixed", "implicit-lagged"):
+        assert search["choice"]["fixed-etf"]["learning_rate"] == fixed
+        assert search["choice"]["linear"]["learning_rate"] == linear
+    for head in ("cosine", "fixed-etf", "nearest-etf-lagged"):
         reached = {tuple(trial["settings"].items()): trial["measured"]["top1"] for trial in more["trials"] if trial["head"] == head}
         assert reached[tuple(whole["choice"][head].items())] < max(reached.values()) - 0.009
     searches = [json.loads(file.read_text()) for file in RECORDS.rglob("search.json")]
@@ -125,7 +125,7 @@ def test_what_the_page_says_of_steps_holds():
     assert max(images[2]) < 0 < min(images[3])
     assert max(map(statistics.median, (drawings[4], images[4]))) < 0
     median = statistics.median(tried("steps", "omniglot-of-4")[0].values())
-    assert median > 100 * statistics.median(ends(of_many_classes()["omniglot-of-4"]["standard-unnormalised"])) + 0.5
+    assert median > 100 * statistics.median(ends(of_many_classes()["omniglot-of-4"]["linear"])) + 0.5
     first, _, *on_spheres = tried("steps", "omniglot-of-4")
     assert min(min(ahead(own, first)) for own in on_spheres) > 3
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 import pytest
 
-from tests.report.browser import Browser
+from tests.experiments.report.browser import Browser
 from tests.test_imports import PACKAGES, check_examples
 
 pytestmark = [pytest.mark.documentation, pytest.mark.slow]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import guided_collapse
-from guided_collapse.cli.command import COMMANDS
+from guided_collapse.experiments.cli.command import COMMANDS
 from tests.test_docs import ROOT, blocks
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(1200)]
@@ -18,8 +18,8 @@ UV = Path(sys.executable).parent / "uv"
 DATA = """
 import torch
 generator = torch.Generator().manual_seed(0)
-centres, labels = torch.randn(10, 20, generator=generator), torch.arange(400) % 10
-inputs = centres[labels] + 0.3 * torch.randn(400, 20, generator=generator)
+centers, labels = torch.randn(10, 20, generator=generator), torch.arange(400) % 10
+inputs = centers[labels] + 0.3 * torch.randn(400, 20, generator=generator)
 loader = [(inputs[start : start + 100], labels[start : start + 100]) for start in range(0, 400, 100)] * 20
 """
 # What each command is asked, and the package that it lacks; None for those that need nothing more.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from guided_collapse.lazy import on_demand
 
 if TYPE_CHECKING:
-    from guided_collapse.data.sampling.stratified import StratifiedBatchSampler
     from guided_collapse.geometry.nearest import NearestETF, nearest_etf
     from guided_collapse.geometry.simplex import simplex_etf
     from guided_collapse.heads.classifier import Classifier
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from guided_collapse.heads.drop_in.replace import replace_classifier
     from guided_collapse.heads.fixed import FixedETFHead
     from guided_collapse.heads.head import Head
-    from guided_collapse.heads.linear import LinearHead
+    from guided_collapse.heads.linear import CosineHead
     from guided_collapse.heads.means.running_means import RunningClassMeans
     from guided_collapse.heads.nearest import NearestETFHead
     from guided_collapse.metrics.collapse import measure_collapse
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from guided_collapse.metrics.model import collapse_of
     from guided_collapse.metrics.result import CollapseResult
     from guided_collapse.optim.agd import AGD
-    from guided_collapse.report.plots import plot_collapse
-    from guided_collapse.report.run_table import load_runs
+    from guided_collapse.sampling.stratified import StratifiedBatchSampler
 
 __version__ = version("guided-collapse")
 
@@ -37,9 +35,9 @@ __all__ = [
     "Classifier",
     "CollapseMetrics",
     "CollapseResult",
+    "CosineHead",
     "FixedETFHead",
     "Head",
-    "LinearHead",
     "NearestETF",
     "NearestETFHead",
     "NearestETFLoss",
@@ -48,10 +46,8 @@ __all__ = [
     "StratifiedBatchSampler",
     "collapse_of",
     "cross_entropy_lower_bound",
-    "load_runs",
     "measure_collapse",
     "nearest_etf",
-    "plot_collapse",
     "replace_classifier",
     "simplex_etf",
 ]
@@ -65,19 +61,17 @@ __getattr__, __dir__ = on_demand(
         "CollapseResult": "metrics.result",
         "FixedETFHead": "heads.fixed",
         "Head": "heads.head",
-        "LinearHead": "heads.linear",
+        "CosineHead": "heads.linear",
         "NearestETF": "geometry.nearest",
         "NearestETFHead": "heads.nearest",
         "NearestETFLoss": "heads.drop_in.loss",
         "RunningClassMeans": "heads.means.running_means",
         "SecondPass": "metrics.machinery.second_pass",
-        "StratifiedBatchSampler": "data.sampling.stratified",
+        "StratifiedBatchSampler": "sampling.stratified",
         "collapse_of": "metrics.model",
         "cross_entropy_lower_bound": "metrics.formulas.frames",
-        "load_runs": "report.run_table",
         "measure_collapse": "metrics.collapse",
         "nearest_etf": "geometry.nearest",
-        "plot_collapse": "report.plots",
         "replace_classifier": "heads.drop_in.replace",
         "simplex_etf": "geometry.simplex",
     },

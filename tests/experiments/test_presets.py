@@ -7,10 +7,17 @@ import pytest
 import torch
 
 from guided_collapse.experiments.presets import PRESETS, preset
-from guided_collapse.profiling.memory import peak_mb, start_counting_memory
-from guided_collapse.training.loop import train
-from tests.data.made_up import omniglot_members, write_cifar10_package, write_folders, write_idx, write_parquet, write_zip
-from tests.training.runs import placed, records
+from guided_collapse.experiments.profiling.memory import peak_mb, start_counting_memory
+from guided_collapse.experiments.training.loop import train
+from tests.experiments.data.made_up import (
+    omniglot_members,
+    write_cifar10_package,
+    write_folders,
+    write_idx,
+    write_parquet,
+    write_zip,
+)
+from tests.experiments.training.runs import placed, records
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +69,7 @@ def test_images(name, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in UNCONSTRAINED if name != "ufm-1000"])
 def test_free_features(name, tmp_path):
-    run = train(replace(preset(name), head="implicit", epochs=2), placed(tmp_path))
+    run = train(replace(preset(name), head="nearest-etf", epochs=2), placed(tmp_path))
     assert all(math.isfinite(record["train"]["loss"]) for record in records(run))
 
 
@@ -70,23 +77,23 @@ def test_free_features(name, tmp_path):
 def test_ufm_1000_with_the_full_gradient_adds_less_than_two_and_a_half_gigabytes(tmp_path):
     device = torch.device("cpu")
     before = start_counting_memory(device)
-    train(replace(preset("ufm-1000"), head="implicit", epochs=1), placed(tmp_path))
+    train(replace(preset("ufm-1000"), head="nearest-etf", epochs=1), placed(tmp_path))
     assert peak_mb(device) - before < 2500
 
 
 @pytest.mark.thorough
 def test_ufm_10_implicit_before_fixed_before_standard(tmp_path):
     first, losses = {}, {}
-    for head, epochs in (("implicit", 250), ("fixed", 250), ("standard", 10)):
+    for head, epochs in (("nearest-etf", 250), ("fixed-etf", 250), ("cosine", 10)):
         configuration = replace(preset("ufm-10"), head=head, epochs=epochs, measure_every=250)
         found = [record for record in records(train(configuration, placed(tmp_path))) if "train" in record]
         first[head] = next(record["epoch"] for record in found if record["train"]["top1"] == 1.0)
         losses[head] = found[-1]["train"]["loss"]
-    assert first["implicit"] <= 3
-    assert first["implicit"] < first["fixed"] < first["standard"]
+    assert first["nearest-etf"] <= 3
+    assert first["nearest-etf"] < first["fixed-etf"] < first["cosine"]
     bound = math.log(1 + 9 * math.exp(-5 * 10 / 9))
-    assert losses["implicit"] < 1.2 * bound
-    assert losses["fixed"] < 1.2 * bound
+    assert losses["nearest-etf"] < 1.2 * bound
+    assert losses["fixed-etf"] < 1.2 * bound
 
 
 def test_unknown_name_gets_the_nearest():

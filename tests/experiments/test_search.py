@@ -13,23 +13,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from guided_collapse.cli.compare import run as run_compare
 from guided_collapse.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments import comparison
 from guided_collapse.experiments import search as room
+from guided_collapse.experiments.cli.compare import run as run_compare
 from guided_collapse.experiments.presets import OWN_IMAGES
+from guided_collapse.experiments.records.reading import read_records
+from guided_collapse.experiments.records.schema import Trial
+from guided_collapse.experiments.report.tables.formats import all_tables, csv_text
 from guided_collapse.experiments.search import planned_search, search, settings_of, settings_of_search
-from guided_collapse.records.reading import read_records
-from guided_collapse.records.schema import Trial
-from guided_collapse.report.tables.formats import all_tables, csv_text
-from guided_collapse.training.folder.lock import locked
-from guided_collapse.training.folder.run import RunFolder
-from guided_collapse.training.loop import train
-from tests.data.made_up import write_folders
-from tests.training.runs import assert_same, full_disk, placed
+from guided_collapse.experiments.training.folder.lock import locked
+from guided_collapse.experiments.training.folder.run import RunFolder
+from guided_collapse.experiments.training.loop import train
+from tests.experiments.data.made_up import write_folders
+from tests.experiments.training.runs import assert_same, full_disk, placed
 
-GRID = {"learning_rate": [0.01, 0.2], "temperature": [4.0, 8]}
-HEADS = ["standard-unnormalised", "fixed"]
+GRID = {"learning_rate": [0.01, 0.2], "scale": [4.0, 8]}
+HEADS = ["linear", "fixed-etf"]
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +58,11 @@ def last_line(folder):
 
 def test_every_setting_that_differs_for_a_head_is_tried_once(done):
     tried = [(trial.head, dict(trial.settings)) for trial in done.record.trials]
-    grid = [{"learning_rate": rate, "temperature": heat} for rate in (0.01, 0.2) for heat in (4.0, 8)]
+    grid = [{"learning_rate": rate, "scale": heat} for rate in (0.01, 0.2) for heat in (4.0, 8)]
     assert tried == [
-        ("standard-unnormalised", {"learning_rate": 0.01}),
-        ("standard-unnormalised", {"learning_rate": 0.2}),
-        *(("fixed", settings) for settings in grid),
+        ("linear", {"learning_rate": 0.01}),
+        ("linear", {"learning_rate": 0.2}),
+        *(("fixed-etf", settings) for settings in grid),
     ]
 
 
@@ -73,17 +73,17 @@ def test_the_choice_is_the_best_of_what_the_trials_wrote(done):
             measured = last_line(folder)["test"]
             ends[folder.parents[1].name] = measured["top1"], -measured["loss"]
         chosen = ",".join(f"{name}={value:g}" for name, value in done.record.choice[head].items())
-        assert len(ends) == (2 if head == "standard-unnormalised" else 4)
+        assert len(ends) == (2 if head == "linear" else 4)
         assert ends[chosen] == max(ends.values())
 
 
 def test_trials_are_of_other_images_seeds_and_lengths_than_the_runs_that_count(done):
-    trial = json.loads(next((done.folder / "trials").glob("*/fixed/seed-7/config.json")).read_text())
-    fresh = json.loads((done.folder / "chosen/tiny/fixed/seed-0/config.json").read_text())
+    trial = json.loads(next((done.folder / "trials").glob("*/fixed-etf/seed-7/config.json")).read_text())
+    fresh = json.loads((done.folder / "chosen/tiny/fixed-etf/seed-0/config.json").read_text())
     assert (trial["num_train"], trial["num_test"], trial["configuration"]["epochs"]) == (18, 6, 1)
     assert (fresh["num_train"], fresh["num_test"], fresh["configuration"]["epochs"]) == (24, 24, 2)
     assert fresh["configuration"]["validation_fraction"] is None
-    assert {name: fresh["configuration"][name] for name in GRID} == done.record.choice["fixed"]
+    assert {name: fresh["configuration"][name] for name in GRID} == done.record.choice["fixed-etf"]
     assert [run.path.parent.name for run in done.fresh.finished] == HEADS
 
 
@@ -131,7 +131,7 @@ def test_a_run_that_another_process_works_at_is_waited_for(plan, done, tmp_path,
         waited.append(True)
         lock.close()
 
-    monkeypatch.setattr("guided_collapse.training.folder.lock.time", SimpleNamespace(sleep=other_ends))
+    monkeypatch.setattr("guided_collapse.experiments.training.folder.lock.time", SimpleNamespace(sleep=other_ends))
     folder = RunFolder.of(room._trial_configurations(plan)[0][1], tmp_path / "tiny-search" / "trials").path
     folder.mkdir(parents=True)
     lock = ExitStack()
@@ -144,20 +144,20 @@ def test_settings_with_as_many_right_answers_are_equals_whatever_their_sum_round
     ends = {0.01: (0.1, 0.2), 0.2: (0.15, 0.15)}
     assert sum(ends[0.01]) > sum(ends[0.2])
     trials = [
-        Trial("fixed", {"learning_rate": rate}, seed, {"top1": top1, "loss": 1 - rate})
+        Trial("fixed-etf", {"learning_rate": rate}, seed, {"top1": top1, "loss": 1 - rate})
         for rate, of_seeds in ends.items()
         for seed, top1 in enumerate(of_seeds)
     ]
-    record = replace(plan, heads=("fixed",), grid={"learning_rate": [0.01, 0.2]}, trials=tuple(trials))
-    assert room._choice(record) == {"fixed": {"learning_rate": 0.2}}
+    record = replace(plan, heads=("fixed-etf",), grid={"learning_rate": [0.01, 0.2]}, trials=tuple(trials))
+    assert room._choice(record) == {"fixed-etf": {"learning_rate": 0.2}}
 
 
 @pytest.mark.filterwarnings("ignore:.*failed")
 def test_a_setting_that_diverges_is_not_chosen(plan, tmp_path):
-    wild = replace(plan, heads=("fixed",), grid={"learning_rate": [1e9, 0.01]}, seeds=(0,))
+    wild = replace(plan, heads=("fixed-etf",), grid={"learning_rate": [1e9, 0.01]}, seeds=(0,))
     outcome = search(wild, placed(tmp_path))
     assert [trial.measured is None for trial in outcome.record.trials] == [True, False]
-    assert outcome.record.choice == {"fixed": {"learning_rate": 0.01}}
+    assert outcome.record.choice == {"fixed-etf": {"learning_rate": 0.01}}
     assert ",,1,0\n" in csv_text(next(table for table in all_tables([], [], [], [outcome.record]) if table.name == "search"))
     with pytest.raises(WorkError, match="every setting of fixed diverged"):
         search(replace(wild, grid={"learning_rate": [1e9]}), placed(tmp_path / "none"))
@@ -166,7 +166,7 @@ def test_a_setting_that_diverges_is_not_chosen(plan, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*failed")
 def test_a_trial_that_fails_for_another_reason_decides_nothing(plan, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("guided_collapse.training.loop.save_checkpoint", full_disk)
+        patch.setattr("guided_collapse.experiments.training.loop.save_checkpoint", full_disk)
         with pytest.raises(WorkError, match=r"the trial in .* failed, and no choice was made: .*No space left"):
             search(plan, placed(tmp_path))
     assert said(tmp_path / "tiny-search")["choice"] == {}
@@ -201,8 +201,8 @@ def test_a_report_shows_the_trials_as_a_table_and_not_as_runs(done):
 
 
 def test_trials_are_measured_at_their_end_alone(plan, tmp_path):
-    outcome = search(replace(plan, heads=("fixed",), grid={"learning_rate": [0.01]}, trial_epochs=3), placed(tmp_path))
-    lines = (outcome.folder / "trials/learning_rate=0.01/fixed/seed-7/metrics.jsonl").read_text().splitlines()
+    outcome = search(replace(plan, heads=("fixed-etf",), grid={"learning_rate": [0.01]}, trial_epochs=3), placed(tmp_path))
+    lines = (outcome.folder / "trials/learning_rate=0.01/fixed-etf/seed-7/metrics.jsonl").read_text().splitlines()
     assert ["test" in json.loads(line) for line in lines] == [False, False, True]
 
 
@@ -220,8 +220,8 @@ def test_a_comparison_takes_what_a_search_has_chosen(plan, done, tmp_path):
 def test_settings_that_no_search_has_chosen_are_refused(plan, done, tmp_path):
     with pytest.raises(RequestError, match=r"with its search\.json; got .*, which has none"):
         settings_of_search(tmp_path, HEADS)
-    with pytest.raises(RequestError, match=r"has chosen settings for standard-unnormalised, fixed; got implicit\."):
-        settings_of_search(done.folder, ["fixed", "implicit"])
+    with pytest.raises(RequestError, match=r"has chosen settings for linear, fixed; got implicit\."):
+        settings_of_search(done.folder, ["fixed-etf", "nearest-etf"])
     (tmp_path / "search.json").write_text(json.dumps(plan.to_json()))
     with pytest.raises(RequestError, match="has chosen settings for no head yet"):
         settings_of_search(tmp_path, HEADS)
@@ -229,12 +229,12 @@ def test_settings_that_no_search_has_chosen_are_refused(plan, done, tmp_path):
     with pytest.raises(DamageError, match=r"search\.json"):
         settings_of_search(tmp_path, HEADS)
     with pytest.raises(RequestError, match="learning_rate must come from the search or from a flag; got both"):
-        run_compare(["digits", "--heads", *HEADS, "--settings-of", str(done.folder), "--learning-rate", "1", "--optimiser", "sgd"])
+        run_compare(["digits", "--heads", *HEADS, "--settings-of", str(done.folder), "--learning-rate", "1", "--optimizer", "sgd"])
 
 
 def test_fields_that_a_head_does_not_take_are_left_out():
-    assert settings_of("standard-unnormalised", {"temperature": [1, 2]}) == [{}]
-    assert settings_of("fixed", {"temperature": [1, 2], "every": [1, 2]}) == [{"temperature": 1}, {"temperature": 2}]
+    assert settings_of("linear", {"scale": [1, 2]}) == [{}]
+    assert settings_of("fixed-etf", {"scale": [1, 2], "every": [1, 2]}) == [{"scale": 1}, {"scale": 2}]
 
 
 @pytest.mark.crash
@@ -242,11 +242,13 @@ def test_fields_that_a_head_does_not_take_are_left_out():
 def test_killed_at_some_moment_and_started_again(plan, moment, tmp_path):
     flags = ["--data", plan.configuration["data"], "--backbone", "small", "--feature-dim", "8", "--width", "0.25", "--epochs", "2"]
     flags += ["--batch-size", "9", "--no-random-resized", "--stem", "None", "--heads", *HEADS, "--seeds", "0", "--jobs", "2"]
-    flags += ["--grid", "learning_rate=0.01,0.2", "temperature=4,8", "--accelerator", "cpu", "--quiet"]
+    flags += ["--grid", "learning_rate=0.01,0.2", "scale=4,8", "--accelerator", "cpu", "--quiet"]
 
     def command(out):
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen([sys.executable, "-m", "guided_collapse.cli", "search", *flags, "--out", str(out)], env=environment)
+        return subprocess.Popen(
+            [sys.executable, "-m", "guided_collapse.experiments.cli", "search", *flags, "--out", str(out)], env=environment
+        )
 
     start = time.monotonic()
     assert command(tmp_path / "whole").wait() == 0

@@ -14,13 +14,13 @@ from tests.geometry.restarts import restart_costs
 
 pytestmark = pytest.mark.slow
 
-# (num_classes, feature_dim): those that cannot be centred, then rounds on the spare side, then rounds on the frame itself.
+# (num_classes, feature_dim): those that cannot be centered, then rounds on the spare side, then rounds on the frame itself.
 SIZES = [(3, 1), (5, 3), (6, 4), (9, 5), (12, 9), (7, 2), (12, 4)]
 KINDS = ("Gaussian", "low rank", "clustered", "decaying")
 LARGER = [(40, 7), (50, 25), (40, 30), (60, 57), (200, 16)]
 
 
-def centred_means(num_classes, feature_dim, dtype=torch.float64):
+def centered_means(num_classes, feature_dim, dtype=torch.float64):
     means = torch.randn(num_classes, feature_dim, dtype=dtype)
     return means - means.mean(0)
 
@@ -41,7 +41,7 @@ def cost(weight, means, proximal_basis, proximal_weight):
 @pytest.mark.parametrize(("num_classes", "feature_dim"), [(2, 1), (4, 3), (5, 5), (5, 12), (10, 9)])
 @pytest.mark.parametrize("with_proximal_point", [False, True])
 def test_simplex_etf_where_one_exists(num_classes, feature_dim, with_proximal_point):
-    means = centred_means(num_classes, feature_dim)
+    means = centered_means(num_classes, feature_dim)
     anchor = frame_basis(feature_dim, num_classes, direction="random", dtype=torch.float64) if with_proximal_point else None
     found, etf = nearest_frame(means, anchor), nearest_etf(means, anchor)
     torch.testing.assert_close(found.weight, etf.weight)
@@ -55,7 +55,7 @@ def test_simplex_etf_where_one_exists(num_classes, feature_dim, with_proximal_po
 def test_the_formula_for_more_classes_gives_the_simplex_etf_at_the_border():
     # With one class more than dimensions the problem of the tight frame is that of the ETF, proximal term and all.
     num_classes, feature_dim, proximal_weight = 6, 5, 0.1
-    means, anchor = centred_means(num_classes, feature_dim), frame_basis(5, 6, direction="random", dtype=torch.float64)
+    means, anchor = centered_means(num_classes, feature_dim), frame_basis(5, 6, direction="random", dtype=torch.float64)
     matrix = 2 * means / means.norm() / feature_dim**0.5 + proximal_weight * anchor.T
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
     expected = (num_classes / feature_dim) ** 0.5 * left @ right
@@ -64,8 +64,8 @@ def test_the_formula_for_more_classes_gives_the_simplex_etf_at_the_border():
 
 @pytest.mark.parametrize(("num_classes", "feature_dim"), SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_closed_form_is_tight_and_centred(num_classes, feature_dim, dtype):
-    means, anchor = centred_means(num_classes, feature_dim, dtype), random_basis(num_classes, feature_dim, dtype)
+def test_closed_form_is_tight_and_centered(num_classes, feature_dim, dtype):
+    means, anchor = centered_means(num_classes, feature_dim, dtype), random_basis(num_classes, feature_dim, dtype)
     found = nearest_frame(means, anchor, unit_rows=False)
     assert float(found.tightness_defect) < 1e-6
     torch.testing.assert_close(found.weight.sum(0), torch.zeros(feature_dim, dtype=dtype), rtol=0, atol=1e-5)
@@ -78,7 +78,7 @@ def test_closed_form_is_tight_and_centred(num_classes, feature_dim, dtype):
 def test_closed_form_is_not_above_a_trust_region(num_classes, feature_dim):
     pymanopt = pytest.importorskip("pymanopt")
     proximal_weight = 0.05
-    means, anchor = centred_means(num_classes, feature_dim), random_basis(num_classes, feature_dim)
+    means, anchor = centered_means(num_classes, feature_dim), random_basis(num_classes, feature_dim)
     manifold = pymanopt.manifolds.Stiefel(num_classes, feature_dim)
     unit, held = (means / means.norm()).numpy(), anchor.T.numpy()
     root = feature_dim**0.5
@@ -95,9 +95,9 @@ def test_closed_form_is_not_above_a_trust_region(num_classes, feature_dim):
     def hessian(columns, tangent):
         return (2 / feature_dim + proximal_weight) * tangent
 
-    optimiser = pymanopt.optimizers.TrustRegions(min_gradient_norm=1e-9, max_iterations=300, verbosity=0)
+    optimizer = pymanopt.optimizers.TrustRegions(min_gradient_norm=1e-9, max_iterations=300, verbosity=0)
     problem = pymanopt.Problem(manifold, function, euclidean_gradient=gradient, euclidean_hessian=hessian)
-    reached = torch.from_numpy(optimiser.run(problem, initial_point=held).point) * (num_classes / feature_dim) ** 0.5
+    reached = torch.from_numpy(optimizer.run(problem, initial_point=held).point) * (num_classes / feature_dim) ** 0.5
     found = nearest_frame(means, anchor, proximal_weight=proximal_weight, unit_rows=False).weight
     ours, theirs = (cost(weight, means, anchor, proximal_weight) for weight in (found, reached))
     assert ours <= theirs + 1e-12
@@ -107,7 +107,7 @@ def test_closed_form_is_not_above_a_trust_region(num_classes, feature_dim):
 @pytest.mark.parametrize(("num_classes", "feature_dim"), LARGER)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_unit_rows_are_unit_and_nearly_tight(num_classes, feature_dim, dtype):
-    means = centred_means(num_classes, feature_dim, dtype)
+    means = centered_means(num_classes, feature_dim, dtype)
     found = nearest_frame(means, random_basis(num_classes, feature_dim, dtype))
     assert float(found.norm_defect) < 1e-6
     assert float(found.tightness_defect) < 1e-3
@@ -117,18 +117,18 @@ def test_unit_rows_are_unit_and_nearly_tight(num_classes, feature_dim, dtype):
 
 @pytest.mark.parametrize(("num_classes", "feature_dim"), SIZES)
 def test_more_rounds_make_small_frames_tight(num_classes, feature_dim):
-    found = nearest_frame(centred_means(num_classes, feature_dim), rounds=150)
+    found = nearest_frame(centered_means(num_classes, feature_dim), rounds=150)
     assert float(found.norm_defect) < 1e-6
     assert float(found.tightness_defect) < 1e-5
 
 
 def means_of_kind(kind, num_classes, feature_dim):
-    means = centred_means(num_classes, feature_dim)
+    means = centered_means(num_classes, feature_dim)
     if kind == "low rank":
         means = means[:, : feature_dim // 2] @ torch.randn(feature_dim // 2, feature_dim, dtype=torch.float64)
     if kind == "clustered":
-        centres = torch.randn(num_classes // 4, feature_dim, dtype=torch.float64)
-        means = 0.3 * means + centres[torch.arange(num_classes) % len(centres)]
+        centers = torch.randn(num_classes // 4, feature_dim, dtype=torch.float64)
+        means = 0.3 * means + centers[torch.arange(num_classes) % len(centers)]
     if kind == "decaying":
         means = means * torch.logspace(0, -2, feature_dim, dtype=torch.float64)
     return means - means.mean(0)
@@ -178,8 +178,8 @@ def test_gradcheck(num_classes, feature_dim, proximal_weight, unit_rows):
     means = torch.randn(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
 
     def solve(means):
-        centred = means - means.mean(0)
-        found = nearest_frame(centred, anchor, proximal_weight=proximal_weight or 0.0, unit_rows=unit_rows, rounds=5)
+        centered = means - means.mean(0)
+        found = nearest_frame(centered, anchor, proximal_weight=proximal_weight or 0.0, unit_rows=unit_rows, rounds=5)
         return found.weight, found.distance
 
     assert torch.autograd.gradcheck(solve, (means,))
@@ -203,7 +203,7 @@ def test_gradient_at_collapse_where_all_singular_values_repeat(num_classes, feat
 
 
 def test_scale_of_the_means_does_not_matter():
-    means, anchor = centred_means(12, 4), random_basis(12, 4)
+    means, anchor = centered_means(12, 4), random_basis(12, 4)
     for scale in (1e-200, 1e-4, 1e200):
         torch.testing.assert_close(nearest_frame(scale * means, anchor).weight, nearest_frame(means, anchor).weight)
 
@@ -215,7 +215,7 @@ def test_means_that_vanish_leave_the_proximal_point(num_classes, feature_dim, pr
     means = torch.zeros(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
     closed = nearest_frame(means, anchor, proximal_weight=proximal_weight, unit_rows=False)
     torch.testing.assert_close(closed.basis, anchor)
-    unit = nearest_frame(centred_means(num_classes, feature_dim), rounds=200).basis.detach()
+    unit = nearest_frame(centered_means(num_classes, feature_dim), rounds=200).basis.detach()
     kept = nearest_frame(means, unit, proximal_weight=proximal_weight)
     torch.testing.assert_close(kept.basis, unit, rtol=0, atol=1e-5)
     (gradient,) = torch.autograd.grad(kept.weight.sum() + kept.distance + closed.weight.sum(), means)
@@ -226,7 +226,7 @@ def test_means_that_vanish_leave_the_proximal_point(num_classes, feature_dim, pr
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_low_rank_and_missing_classes_are_completed_from_the_proximal_point(dtype):
-    means = centred_means(12, 5)
+    means = centered_means(12, 5)
     means[4:] = 0
     means = means[:, :2] @ torch.randn(2, 5, dtype=torch.float64)
     means[:4] -= means[:4].mean(0)
@@ -256,8 +256,8 @@ def test_a_class_without_a_mean_gets_a_unit_row_and_leaves_the_gradient_finite()
 
 @pytest.mark.parametrize(("num_classes", "feature_dim"), [(12, 4), (30, 6), (30, 25)])
 def test_the_gradient_for_many_classes_without_a_mean_is_that_of_float64(num_classes, feature_dim):
-    """Half of the classes were never seen; centred with the others, their means are all the same."""
-    means = centred_means(num_classes, feature_dim)
+    """Half of the classes were never seen; centered with the others, their means are all the same."""
+    means = centered_means(num_classes, feature_dim)
     means[num_classes // 2 :] = 0
     direction = torch.randn(num_classes, feature_dim, dtype=torch.float64)
     found = []
@@ -276,7 +276,7 @@ def test_the_gradient_for_many_classes_without_a_mean_is_that_of_float64(num_cla
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("num_classes", "feature_dim"), [(12, 4), (9, 5)])
 def test_half_precision_is_computed_in_float32(dtype, num_classes, feature_dim):
-    means = centred_means(num_classes, feature_dim, torch.float32).to(dtype).requires_grad_()
+    means = centered_means(num_classes, feature_dim, torch.float32).to(dtype).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = nearest_frame(means)
         (found.weight * torch.arange(feature_dim)).sum().backward()
@@ -287,7 +287,7 @@ def test_half_precision_is_computed_in_float32(dtype, num_classes, feature_dim):
 
 @pytest.mark.thorough
 def test_compiles_whole():
-    means, anchor = centred_means(9, 5), random_basis(9, 5)
+    means, anchor = centered_means(9, 5), random_basis(9, 5)
     gradients = []
     for function in (nearest_frame, torch.compile(nearest_frame, backend="aot_eager", fullgraph=True)):
         leaf = means.clone().requires_grad_()
@@ -345,7 +345,7 @@ def test_tightness_defect_is_the_spread_of_the_eigenvalues():
 
 
 def test_second_derivatives_are_refused():
-    means = centred_means(12, 4).requires_grad_()
+    means = centered_means(12, 4).requires_grad_()
     (gradient,) = torch.autograd.grad(nearest_frame(means).weight[0, 0], means, create_graph=True)
     with pytest.raises(NotImplementedError, match="differentiated once, not twice"):
         gradient.sum().backward()
@@ -361,8 +361,8 @@ def test_second_derivatives_are_refused():
         (torch.ones(9, 4), {"proximal_weight": -1.0}, "not negative; got -1.0"),
         (torch.ones(9, 4), {"rounds": -1}, "rounds must be a whole number that is not negative; got -1"),
         (torch.ones(9, 4), {"proximal_basis": torch.zeros(9, 4)}, r"\(feature_dim, num_classes\) = \(4, 9\); got \(9, 4\)"),
-        (torch.full((9, 4), torch.nan), {}, "centred_class_means must be finite"),
-        (torch.full((9, 4), torch.inf), {}, "centred_class_means must be finite"),
+        (torch.full((9, 4), torch.nan), {}, "centered_class_means must be finite"),
+        (torch.full((9, 4), torch.inf), {}, "centered_class_means must be finite"),
         (torch.ones(9, 4), {"proximal_basis": torch.full((4, 9), torch.nan)}, "proximal_basis must be finite"),
     ],
 )

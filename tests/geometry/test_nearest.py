@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 SIZES = [(12, 5), (5, 5), (4, 5), (2, 2), (1, 2)]
 
 
-def centred_means(feature_dim, num_classes, dtype=torch.float64):
+def centered_means(feature_dim, num_classes, dtype=torch.float64):
     means = torch.randn(num_classes, feature_dim, dtype=dtype)
     return means - means.mean(0)
 
@@ -38,7 +38,7 @@ def finite_difference(function, means, step=1e-6):
 @pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_solution_is_a_simplex_etf(feature_dim, num_classes, dtype):
-    solution = nearest_etf(centred_means(feature_dim, num_classes, dtype), random_basis(feature_dim, num_classes, dtype))
+    solution = nearest_etf(centered_means(feature_dim, num_classes, dtype), random_basis(feature_dim, num_classes, dtype))
     expected = simplex_etf(num_classes, dtype=dtype)
     torch.testing.assert_close(solution.weight @ solution.weight.T, expected @ expected.T, rtol=0, atol=2e-6)
     assert solution.weight.dtype == solution.basis.dtype == solution.distance.dtype == dtype
@@ -48,7 +48,7 @@ def test_solution_is_a_simplex_etf(feature_dim, num_classes, dtype):
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
 def test_no_rotation_of_the_frame_is_nearer(feature_dim, num_classes):
-    means = centred_means(feature_dim, num_classes)
+    means = centered_means(feature_dim, num_classes)
     solution = nearest_etf(means)
     unit = means / means.norm()
     for _ in range(50):
@@ -67,7 +67,7 @@ def test_an_etf_is_its_own_nearest(feature_dim, num_classes):
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
 def test_scale_of_the_means_does_not_matter(feature_dim, num_classes):
-    means, anchor = centred_means(feature_dim, num_classes), random_basis(feature_dim, num_classes)
+    means, anchor = centered_means(feature_dim, num_classes), random_basis(feature_dim, num_classes)
     for scale in (1e-200, 1e-4, 1e4, 1e200):
         scaled = (scale * means).requires_grad_()
         solution = nearest_etf(scaled, anchor)
@@ -123,7 +123,7 @@ def test_the_usual_way_fails_where_ours_does_not():
 
 
 def test_second_derivatives_are_refused():
-    means = centred_means(6, 4).requires_grad_()
+    means = centered_means(6, 4).requires_grad_()
     (gradient,) = torch.autograd.grad(nearest_etf(means).weight[0, 0], means, create_graph=True)
     with pytest.raises(NotImplementedError, match="differentiated once, not twice"):
         gradient.sum().backward()
@@ -131,7 +131,7 @@ def test_second_derivatives_are_refused():
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_forward_mode_is_refused():
-    means = centred_means(6, 4)
+    means = centered_means(6, 4)
     with pytest.raises(NotImplementedError, match="reverse-mode gradient only"):
         torch.func.jvp(lambda means: nearest_etf(means).weight, (means,), (torch.ones_like(means),))
 
@@ -187,7 +187,7 @@ def test_rounding_errors_of_an_offset_count_as_no_direction(offset, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype):
-    means = centred_means(12, 5, torch.float32).to(dtype).requires_grad_()
+    means = centered_means(12, 5, torch.float32).to(dtype).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         solution = nearest_etf(means)
         solution.weight.square().sum().backward()
@@ -197,7 +197,7 @@ def test_half_precision_is_computed_in_float32(dtype):
 
 
 def test_backward_under_autocast_keeps_its_precision():
-    means, anchor = centred_means(12, 5, torch.float32), random_basis(12, 5, torch.float32)
+    means, anchor = centered_means(12, 5, torch.float32), random_basis(12, 5, torch.float32)
     gradients = []
     for enabled in (False, True):
         leaf = means.clone().requires_grad_()
@@ -210,7 +210,7 @@ def test_backward_under_autocast_keeps_its_precision():
 @pytest.mark.thorough
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(12, 5), (4, 5)])
 def test_registered_operations_keep_their_promises(feature_dim, num_classes):
-    means = centred_means(feature_dim, num_classes, torch.float32).requires_grad_()
+    means = centered_means(feature_dim, num_classes, torch.float32).requires_grad_()
     anchor = random_basis(feature_dim, num_classes, torch.float32).T.contiguous()
     checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
     torch.library.opcheck(torch.ops.guided_collapse.nearest_basis.default, (means, anchor, 1e-3), test_utils=checks)
@@ -220,13 +220,13 @@ def test_registered_operations_keep_their_promises(feature_dim, num_classes):
 
 
 def test_first_proximal_point_is_solved_and_later_ones_are_kept():
-    means, direction = centred_means(9, 4), random_basis(9, 4)
+    means, direction = centered_means(9, 4), random_basis(9, 4)
     first = proximal_point(means, direction, torch.tensor(True))
     torch.testing.assert_close(first, nearest_etf(means, direction, proximal_weight=0.0).basis)
     assert torch.equal(proximal_point(means, direction, torch.tensor(False)), direction)
 
 
-def test_zero_stays_zero_when_normalised_and_gets_no_gradient():
+def test_zero_stays_zero_when_normalized_and_gets_no_gradient():
     zero = torch.zeros(3, 4, requires_grad=True)
     unit_frobenius_norm(zero).sum().backward()
     assert torch.equal(zero.grad, torch.zeros(3, 4))

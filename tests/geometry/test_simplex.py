@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from guided_collapse.geometry.directions import frame_basis
-from guided_collapse.geometry.simplex import centre_classes, frame_weight, simplex_etf
+from guided_collapse.geometry.simplex import center_classes, frame_weight, simplex_etf
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 10, 100])
@@ -22,10 +22,10 @@ def test_weight_of_a_basis_is_the_dense_product(feature_dim, num_classes):
     torch.testing.assert_close(weight.norm(dim=1), torch.ones(num_classes, dtype=torch.float64))
 
 
-def test_centring_is_the_projector():
+def test_centering_is_the_projector():
     rows = torch.randn(6, 4, dtype=torch.float64)
     projector = torch.eye(6, dtype=torch.float64) - 1 / 6
-    torch.testing.assert_close(centre_classes(rows), projector @ rows)
+    torch.testing.assert_close(center_classes(rows), projector @ rows)
 
 
 @pytest.mark.parametrize("num_classes", [1, 0, -3])

@@ -5,24 +5,24 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from guided_collapse import Classifier, FixedETFHead, Head, LinearHead, NearestETFHead
+from guided_collapse import Classifier, CosineHead, FixedETFHead, Head, NearestETFHead
 
 Batch = tuple[Tensor, Tensor]
 TrainingStep = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 HEADS: dict[str, Callable[[int, int], Head]] = {
-    "implicit": NearestETFHead,
-    "implicit-detached": lambda *sizes: NearestETFHead(*sizes, implicit_gradient=False),
-    "implicit-lagged": lambda *sizes: NearestETFHead(*sizes, lagged=True),
+    "nearest-etf": NearestETFHead,
+    "nearest-etf-detached": lambda *sizes: NearestETFHead(*sizes, implicit_gradient=False),
+    "nearest-etf-lagged": lambda *sizes: NearestETFHead(*sizes, lagged=True),
     "implicit-random": lambda *sizes: NearestETFHead(
         *sizes, direction="random", generator=torch.Generator().manual_seed(3), proximal_weight=0.0
     ),
-    "fixed": FixedETFHead,
-    "fixed-random": lambda *sizes: FixedETFHead(*sizes, direction="random", generator=torch.Generator().manual_seed(3)),
-    "standard": lambda *sizes: LinearHead(*sizes, generator=torch.Generator().manual_seed(3)),
-    "standard-centred": lambda *sizes: LinearHead(*sizes, centre=True, generator=torch.Generator().manual_seed(3)),
-    "standard-unnormalised": lambda *sizes: LinearHead(
-        *sizes, normalise=False, centre=True, learned_bias=True, generator=torch.Generator().manual_seed(3)
+    "fixed-etf": FixedETFHead,
+    "fixed-etf-random": lambda *sizes: FixedETFHead(*sizes, direction="random", generator=torch.Generator().manual_seed(3)),
+    "cosine": lambda *sizes: CosineHead(*sizes, generator=torch.Generator().manual_seed(3)),
+    "standard-centered": lambda *sizes: CosineHead(*sizes, center=True, generator=torch.Generator().manual_seed(3)),
+    "linear": lambda *sizes: CosineHead(
+        *sizes, normalize=False, center=True, learned_bias=True, generator=torch.Generator().manual_seed(3)
     ),
 }
 
@@ -32,7 +32,7 @@ MANY_CLASSES: dict[str, Callable[[int, int], Head]] = {
     "tight-products": lambda *sizes: NearestETFHead(*sizes, every=2, solver="products"),
     "tight-not-lagged": lambda *sizes: NearestETFHead(*sizes, lagged=False),
     "tight-fixed": FixedETFHead,
-    "tight-fixed-random": HEADS["fixed-random"],
+    "tight-fixed-etf-random": HEADS["fixed-etf-random"],
 }
 
 ALL = {**HEADS, **MANY_CLASSES}
@@ -52,14 +52,14 @@ def build(name: str, *, feature_dim: int | None = None, num_classes: int | None 
 
 def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int = BATCH_SIZE, seed: int = 0) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(num_classes, 8, generator=generator)
+    centers = torch.randn(num_classes, 8, generator=generator)
     for _ in range(num_steps):
         labels = torch.randint(0, num_classes, (batch_size,), generator=generator)
-        yield centres[labels] + 0.5 * torch.randn(batch_size, 8, generator=generator), labels
+        yield centers[labels] + 0.5 * torch.randn(batch_size, 8, generator=generator), labels
 
 
 def mixed(inputs: Tensor, labels: Tensor, num_classes: int, share: Tensor) -> Batch:
-    """A batch after mixup, each sample with its neighbour, and soft labels."""
+    """A batch after mixup, each sample with its neighbor, and soft labels."""
     classes = nn.functional.one_hot(labels, num_classes).to(inputs.dtype)
     return share * inputs + (1 - share) * inputs.roll(1, dims=0), share * classes + (1 - share) * classes.roll(1, dims=0)
 
@@ -124,17 +124,17 @@ def step_after(head: Head) -> TrainingStep:
 def train(
     model: nn.Module,
     steps: Iterable[Batch],
-    optimiser: torch.optim.Optimizer | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
     *,
     take_step: TrainingStep = labels_in_the_call,
 ) -> list[float]:
-    optimiser = optimiser or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model.train()
     losses = []
     for inputs, labels in steps:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         losses.append(take_step(model, inputs, labels).item())
-        optimiser.step()
+        optimizer.step()
     return losses
 
 

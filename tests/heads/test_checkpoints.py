@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from tests.heads.cases import ALL, batches, build, trained_model
 
 every_head = pytest.mark.parametrize("name", ALL)
-frames = pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed-random", "tight", "tight-fixed"])
+frames = pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf-random", "tight", "tight-fixed"])
 
 
 def trained(name):

@@ -14,7 +14,7 @@ from tests.heads.cases import batches, build
 
 pytestmark = pytest.mark.thorough
 
-NAMES = ["implicit", "implicit-detached", "implicit-lagged", "fixed", "standard-centred"]
+NAMES = ["nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "fixed-etf", "standard-centered"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -25,15 +25,15 @@ def test_compiled_training_agrees_with_eager(name, num_classes):
     torch._dynamo.reset()
     # aot_eager traces, functionalises and partitions the graph as inductor does, without its minutes of code generation.
     compiled = torch.compile(twin, fullgraph=True, backend="aot_eager_decomp_partition")
-    optimisers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (eager, twin)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (eager, twin)]
     for inputs, labels in batches(4, num_classes=num_classes):
-        for model, optimiser in zip((eager, compiled), optimisers, strict=True):
-            optimiser.zero_grad()
+        for model, optimizer in zip((eager, compiled), optimizers, strict=True):
+            optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs.double(), labels), labels).backward()
         for expected, parameter in zip(eager.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-9, atol=1e-11)
-        for optimiser in optimisers:
-            optimiser.step()
+        for optimizer in optimizers:
+            optimizer.step()
     for key, value in eager.state_dict().items():
         torch.testing.assert_close(twin.state_dict()[key], value, rtol=1e-9, atol=1e-11)
     inputs = next(batches(1))[0].double()
@@ -52,13 +52,13 @@ def test_no_type_is_asked_for_by_a_union():
 
 def test_training_without_labels_in_one_graph():
     torch._dynamo.reset()
-    eager, twin = build("fixed"), build("fixed")
+    eager, twin = build("fixed-etf"), build("fixed-etf")
     compiled = torch.compile(twin, fullgraph=True, backend="aot_eager_decomp_partition")
     inputs, _ = next(batches(1))
     torch.testing.assert_close(compiled(inputs), eager(inputs))
 
 
-@pytest.mark.parametrize("name", ["implicit", "standard"])
+@pytest.mark.parametrize("name", ["nearest-etf", "cosine"])
 def test_inductor_agrees_with_eager(name):
     eager = build(name)
     twin = copy.deepcopy(eager)
@@ -74,7 +74,7 @@ def test_inductor_agrees_with_eager(name):
 
 def test_a_compiled_head_still_refuses_bad_batches():
     torch._dynamo.reset()
-    model = torch.compile(build("implicit"), fullgraph=True, backend="aot_eager")
+    model = torch.compile(build("nearest-etf"), fullgraph=True, backend="aot_eager")
     inputs, labels = next(batches(1))
     model(inputs, labels)
     with pytest.raises(ValueError, match="features must be finite"):
@@ -83,7 +83,7 @@ def test_a_compiled_head_still_refuses_bad_batches():
         model(inputs, labels + 5)
 
 
-@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed"])
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf"])
 @pytest.mark.parametrize("compiled_first", [True, False])
 def test_activation_checkpointing_around_a_compiled_head_is_refused(name, compiled_first):
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""A training step on a device that must not be waited for, has no float64 and no factorisations worth their time."""
+"""A training step on a device that must not be waited for, has no float64 and no factorizations worth their time."""
 
 import subprocess
 import sys
@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch.nn import functional
 
-from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
-from guided_collapse.profiling.operations import FACTORISATIONS, WAITING, WholeStep
+from guided_collapse import CosineHead, FixedETFHead, NearestETFHead
+from guided_collapse.experiments.profiling.operations import FACTORIZATIONS, WAITING, WholeStep
 from tests.processes import results_of_two_processes
 
 HEADS = {
-    "implicit": NearestETFHead,
-    "implicit-detached": lambda *sizes, **options: NearestETFHead(*sizes, implicit_gradient=False, **options),
-    "implicit-lagged": lambda *sizes, **options: NearestETFHead(*sizes, lagged=True, **options),
-    "implicit-lagged every 3": lambda *sizes, **options: NearestETFHead(*sizes, lagged=True, every=3, **options),
-    "fixed": FixedETFHead,
-    "standard": LinearHead,
-    "standard-unnormalised": lambda *sizes, **options: LinearHead(*sizes, normalise=False, centre=True, **options),
+    "nearest-etf": NearestETFHead,
+    "nearest-etf-detached": lambda *sizes, **options: NearestETFHead(*sizes, implicit_gradient=False, **options),
+    "nearest-etf-lagged": lambda *sizes, **options: NearestETFHead(*sizes, lagged=True, **options),
+    "nearest-etf-lagged every 3": lambda *sizes, **options: NearestETFHead(*sizes, lagged=True, every=3, **options),
+    "fixed-etf": FixedETFHead,
+    "cosine": CosineHead,
+    "linear": lambda *sizes, **options: CosineHead(*sizes, normalize=False, center=True, **options),
 }
 every_head = pytest.mark.parametrize("name", HEADS)
 
@@ -30,11 +30,11 @@ class AsOnAnAccelerator(WholeStep):
         tensors = [value for value in torch.utils._pytree.tree_leaves((given, options, result)) if isinstance(value, torch.Tensor)]
         assert not any(tensor.dtype == torch.float64 for tensor in tensors), f"{name} in float64"
         assert name not in WAITING, f"{name} waits for the device"
-        assert not name.startswith(FACTORISATIONS), f"{name} is a factorisation"
+        assert not name.startswith(FACTORIZATIONS), f"{name} is a factorization"
 
 
 def head_for_an_accelerator(name, *sizes):
-    options = {"solver": "products"} if name.startswith("implicit") else {}
+    options = {"solver": "products"} if name.startswith("nearest-etf") else {}
     return HEADS[name](*sizes, check_values=False, **options)
 
 
@@ -107,7 +107,7 @@ class Backend(_DummyBackendModule):
         return [torch.bfloat16]
 
 _setup_privateuseone_for_python_backend("pretend", backend_module=Backend())
-for name in ("implicit", "implicit-detached", "implicit-lagged", "implicit-lagged every 3", "fixed"):
+for name in ("nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "nearest-etf-lagged every 3", "fixed-etf"):
     with FakeTensorMode():
         head = HEADS[name](24, 6).to("pretend")
         steps(head, device="pretend")
@@ -127,7 +127,7 @@ def test_fake_tensors_on_another_device_trace_a_whole_step():
     assert done.stdout.strip() == "done", done.stderr
 
 
-@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed", "standard-unnormalised"])
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "linear"])
 def test_a_batch_that_nobody_looked_at_leaves_finite_state(name):
     """Without looks at values NaN gives NaN, and the next batch finds the state as it was."""
     head = head_for_an_accelerator(name, 24, 6)

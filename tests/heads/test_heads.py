@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from guided_collapse import FixedETFHead, LinearHead, NearestETFHead
+from guided_collapse import CosineHead, FixedETFHead, NearestETFHead
 from guided_collapse.heads.means.targets import LABEL_TYPES
 from tests.heads.cases import ALL, FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train, trained_model
 
@@ -38,7 +38,7 @@ def test_it_learns(name):
 def test_weight_and_bias_say_what_eval_mode_does(name, trained):
     head = trained.head
     features = torch.randn(7, head.feature_dim)
-    points = features if head.temperature is None else head.temperature * features / features.norm(dim=1, keepdim=True)
+    points = features if head.scale is None else head.scale * features / features.norm(dim=1, keepdim=True)
     assert head.weight.shape == (head.num_classes, head.feature_dim)
     assert head.bias.shape == (head.num_classes,)
     torch.testing.assert_close(head(features), points @ head.weight.T + head.bias)
@@ -78,17 +78,17 @@ def test_save_and_load_and_deepcopy_give_identical_logits(name, trained, tmp_pat
 def test_training_continued_from_a_loaded_state_is_the_same_bit_for_bit(name, tmp_path):
     straight = build(name)
     steps = list(batches_for(straight, 12))
-    straight_optimiser = torch.optim.SGD(straight.parameters(), lr=0.1, momentum=0.9)
-    train(straight, steps[:6], straight_optimiser)
-    torch.save({"model": straight.state_dict(), "optimiser": straight_optimiser.state_dict()}, tmp_path / "last.pt")
-    train(straight, steps[6:], straight_optimiser)
+    straight_optimizer = torch.optim.SGD(straight.parameters(), lr=0.1, momentum=0.9)
+    train(straight, steps[:6], straight_optimizer)
+    torch.save({"model": straight.state_dict(), "optimizer": straight_optimizer.state_dict()}, tmp_path / "last.pt")
+    train(straight, steps[6:], straight_optimizer)
 
     resumed = build(name)
-    optimiser = torch.optim.SGD(resumed.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(resumed.parameters(), lr=0.1, momentum=0.9)
     saved = torch.load(tmp_path / "last.pt", weights_only=True)
     resumed.load_state_dict(saved["model"])
-    optimiser.load_state_dict(saved["optimiser"])
-    train(resumed, steps[6:], optimiser)
+    optimizer.load_state_dict(saved["optimizer"])
+    train(resumed, steps[6:], optimizer)
     for key, value in straight.state_dict().items():
         assert torch.equal(resumed.state_dict()[key], value), key
 
@@ -183,7 +183,7 @@ def test_only_heads_that_classify_with_the_batch_s_own_means_need_labels(name):
         logits = model(inputs)
         assert torch.equal(logits, twin(inputs, labels))
         nn.functional.cross_entropy(logits, labels).backward()
-        if name == "implicit-lagged":
+        if name == "nearest-etf-lagged":
             model.head.update(labels)
     assert all(torch.equal(twin.state_dict()[key], value) for key, value in model.state_dict().items())
     with pytest.raises(ValueError, match="at least one sample; got none"):
@@ -201,14 +201,14 @@ def test_eval_mode_refuses_features_that_do_not_fit(name):
         head(torch.full((2, FEATURE_DIM), torch.nan))
 
 
-@pytest.mark.parametrize("kind", [NearestETFHead, FixedETFHead, LinearHead])
+@pytest.mark.parametrize("kind", [NearestETFHead, FixedETFHead, CosineHead])
 def test_bad_options_are_refused(kind):
     with pytest.raises(ValueError, match=r"num_classes must be at least 2.*num_classes=1"):
         kind(8, 1)
-    for temperature in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=f"temperature must be a positive, finite number; got {temperature}"):
-            kind(8, 3, temperature=temperature)
-    if kind is LinearHead:
+    for scale in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=f"scale must be a positive, finite number; got {scale}"):
+            kind(8, 3, scale=scale)
+    if kind is CosineHead:
         with pytest.raises(ValueError, match="feature_dim must be a whole number, at least 1; got 0"):
             kind(0, 3)
     else:
@@ -240,7 +240,7 @@ def test_a_blank_sample_has_no_direction_and_gets_no_gradient(name):
     leaf = features.requires_grad_()
     labels = torch.arange(10) % NUM_CLASSES
     nn.functional.cross_entropy(head(leaf, labels), labels).backward()
-    if head.temperature is not None:
+    if head.scale is not None:
         assert torch.equal(leaf.grad[3], torch.zeros(FEATURE_DIM))
     assert 0 < leaf.grad.norm() < 100
     assert torch.isfinite(head.eval()(features)).all()
@@ -274,12 +274,12 @@ def test_the_backbone_may_be_checkpointed(name):
 def test_evaluation_training_and_one_backward_for_both(name):
     # Semi-supervised: a loss on samples without labels in eval mode, beside the usual one.
     model = build(name)
-    (unlabelled, _), (inputs, labels) = batches_for(model, 2)
+    (unlabeled, _), (inputs, labels) = batches_for(model, 2)
     train(model, batches_for(model, 3))
     gradients = []
     for together in (True, False):
         twin = copy.deepcopy(model)
-        consistency = twin.eval()(unlabelled).square().mean()
+        consistency = twin.eval()(unlabeled).square().mean()
         if not together:
             consistency.backward()
         supervised = nn.functional.cross_entropy(twin.train()(inputs, labels), labels)
@@ -289,14 +289,14 @@ def test_evaluation_training_and_one_backward_for_both(name):
         torch.testing.assert_close(together, apart)
 
 
-@pytest.mark.parametrize("kind", [NearestETFHead, FixedETFHead, LinearHead])
+@pytest.mark.parametrize("kind", [NearestETFHead, FixedETFHead, CosineHead])
 def test_features_on_a_sphere_need_two_dimensions(kind):
     with pytest.raises(ValueError, match=r"at least 2 for features on a sphere.*feature_dim=1"):
         kind(1, 2)
 
 
 def test_an_ordinary_linear_layer_may_have_one_dimension():
-    assert LinearHead(1, 2, normalise=False)(torch.ones(2, 1), torch.tensor([0, 1])).shape == (2, 2)
+    assert CosineHead(1, 2, normalize=False)(torch.ones(2, 1), torch.tensor([0, 1])).shape == (2, 2)
 
 
 @every_head
@@ -308,7 +308,7 @@ def test_sizes_may_be_numpy_integers(name):
         HEADS[name](FEATURE_DIM, 5.0)
 
 
-@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed", "tight", "tight-not-lagged", "tight-fixed"])
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "tight", "tight-not-lagged", "tight-fixed"])
 def test_a_head_made_on_the_meta_device_begins_with_reset_parameters(name):
     with torch.device("meta"):
         head = build(name).head
@@ -322,14 +322,14 @@ def test_a_head_made_on_the_meta_device_begins_with_reset_parameters(name):
 
 def test_a_learned_head_made_on_the_meta_device_begins_with_reset_parameters():
     with torch.device("meta"):
-        head = LinearHead(FEATURE_DIM, NUM_CLASSES, centre=True, learned_bias=True)
+        head = CosineHead(FEATURE_DIM, NUM_CLASSES, center=True, learned_bias=True)
     head.to_empty(device="cpu")
     for tensor in head.state_dict().values():
         tensor.fill_(7)
     torch.manual_seed(5)
     head.reset_parameters()
     torch.manual_seed(5)
-    expected = LinearHead(FEATURE_DIM, NUM_CLASSES, centre=True, learned_bias=True).state_dict()
+    expected = CosineHead(FEATURE_DIM, NUM_CLASSES, center=True, learned_bias=True).state_dict()
     assert all(torch.equal(expected[key], value) for key, value in head.state_dict().items())
 
 
@@ -346,7 +346,7 @@ def state_of(head):
     return {name: tensor.clone() for name, tensor in {**dict(head.named_parameters()), **dict(head.named_buffers())}.items()}
 
 
-@pytest.mark.parametrize("name", ["implicit", "implicit-detached", "implicit-lagged", "implicit-random"])
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "implicit-random"])
 def test_the_solver_by_factors_refuses_transforms_of_torch_func_in_our_words(name):
     head = build(name).head
     labels = torch.arange(10) % NUM_CLASSES
@@ -356,7 +356,7 @@ def test_the_solver_by_factors_refuses_transforms_of_torch_func_in_our_words(nam
         )
 
 
-@pytest.mark.parametrize("name", ["fixed", "standard-centred", "standard-unnormalised"])
+@pytest.mark.parametrize("name", ["fixed-etf", "standard-centered", "linear"])
 def test_other_heads_go_through_transforms_of_torch_func(name):
     head = build(name).head
     features, labels = torch.randn(10, FEATURE_DIM), torch.arange(10) % NUM_CLASSES

@@ -33,8 +33,8 @@ def test_labels_that_are_handed_over_train_as_labels_in_the_call(name):
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_an_update_afterwards_trains_as_labels_in_the_call(every):
-    expected, model = build("implicit-lagged"), InputsAlone("implicit-lagged")
+def test_an_update_afterward_trains_as_labels_in_the_call(every):
+    expected, model = build("nearest-etf-lagged"), InputsAlone("nearest-etf-lagged")
     expected.head.every = model.last.every = every
     train(expected, batches(7))
     train(model, batches(7), take_step=step_after(model.last))
@@ -44,7 +44,7 @@ def test_an_update_afterwards_trains_as_labels_in_the_call(every):
 
 
 def test_an_update_may_come_before_the_backward_pass():
-    models = [InputsAlone("implicit-lagged") for _ in range(2)]
+    models = [InputsAlone("nearest-etf-lagged") for _ in range(2)]
     (inputs, labels), (more, more_labels) = batches(2)
     step_after(models[0].last)(models[0], inputs, labels)
     step_after(models[0].last)(models[0], more, more_labels)
@@ -80,7 +80,7 @@ def test_the_innermost_block_counts_and_none_outlives_an_error():
 
 
 def test_eval_mode_takes_no_labels_that_are_handed_over():
-    head = build("implicit").head
+    head = build("nearest-etf").head
     head(FEATURES, LABELS)
     before, expected = copy.deepcopy(head.state_dict()), head.eval()(FEATURES)
     with head.labels(LABELS):
@@ -103,9 +103,9 @@ def test_labels_that_are_handed_over_and_do_not_fit_leave_the_state_as_it_was(na
 
 
 @every_head
-def test_only_a_lagged_head_is_updated_afterwards(name):
+def test_only_a_lagged_head_is_updated_afterward(name):
     head = build(name).head
-    if name == "implicit-lagged":
+    if name == "nearest-etf-lagged":
         return
     before = copy.deepcopy(head.state_dict())
     reason = "needs the labels first; got lagged=False" if isinstance(head, NearestETFHead) else "follows no class means"
@@ -180,7 +180,7 @@ def test_a_batch_can_be_left_out():
         assert int(head.class_means.steps) == 1
 
 
-@pytest.mark.parametrize(("name", "steps"), [("implicit", [step_before]), ("implicit-lagged", [step_before, step_after])])
+@pytest.mark.parametrize(("name", "steps"), [("nearest-etf", [step_before]), ("nearest-etf-lagged", [step_before, step_after])])
 def test_gradients_that_accumulate_and_an_evaluation_in_the_middle(name, steps):
     models = {step: InputsAlone(name) for step in steps}
     expected = build(name)
@@ -198,12 +198,12 @@ def test_gradients_that_accumulate_and_an_evaluation_in_the_middle(name, steps):
 
 
 def test_both_ways_under_autocast():
-    expected = build("implicit-lagged")
+    expected = build("nearest-etf-lagged")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for inputs, labels in batches(2):
             expected(inputs, labels)
         for step in (step_before, step_after):
-            model = InputsAlone("implicit-lagged")
+            model = InputsAlone("nearest-etf-lagged")
             for inputs, labels in batches(2):
                 step(model.last)(model, inputs, labels)
             assert unchanged(model.last, expected.head.state_dict())
@@ -211,7 +211,7 @@ def test_both_ways_under_autocast():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "step"), [("implicit", step_before), ("implicit-lagged", step_before), ("implicit-lagged", step_after)]
+    ("name", "step"), [("nearest-etf", step_before), ("nearest-etf-lagged", step_before), ("nearest-etf-lagged", step_after)]
 )
 def test_a_compiled_model_in_one_graph(name, step):
     expected, model = build(name), InputsAlone(name)
@@ -229,7 +229,7 @@ def test_a_compiled_model_in_one_graph(name, step):
 
 @pytest.mark.parametrize("step", [step_before, step_after])
 def test_a_compiled_step_in_one_graph(step):
-    expected, model = build("implicit-lagged"), InputsAlone("implicit-lagged")
+    expected, model = build("nearest-etf-lagged"), InputsAlone("nearest-etf-lagged")
 
     def loss_of(inputs, labels):
         if step is step_before:

@@ -5,12 +5,12 @@ import torch
 from torch.func import functional_call
 from torch.nn.utils import parametrizations
 
-from guided_collapse import FixedETFHead, LinearHead, simplex_etf
+from guided_collapse import CosineHead, FixedETFHead, simplex_etf
 from tests.heads.cases import batches, build, train
 
 
 def test_rows_are_kept_at_norm_one_and_the_gradient_is_tangent():
-    model = build("standard")
+    model = build("cosine")
     train(model, batches(5))
     head = model.head
     inputs, labels = next(batches(1))
@@ -20,8 +20,8 @@ def test_rows_are_kept_at_norm_one_and_the_gradient_is_tangent():
     torch.testing.assert_close((head.learned_weight * head.learned_weight.grad).sum(1), torch.zeros(5), rtol=0, atol=1e-6)
 
 
-def test_without_normalisation_it_is_an_ordinary_linear_layer():
-    head = LinearHead(6, 3, normalise=False, learned_bias=True)
+def test_without_normalization_it_is_an_ordinary_linear_layer():
+    head = CosineHead(6, 3, normalize=False, learned_bias=True)
     linear = torch.nn.Linear(6, 3)
     linear.weight.data.copy_(head.learned_weight.data)
     linear.bias.data.copy_(head.learned_bias.data)
@@ -30,15 +30,15 @@ def test_without_normalisation_it_is_an_ordinary_linear_layer():
     torch.testing.assert_close(head.eval()(features), linear(features))
 
 
-def test_centring_is_optional_and_off_as_in_the_paper():
+def test_centering_is_optional_and_off_as_in_the_paper():
     features, labels = torch.randn(20, 6) + 3, torch.arange(20) % 3
-    plain, centred = LinearHead(6, 3), LinearHead(6, 3, centre=True)
-    centred.load_state_dict(plain.state_dict(), strict=False)
+    plain, centered = CosineHead(6, 3), CosineHead(6, 3, center=True)
+    centered.load_state_dict(plain.state_dict(), strict=False)
     points = 5.0 * features / features.norm(dim=1, keepdim=True)
     torch.testing.assert_close(plain(features, labels), points @ plain.weight.T)
-    torch.testing.assert_close(centred(features, labels), (points - points.mean(0)) @ plain.weight.T, rtol=0, atol=1e-5)
+    torch.testing.assert_close(centered(features, labels), (points - points.mean(0)) @ plain.weight.T, rtol=0, atol=1e-5)
     assert torch.equal(plain.bias, torch.zeros(3))
-    torch.testing.assert_close(centred.bias, -(centred.weight @ points.mean(0)))
+    torch.testing.assert_close(centered.bias, -(centered.weight @ points.mean(0)))
 
 
 def test_fixed_head_is_the_frame_in_its_direction_and_never_moves():
@@ -48,10 +48,10 @@ def test_fixed_head_is_the_frame_in_its_direction_and_never_moves():
     head(torch.randn(9, 6), torch.arange(9) % 3)
     assert torch.equal(head.weight, before)
     assert not list(head.parameters())
-    uncentred = FixedETFHead(6, 3, centre=False)
+    uncentered = FixedETFHead(6, 3, center=False)
     features = torch.randn(9, 6) + 2
     points = 5.0 * features / features.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(uncentred(features, torch.arange(9) % 3), points @ uncentred.weight.T)
+    torch.testing.assert_close(uncentered(features, torch.arange(9) % 3), points @ uncentered.weight.T)
 
 
 def loss_by_definition(weight, features, labels):
@@ -59,12 +59,12 @@ def loss_by_definition(weight, features, labels):
     return torch.nn.functional.cross_entropy(points @ (weight / weight.norm(dim=1, keepdim=True)).T, labels)
 
 
-@pytest.mark.parametrize("parametrise", [parametrizations.weight_norm, parametrizations.spectral_norm])
-def test_a_weight_that_is_computed_gets_its_true_gradient(parametrise):
-    head = LinearHead(6, 3).double()
+@pytest.mark.parametrize("parametrize", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_a_weight_that_is_computed_gets_its_true_gradient(parametrize):
+    head = CosineHead(6, 3).double()
     with torch.no_grad():
         head.learned_weight.mul_(3.0)
-    parametrise(head, "learned_weight")
+    parametrize(head, "learned_weight")
     features, labels = torch.randn(9, 6, dtype=torch.float64), torch.arange(9) % 3
     head.eval()(features)
     twin = copy.deepcopy(head)
@@ -75,7 +75,7 @@ def test_a_weight_that_is_computed_gets_its_true_gradient(parametrise):
 
 
 def test_fast_weights_are_left_alone_and_get_their_true_gradient():
-    head = LinearHead(6, 3).double()
+    head = CosineHead(6, 3).double()
     features, labels = torch.randn(9, 6, dtype=torch.float64), torch.arange(9) % 3
     slow = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
     fast = slow - 0.1 * slow.square()

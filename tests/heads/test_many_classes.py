@@ -33,9 +33,9 @@ def test_it_learns_stays_tight_and_says_what_it_is(name):
     model = build(name)
     follows = isinstance(model.head, NearestETFHead)
     assert is_tight(model.head, tolerance=1e-6)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for batch in some(30 if follows else 150, batch_size=60):
-        train(model, [batch], optimiser)
+        train(model, [batch], optimizer)
         assert is_tight(model.head, tolerance=3e-3 if follows else 1e-6)
     inputs, labels = some(1, batch_size=500)[0]
     assert float((model.eval()(inputs).argmax(1) == labels).float().mean()) > (0.7 if follows else 0.5)
@@ -150,7 +150,7 @@ def test_solvers_agree_along_training():
     for lagged in (True, False):
         backbone = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 6))
         heads = {solver: NearestETFHead(6, 30, lagged=lagged, every=1, solver=solver) for solver in ("factors", "products")}
-        optimiser = torch.optim.SGD(backbone.parameters(), lr=0.1, momentum=0.9)
+        optimizer = torch.optim.SGD(backbone.parameters(), lr=0.1, momentum=0.9)
         for step, (inputs, labels) in enumerate(batches(30, num_classes=30, batch_size=40)):
             features = backbone(inputs)
             heads["factors"].load_state_dict(heads["products"].state_dict())
@@ -163,9 +163,9 @@ def test_solvers_agree_along_training():
                 (gradient, weight), (other_gradient, other_weight) = found
                 worst = max(worst, float((weight - other_weight).abs().max()))
                 assert float((gradient - other_gradient).norm() / gradient.norm()) < 2e-3
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             features.backward(found[1][0])
-            optimiser.step()
+            optimizer.step()
     assert worst < 1e-5
 
 

@@ -37,8 +37,8 @@ def test_first_step_is_the_papers_two_solves():
     torch.testing.assert_close(logits, (points - global_mean) @ expected.weight.T, rtol=0, atol=1e-5)
 
 
-def test_later_steps_are_pulled_towards_the_step_before():
-    model = build("implicit")
+def test_later_steps_are_pulled_toward_the_step_before():
+    model = build("nearest-etf")
     train(model, batches(4))
     head = model.head
     before = head.basis.clone()
@@ -140,7 +140,7 @@ def test_features_that_become_all_the_same_keep_the_frame():
 
 @pytest.mark.parametrize("feature_dim", [5, 4])
 def test_narrow_features(feature_dim):
-    model = build("implicit", feature_dim=feature_dim)
+    model = build("nearest-etf", feature_dim=feature_dim)
     train(model, batches(60))
     assert is_simplex_etf(model.head.weight)
     inputs, labels = next(batches(1, batch_size=200))
@@ -148,7 +148,7 @@ def test_narrow_features(feature_dim):
 
 
 def test_more_classes_than_the_batch_holds():
-    model = build("implicit", feature_dim=320, num_classes=300)
+    model = build("nearest-etf", feature_dim=320, num_classes=300)
     seen = torch.zeros(300, dtype=torch.bool)
     for inputs, labels in batches(50, num_classes=300, batch_size=64):
         losses = train(model, [(inputs, labels)])
@@ -164,7 +164,7 @@ def test_more_classes_than_the_batch_holds():
 
 def test_paper_defaults():
     head = NearestETFHead(12, 5)
-    assert (head.temperature, head.proximal_weight, head.implicit_gradient, head.lagged) == (5.0, 1e-3, True, False)
+    assert (head.scale, head.proximal_weight, head.implicit_gradient, head.lagged) == (5.0, 1e-3, True, False)
     assert torch.equal(head.basis, torch.eye(12, 5))
     assert "proximal_weight=0.001" in repr(head)
 

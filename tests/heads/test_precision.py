@@ -99,7 +99,7 @@ def cast_in_place(head, dtype):
 
 @pytest.mark.parametrize("cast", [cast_by_assignment, cast_by_loading, cast_by_applying, cast_in_place])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "fixed"])
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf"])
 def test_counts_and_marks_that_are_cast_do_not_stop_training(name, dtype, cast):
     head, twin = build(name).head, build(name).head
     steps = list(feature_batches(torch.float32))[:3]
@@ -144,7 +144,7 @@ def advance(*modules):
 
 def feature_batches(dtype):
     generator = torch.Generator().manual_seed(0)
-    centres = torch.randn(NUM_CLASSES, FEATURE_DIM, generator=generator, dtype=torch.float32)
+    centers = torch.randn(NUM_CLASSES, FEATURE_DIM, generator=generator, dtype=torch.float32)
     labels = torch.arange(20) % NUM_CLASSES
     for _ in range(60):
-        yield (centres[labels] + 0.1 * torch.randn(20, FEATURE_DIM, generator=generator, dtype=torch.float32)).to(dtype), labels
+        yield (centers[labels] + 0.1 * torch.randn(20, FEATURE_DIM, generator=generator, dtype=torch.float32)).to(dtype), labels

@@ -23,7 +23,7 @@ from tests.processes import results_of_two_processes
 pytestmark = pytest.mark.slow
 
 NUM_STEPS = 10
-WAYS = {"before": ("implicit", step_before), "after": ("implicit-lagged", step_after)}
+WAYS = {"before": ("nearest-etf", step_before), "after": ("nearest-etf-lagged", step_after)}
 
 WORKER = """
 import sys
@@ -48,14 +48,14 @@ for name in ALL:
     # No process is told the state of another, so each must come to it by itself.
     train(DistributedDataParallel(model, broadcast_buffers=False), halves(steps))
     trained[name] = {"state": model.state_dict(), "logits": model.eval()(inputs).detach()}
-for way, (name, labelled) in WAYS.items():
+for way, (name, labeled) in WAYS.items():
     model = InputsAlone(name)
-    train(DistributedDataParallel(model), halves(batches(10)), take_step=labelled(model.last))
+    train(DistributedDataParallel(model), halves(batches(10)), take_step=labeled(model.last))
     trained[way] = model.last.state_dict()
     model = InputsAlone(name)
-    trained[f"{way}, accumulated"] = accumulated(DistributedDataParallel(model), model, labelled, halves(batches(4)))
+    trained[f"{way}, accumulated"] = accumulated(DistributedDataParallel(model), model, labeled, halves(batches(4)))
     trained[f"{way}, refused"] = refusals(name, way)
-for name in ("implicit", "standard-centred", "tight"):
+for name in ("nearest-etf", "standard-centered", "tight"):
     model = build(name)
     steps = (*mixed_batches(3, model.head.num_classes), *partly_left_out(2, model.head.num_classes))
     train(DistributedDataParallel(model), halves(steps))
@@ -66,16 +66,16 @@ dist.destroy_process_group()
 
 
 def task(name):
-    """A model, its batches, and inputs for afterwards; in float64 for frames that amplify rounding errors."""
+    """A model, its batches, and inputs for afterward; in float64 for frames that amplify rounding errors."""
     model = build(name)
     dtype = torch.float64 if name in MANY_CLASSES else torch.float32
     steps = [(inputs.to(dtype), labels) for inputs, labels in batches(NUM_STEPS, num_classes=model.head.num_classes)]
     return model.to(dtype), steps, next(batches(1, seed=7))[0].to(dtype)
 
 
-def accumulated(called, model, labelled, steps):
+def accumulated(called, model, labeled, steps):
     """Gradients, state, and logits of an evaluation in the middle, of a model that gathers the gradients of several steps."""
-    take_step = labelled(model.last)
+    take_step = labeled(model.last)
     for inputs, labels in steps[:-1]:
         with called.no_sync() if called is not model else nullcontext():
             take_step(called.train(), inputs, labels)
@@ -135,9 +135,9 @@ def test_labels_without_the_model_give_the_same_head(way, two_processes):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_gradients_accumulate_with_an_evaluation_in_the_middle(way, two_processes):
-    name, labelled = WAYS[way]
+    name, labeled = WAYS[way]
     alone = InputsAlone(name)
-    expected = accumulated(alone, alone, labelled, list(batches(4)))
+    expected = accumulated(alone, alone, labeled, list(batches(4)))
     for results in two_processes:
         torch.testing.assert_close(results[f"{way}, accumulated"], expected, rtol=1e-5, atol=1e-5)
 
@@ -154,7 +154,7 @@ def test_wrong_use_is_refused_in_both_processes_and_changes_nothing(way, reasons
             assert reason in said
 
 
-@pytest.mark.parametrize("name", ["implicit", "standard-centred", "tight"])
+@pytest.mark.parametrize("name", ["nearest-etf", "standard-centered", "tight"])
 def test_soft_labels_and_labels_to_be_left_out(name, two_processes):
     alone = build(name)
     num_classes = alone.head.num_classes

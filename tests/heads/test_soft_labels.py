@@ -90,7 +90,7 @@ def test_class_means_of_soft_labels_are_those_of_the_formula(kind):
         smallest = min(smallest, float(counts[counts > 0].min()))
         slow.update(features.numpy(), shares.numpy())
         updated = means.update(features, shares)
-        torch.testing.assert_close(updated.centred_class_means, torch.from_numpy(slow.running), rtol=0, atol=ROUNDING)
+        torch.testing.assert_close(updated.centered_class_means, torch.from_numpy(slow.running), rtol=0, atol=ROUNDING)
         torch.testing.assert_close(updated.global_mean, features.mean(dim=0))
         assert set(means.seen.nonzero().flatten().tolist()) == slow.seen
     assert smallest < 0.5
@@ -150,17 +150,17 @@ def test_digits_with_mixup_reach_what_they_reach_without():
         torch.manual_seed(0)
         backbone = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
         model = Classifier(backbone, NearestETFHead(32, 10))
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=epochs * 14)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=epochs * 14)
         for _ in range(epochs):
             for chosen in torch.randperm(1400).split(100):
                 inputs, targets = images[chosen], labels[chosen]
                 if alpha is not None:
                     share = torch.distributions.Beta(alpha, alpha).sample()
                     inputs, targets = mixed(inputs, targets, 10, share)
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 cross_entropy(model(inputs, targets), targets).backward()
-                optimiser.step()
+                optimizer.step()
                 schedule.step()
         accuracies.append(float((model.eval()(images[1400:]).argmax(dim=1) == labels[1400:]).float().mean()))
     assert accuracies[0] > 0.92
@@ -226,7 +226,7 @@ def test_tokens_are_samples(name):
 
 NEGATIVE = torch.tensor([[1.5, -0.5, 0.0, 0.0, 0.0]]).expand(2, 5)
 REFUSED = {
-    "multi-hot": ((2,), torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0]]), r"sums from 1 to 2.*LinearHead"),
+    "multi-hot": ((2,), torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0]]), r"sums from 1 to 2.*CosineHead"),
     "no class": ((2,), torch.eye(5)[:2] * torch.tensor([[1.0], [0.0]]), "sums from 0 to 1"),
     "negative": ((2,), NEGATIVE, "none negative.*values from -0.5 on"),
     "NaN": ((2,), torch.full((2, 5), torch.nan), "sums from nan to nan"),
@@ -239,7 +239,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", ["implicit", "fixed", "standard"])
+@pytest.mark.parametrize("name", ["nearest-etf", "fixed-etf", "cosine"])
 @pytest.mark.parametrize(("shape", "labels", "message"), REFUSED.values(), ids=REFUSED)
 def test_labels_that_say_nothing_are_refused_before_any_state_changes(name, shape, labels, message):
     head = build(name).head
@@ -254,10 +254,10 @@ def test_shares_sum_to_one_within_rounding(dtype):
     shares = torch.randn(64, 1000, generator=torch.Generator().manual_seed(0)).to(dtype).softmax(dim=1)
     smoothed = (0.9 * one_hot(torch.arange(64), 1000) + 0.1 / 1000).to(dtype)
     for labels in (shares, smoothed):
-        assert RunningClassMeans(3, 1000).update(torch.randn(64, 3), labels).centred_class_means.isfinite().all()
+        assert RunningClassMeans(3, 1000).update(torch.randn(64, 3), labels).centered_class_means.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["implicit", "implicit-lagged", "tight", "standard-centred"])
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "tight", "standard-centered"])
 def test_a_step_waits_for_no_device(name):
     head = without_looks(model_of(name).head)
     for steps in (mixed_batches, partly_left_out):
@@ -270,7 +270,7 @@ def test_a_step_waits_for_no_device(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "steps"), [("implicit", mixed_batches), ("tight", partly_left_out)])
+@pytest.mark.parametrize(("name", "steps"), [("nearest-etf", mixed_batches), ("tight", partly_left_out)])
 def test_compiled_steps_agree_with_eager_ones(name, steps):
     eager = model_of(name).double()
     twin = copy.deepcopy(eager)

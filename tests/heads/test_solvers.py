@@ -36,7 +36,7 @@ def test_the_solvers_agree_along_a_real_training_run(feature_dim, lagged, solver
     images, labels = digits()
     backbone = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, feature_dim))
     head, other = (NearestETFHead(feature_dim, NUM_CLASSES, lagged=lagged, every=1, solver=solver) for solver in solvers)
-    optimiser = torch.optim.SGD(backbone.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(backbone.parameters(), lr=0.1, momentum=0.9)
 
     def gradient(head, features, labels):
         leaf = features.detach().clone().requires_grad_()
@@ -55,9 +55,9 @@ def test_the_solvers_agree_along_a_real_training_run(feature_dim, lagged, solver
         if compared:
             torch.testing.assert_close(head.weight, other.weight, rtol=0, atol=1e-5)
             assert float((found - expected).norm()) < 1e-3 * float(expected.norm())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         features.backward(found)
-        optimiser.step()
+        optimizer.step()
     assert float((head.eval()(backbone(images)).argmax(dim=1) == labels).float().mean()) > 0.97
 
 
@@ -67,13 +67,13 @@ def losses_of_free_features(num_steps=100, **options):
     features = nn.Parameter(torch.randn(500, 128, generator=generator))
     labels = torch.arange(500) % 100
     head = NearestETFHead(128, 100, **options)
-    optimiser = torch.optim.SGD([features], lr=20.0, momentum=0.9)
+    optimizer = torch.optim.SGD([features], lr=20.0, momentum=0.9)
     losses = []
     for _ in range(num_steps):
         loss = functional.cross_entropy(head(features, labels), labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.detach())
     return torch.stack(losses)
 

@@ -16,7 +16,7 @@ from tests.integrations.models import CASES, LABELS, NUM_TRAIN
 pytestmark = pytest.mark.integrations
 
 every_model = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-both_ways = pytest.mark.parametrize(("labelled", "lagged"), [(step_before, False), (step_after, True)], ids=["labels", "update"])
+both_ways = pytest.mark.parametrize(("labeled", "lagged"), [(step_before, False), (step_after, True)], ids=["labels", "update"])
 
 
 def built(case):
@@ -26,7 +26,7 @@ def built(case):
 
 @every_model
 @both_ways
-def test_it_trains_as_a_classifier_with_the_same_backbone(case, labelled, lagged):
+def test_it_trains_as_a_classifier_with_the_same_backbone(case, labeled, lagged):
     model, body = built(case), built(case)
     kind, names = type(model), {name for name in model.state_dict() if not name.startswith(f"{case.layer}.")}
     head = replace_classifier(model, lagged=lagged)
@@ -34,18 +34,18 @@ def test_it_trains_as_a_classifier_with_the_same_backbone(case, labelled, lagged
     body.set_submodule(case.layer, nn.Identity())
     expected = Classifier(case.as_function(body), NearestETFHead(head.feature_dim, 10, lagged=lagged))
     function = case.as_function(model)
-    optimisers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (function, expected)]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (function, expected)]
     inputs, labels = case.inputs[:20], LABELS[:20]
     for step in range(2):
         torch.manual_seed(step)
-        loss = labelled(head)(function.train(), inputs, labels)
+        loss = labeled(head)(function.train(), inputs, labels)
         torch.manual_seed(step)
         expected_loss = cross_entropy(expected.train()(inputs, labels), labels)
         expected_loss.backward()
         torch.testing.assert_close(loss, expected_loss, rtol=0, atol=1e-5)
-        for optimiser in optimisers:
-            optimiser.step()
-            optimiser.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
     with torch.no_grad():
         torch.testing.assert_close(function.eval()(inputs), expected.eval()(inputs), rtol=0, atol=1e-5)
     assert type(model) is kind
@@ -54,10 +54,10 @@ def test_it_trains_as_a_classifier_with_the_same_backbone(case, labelled, lagged
 
 @every_model
 @both_ways
-def test_it_learns_digits_and_is_saved_loaded_and_exported(case, labelled, lagged, tmp_path):
+def test_it_learns_digits_and_is_saved_loaded_and_exported(case, labeled, lagged, tmp_path):
     model = built(case)
     head, function = replace_classifier(model, lagged=lagged), case.as_function(model)
-    train(function, labelled(head), case)
+    train(function, labeled(head), case)
     function.eval()
     inputs, labels = case.inputs[NUM_TRAIN:], LABELS[NUM_TRAIN:]
     with torch.no_grad():
@@ -83,14 +83,14 @@ def test_it_learns_digits_and_is_saved_loaded_and_exported(case, labelled, lagge
 def train(function, take_step, case):
     sampler = StratifiedBatchSampler(LABELS[: case.num_train], batch_size=50)
     loader = DataLoader(TensorDataset(case.inputs[: case.num_train], LABELS[: case.num_train]), batch_sampler=sampler)
-    optimiser = torch.optim.AdamW(function.parameters(), lr=case.learning_rate)
+    optimizer = torch.optim.AdamW(function.parameters(), lr=case.learning_rate)
     steps = case.epochs * len(sampler)
-    falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min((step + 1) / 10, 1 - step / steps))
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 10, 1 - step / steps))
     function.train()
     for epoch in range(case.epochs):
         sampler.set_epoch(epoch)
         for inputs, labels in loader:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             take_step(function, inputs, labels)
-            optimiser.step()
+            optimizer.step()
             falling.step()

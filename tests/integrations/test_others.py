@@ -43,7 +43,7 @@ def test_the_head_as_a_loss_in_the_trainer_of_pytorch_metric_learning():
     assert int(loss_of.head.class_means.steps) == 15 * 6
 
 
-# The documentation's network but for batch normalisation, which sees half of the batch in each of two processes.
+# The documentation's network but for batch normalization, which sees half of the batch in each of two processes.
 NETWORK = """
 def network():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))

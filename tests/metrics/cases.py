@@ -34,7 +34,7 @@ def case(name: str, *, noise: float = 0.7, seed: int = 0, dtype: torch.dtype = t
     labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     labels = labels[torch.randperm(len(labels), generator=generator)]
     scatter = noise * torch.randn(len(labels), width, generator=generator, dtype=torch.float64)
-    # Features that are far from centred, as behind a ReLU.
+    # Features that are far from centered, as behind a ReLU.
     features = 0.5 + means[labels] + scatter * torch.linspace(0.3, 1.5, width, dtype=torch.float64)
     weight = means + 0.3 * torch.randn(len(sizes), width, generator=generator, dtype=torch.float64)
     bias = 0.2 * torch.randn(len(sizes), generator=generator, dtype=torch.float64)

@@ -17,12 +17,12 @@ def class_means(features: Array, labels: Array) -> dict[int, Array]:
     return {c: np.mean([h for h, y in zip(features, labels, strict=True) if y == c], axis=0) for c in sorted(set(labels.tolist()))}
 
 
-def centre(features: Array, labels: Array, kind: str) -> Array:
+def center(features: Array, labels: Array, kind: str) -> Array:
     return features.mean(axis=0) if kind == "samples" else np.mean(list(class_means(features, labels).values()), axis=0)
 
 
 def covariances(features: Array, labels: Array, kind: str) -> tuple[Array, Array]:
-    means, middle = class_means(features, labels), centre(features, labels, kind)
+    means, middle = class_means(features, labels), center(features, labels, kind)
     deviations = [h - means[y] for h, y in zip(features, labels.tolist(), strict=True)]
     return mean_outer_product(deviations), mean_outer_product([m - middle for m in means.values()])
 
@@ -33,9 +33,9 @@ def mean_outer_product(rows: list[Array]) -> Array:
 
 def frame_deviation(gram: Array, feature_dim: int) -> float:
     """From the projector of rank m on the complement of 1 that has the largest inner product with G: by all eigenvalues of PGP."""
-    centred, rank = projector(len(gram)), min(feature_dim, len(gram) - 1)
+    centered, rank = projector(len(gram)), min(feature_dim, len(gram) - 1)
     # Far below all others, so that 1 is never among the largest.
-    lowered = centred @ (gram + gram.T) @ centred - 1e6 * np.linalg.norm(gram) * (np.eye(len(gram)) - centred)
+    lowered = centered @ (gram + gram.T) @ centered - 1e6 * np.linalg.norm(gram) * (np.eye(len(gram)) - centered)
     largest = linalg.eigh(lowered)[1][:, -rank:]
     return float(np.linalg.norm(gram / np.linalg.norm(gram) - largest @ largest.T / np.sqrt(rank)))
 
@@ -60,15 +60,15 @@ def smallest_angle(rows: Array) -> float:
 
 
 def measure(
-    features: Array, labels: Array, weight: Array, bias: Array, *, kind: str = "samples", centre_weight: bool = False
+    features: Array, labels: Array, weight: Array, bias: Array, *, kind: str = "samples", center_weight: bool = False
 ) -> dict[str, Any]:
     """All class-level and sample-level metrics, by name."""
     feature_dim = weight.shape[1]
-    means, middle = class_means(features, labels), centre(features, labels, kind)
+    means, middle = class_means(features, labels), center(features, labels, kind)
     rows = np.array([m - middle for m in means.values()])
     present = len(rows)
     within, between = covariances(features, labels, kind)
-    used = weight - weight.mean(axis=0) if centre_weight else weight
+    used = weight - weight.mean(axis=0) if center_weight else weight
     known = used[list(means)]
     rank = min(present - 1, feature_dim)
     # The pseudo-inverse from the full spectrum, cut at its rank.
@@ -106,20 +106,20 @@ def measure(
 
 def samples(features: Array, labels: Array, means: dict[int, Array], middle: Array, weight: Array, bias: Array) -> dict[str, Any]:
     """What is counted sample by sample, with given class means and global mean."""
-    centred = weight - weight.mean(axis=0)
-    margins, disagreements, correct, centre_correct = [], 0, 0, 0
+    centered = weight - weight.mean(axis=0)
+    margins, disagreements, correct, center_correct = [], 0, 0, 0
     for h, y in zip(features, labels.tolist(), strict=True):
         predicted = int(np.argmax(weight @ h + bias))
         nearest = min(means, key=lambda c: np.linalg.norm(h - means[c]))
         disagreements += predicted != nearest
         correct += predicted == y
-        centre_correct += nearest == y
-        cosines = [w @ (h - middle) / np.linalg.norm(w) / np.linalg.norm(h - middle) for w in centred]
+        center_correct += nearest == y
+        cosines = [w @ (h - middle) / np.linalg.norm(w) / np.linalg.norm(h - middle) for w in centered]
         margins.append(cosines[y] - max(c for j, c in enumerate(cosines) if j != y))
     return {
         "nc4": disagreements / len(features),
         "accuracy": correct / len(features),
-        "nearest_centre_accuracy": centre_correct / len(features),
+        "nearest_center_accuracy": center_correct / len(features),
         "mean_cosine_margin": np.mean(margins),
         "cosine_margins": np.sort(margins),
     }

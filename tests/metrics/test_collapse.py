@@ -16,17 +16,17 @@ from tests.metrics.cases import SIZES, Case, case
 from tests.metrics.machinery.test_streaming import RANKS, agree, feed, filled
 
 
-@pytest.mark.parametrize("centre_weight", [False, True])
+@pytest.mark.parametrize("center_weight", [False, True])
 @pytest.mark.parametrize("kind", ["samples", "classes"])
 @pytest.mark.parametrize("name", SIZES)
-def test_every_number_equals_the_slow_formula(name, kind, centre_weight):
+def test_every_number_equals_the_slow_formula(name, kind, center_weight):
     data = case(name)
-    result = measure_collapse(*data, global_mean=kind, centre_weight=centre_weight)
-    expected = oracle.measure(*(part.numpy() for part in data), kind=kind, centre_weight=centre_weight)
+    result = measure_collapse(*data, global_mean=kind, center_weight=center_weight)
+    expected = oracle.measure(*(part.numpy() for part in data), kind=kind, center_weight=center_weight)
     np.testing.assert_allclose(result.cosine_margins.numpy(), expected.pop("cosine_margins"), rtol=0, atol=1e-13)
     for field, value in expected.items():
         assert getattr(result, field) == (None if value is None else pytest.approx(value, rel=1e-9)), field
-    assert (result.global_mean, result.centre_weight) == (kind, centre_weight)
+    assert (result.global_mean, result.center_weight) == (kind, center_weight)
     assert 0 < result.nc4 < 1
 
 
@@ -61,7 +61,7 @@ def test_a_test_set_is_judged_by_the_class_means_of_the_training_set():
     expected = oracle.samples(other.features.numpy(), other.labels.numpy(), means, middle, weight, bias)
     assert result.test_nc4 == expected["nc4"]
     assert result.test_accuracy == expected["accuracy"]
-    assert result.test_nearest_centre_accuracy == expected["nearest_centre_accuracy"]
+    assert result.test_nearest_center_accuracy == expected["nearest_center_accuracy"]
     assert result.test_mean_cosine_margin == pytest.approx(expected["mean_cosine_margin"], rel=1e-12)
     assert result.test_nc4 != result.nc4
     assert result.nc1 == measure_collapse(*data).nc1
@@ -85,7 +85,7 @@ def test_a_perfect_simplex_etf_is_perfect(num_classes, dtype):
     assert result.mean_angle == pytest.approx(result.ideal_angle, abs=0.1 * math.sqrt(tolerance))
     assert result.mean_cosine_margin == pytest.approx(ideal, rel=tolerance)
     assert result.cosine_margins.numpy() == pytest.approx(np.full(7 * num_classes, ideal), rel=tolerance)
-    assert result.accuracy == result.nearest_centre_accuracy == 1
+    assert result.accuracy == result.nearest_center_accuracy == 1
     assert result.numerical_rank == pytest.approx(1, abs=1e-6)
 
 
@@ -203,7 +203,7 @@ def test_without_weights_what_needs_them_is_none_and_named():
     absent = {name for name, value in result.to_dict().items() if value is None}
     assert {"nc2", "nc3", "nc4", "equinorm", "accuracy", "mean_cosine_margin"} < absent == set(result.left_out)
     assert result.nc1 == full.nc1
-    assert result.nearest_centre_accuracy == full.nearest_centre_accuracy
+    assert result.nearest_center_accuracy == full.nearest_center_accuracy
     assert "needs the classifier's weight" in str(result)
 
 

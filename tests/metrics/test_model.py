@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from guided_collapse import Classifier, CollapseMetrics, FixedETFHead, LinearHead, NearestETFHead
+from guided_collapse import Classifier, CollapseMetrics, CosineHead, FixedETFHead, NearestETFHead
 from guided_collapse.metrics.collapse import measure_collapse
 from guided_collapse.metrics.model import _counted, collapse_of
 from tests.metrics.machinery.test_streaming import RANKS, agree
@@ -83,8 +83,8 @@ def test_a_test_loader_is_judged_by_the_class_means_of_the_loader():
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize(
     "head",
-    [NearestETFHead, FixedETFHead, LinearHead, lambda *sizes: LinearHead(*sizes, normalise=False, centre=True, learned_bias=True)],
-    ids=["nearest", "fixed", "linear", "unnormalised"],
+    [NearestETFHead, FixedETFHead, CosineHead, lambda *sizes: CosineHead(*sizes, normalize=False, center=True, learned_bias=True)],
+    ids=["nearest", "fixed-etf", "linear", "unnormalized"],
 )
 def test_our_heads_are_measured_where_they_predict(head, wrapped):
     model = Classifier(network()[:3], head(8, 4))
@@ -95,13 +95,13 @@ def test_our_heads_are_measured_where_they_predict(head, wrapped):
     with torch.no_grad():
         predictions = model(INPUTS).argmax(dim=1)
         points = model.backbone(INPUTS)
-    if model.head.temperature is not None:
-        points = model.head.temperature * points / points.norm(dim=1, keepdim=True)
+    if model.head.scale is not None:
+        points = model.head.scale * points / points.norm(dim=1, keepdim=True)
     close(result, measure_collapse(points, LABELS, model.head.weight, model.head.bias), left_out=RANKS)
     assert result.accuracy == (predictions == LABELS).double().mean().item()
 
 
-@pytest.mark.parametrize("head", [NearestETFHead, lambda *sizes: LinearHead(*sizes, normalise=False)], ids=["nearest", "plain"])
+@pytest.mark.parametrize("head", [NearestETFHead, lambda *sizes: CosineHead(*sizes, normalize=False)], ids=["nearest", "plain"])
 def test_the_points_of_a_classifier_are_what_to_stream(head):
     model = Classifier(network()[:3], head(8, 4))
     for _ in range(3):

@@ -1,6 +1,6 @@
 from guided_collapse.metrics.collapse import measure_collapse
+from guided_collapse.metrics.declared import entries
 from guided_collapse.metrics.omissions import class_list
-from guided_collapse.records.declared.metrics import entries
 from tests.metrics.cases import case
 from tests.metrics.machinery.test_streaming import filled
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from guided_collapse.metrics.collapse import measure_collapse
-from guided_collapse.records.declared.metrics import entries
+from guided_collapse.metrics.declared import entries
 from tests.metrics.cases import case
 
 
@@ -24,7 +24,7 @@ def test_scalars_are_the_finite_numbers():
     assert all(type(value) in (int, float) and math.isfinite(value) for value in scalars.values())
     plain = {name for name, value in result.to_dict().items() if type(value) in (int, float)}
     assert {name.removeprefix("train/") for name in scalars} == plain
-    assert not {"cdnv", "trace_ratio", "test_nc4", "counts", "centre_weight", "global_mean"} & set(result.scalars())
+    assert not {"cdnv", "trace_ratio", "test_nc4", "counts", "center_weight", "global_mean"} & set(result.scalars())
 
 
 def test_it_is_frozen():

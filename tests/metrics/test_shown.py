@@ -4,7 +4,7 @@ import dataclasses
 from html.parser import HTMLParser
 
 from guided_collapse.metrics.collapse import measure_collapse
-from guided_collapse.records.declared.metrics import entries
+from guided_collapse.metrics.declared import entries
 from tests.metrics.cases import case
 
 VOID = {"br"}

@@ -123,17 +123,17 @@ def test_state_dict_keeps_the_gain():
 def test_closure_and_training():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 32, bias=False), nn.ReLU(), nn.Linear(32, 3, bias=False))
-    optimiser = AGD(model.parameters(), gain=1.0)
-    optimiser.init_weights()
+    optimizer = AGD(model.parameters(), gain=1.0)
+    optimizer.init_weights()
     inputs, labels = torch.randn(60, 6), torch.arange(60) % 3
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()
         return loss.detach()
 
-    losses = [float(optimiser.step(closure)) for _ in range(500)]
+    losses = [float(optimizer.step(closure)) for _ in range(500)]
     assert losses[-1] < 0.2 * losses[0]
 
 
@@ -142,22 +142,22 @@ def test_one_dimensional_parameters_are_refused_with_what_to_do():
         ValueError, match=r"at least two dimensions, none of them empty; got a parameter of shape \(5,\).*bias=False.*affine=False"
     ):
         AGD(nn.Linear(3, 5).parameters())
-    optimiser = AGD(nn.Linear(3, 5, bias=False).parameters())
+    optimizer = AGD(nn.Linear(3, 5, bias=False).parameters())
     with pytest.raises(ValueError, match="at least two dimensions"):
-        optimiser.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
     with pytest.raises(TypeError):
-        optimiser.add_param_group({"params": [nn.Parameter(torch.ones(3, 3))], "gain": "large"})
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3, 3))], "gain": "large"})
     with pytest.raises(ValueError, match="none of them empty"):
-        optimiser.add_param_group({"params": [nn.Parameter(torch.ones(3, 0))]})
-    assert len(optimiser.param_groups) == 1
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3, 0))]})
+    assert len(optimizer.param_groups) == 1
 
 
-def test_weights_of_any_memory_layout_are_initialised_and_frozen_ones_left_alone():
+def test_weights_of_any_memory_layout_are_initialized_and_frozen_ones_left_alone():
     parameter = nn.Parameter(torch.randn(4, 3, 2, 2).permute(0, 1, 3, 2))
     frozen = nn.Parameter(torch.randn(4, 4), requires_grad=False)
     before, frozen_before = parameter.detach().clone(), frozen.clone()
-    optimiser = AGD([parameter, frozen])
-    optimiser.init_weights()
+    optimizer = AGD([parameter, frozen])
+    optimizer.init_weights()
     assert not torch.equal(parameter, before)
     weight = parameter.detach()[:, :, 1, 0]
     torch.testing.assert_close(weight.T @ weight, torch.eye(3) * 4 / 3 / 4, rtol=1e-5, atol=1e-6)
@@ -165,7 +165,7 @@ def test_weights_of_any_memory_layout_are_initialised_and_frozen_ones_left_alone
     parameter.grad = torch.randn_like(parameter)
     alone = parameter.detach().clone().requires_grad_()
     alone.grad = parameter.grad.clone()
-    optimiser.step()
+    optimizer.step()
     AGD([alone]).step()
     torch.testing.assert_close(parameter, alone)
     assert torch.equal(frozen, frozen_before)
@@ -248,19 +248,19 @@ def test_initial_weights_in_half_precision(weights, default):
 def test_a_scheduler_of_torch_scales_the_step():
     schedulers = torch.optim.lr_scheduler
     for make in (
-        lambda optimiser: schedulers.StepLR(optimiser, 1, gamma=0.25),
-        lambda optimiser: schedulers.LambdaLR(optimiser, lambda epoch: 0.25**epoch),
-        lambda optimiser: schedulers.SequentialLR(
-            optimiser, [schedulers.ConstantLR(optimiser, 1.0), schedulers.ConstantLR(optimiser, 0.25)], milestones=[1]
+        lambda optimizer: schedulers.StepLR(optimizer, 1, gamma=0.25),
+        lambda optimizer: schedulers.LambdaLR(optimizer, lambda epoch: 0.25**epoch),
+        lambda optimizer: schedulers.SequentialLR(
+            optimizer, [schedulers.ConstantLR(optimizer, 1.0), schedulers.ConstantLR(optimizer, 0.25)], milestones=[1]
         ),
     ):
         parameters = with_gradients(network())
-        optimiser = AGD(parameters, gain=10.0)
-        scheduler = make(optimiser)
+        optimizer = AGD(parameters, gain=10.0)
+        scheduler = make(optimizer)
         moved = []
         for _ in range(2):
             before = parameters[2].detach().clone()
-            optimiser.step()
+            optimizer.step()
             scheduler.step()
             moved.append(parameters[2].detach() - before)
         torch.testing.assert_close(moved[1], 0.25 * moved[0], rtol=1e-3, atol=1e-6)
@@ -278,11 +278,11 @@ def test_a_state_saved_before_there_was_an_lr_still_loads():
     saved = AGD(parameters, gain=10.0).state_dict()
     for group in saved["param_groups"]:
         del group["lr"]
-    optimiser = AGD(parameters)
-    optimiser.load_state_dict(saved)
-    assert [(group["gain"], group["lr"]) for group in optimiser.param_groups] == [(10.0, 1.0)]
-    torch.optim.lr_scheduler.StepLR(optimiser, 1)
-    optimiser.step()
+    optimizer = AGD(parameters)
+    optimizer.load_state_dict(saved)
+    assert [(group["gain"], group["lr"]) for group in optimizer.param_groups] == [(10.0, 1.0)]
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.step()
 
 
 @pytest.mark.parametrize("lr", [-0.5, math.nan, math.inf])

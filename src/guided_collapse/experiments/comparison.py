@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import Any
 
 from guided_collapse.errors import WorkError
-from guided_collapse.records.declared.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
-from guided_collapse.records.text import aligned
-from guided_collapse.training.folder.facts import configuration_of
-from guided_collapse.training.folder.progress import has_come_to_its_end
-from guided_collapse.training.folder.run import RunFolder
-from guided_collapse.training.loop import train
-from guided_collapse.training.settings.configuration import Configuration, HeadName
-from guided_collapse.training.settings.placement import Placement
+from guided_collapse.experiments.records.declared.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
+from guided_collapse.experiments.records.text import aligned
+from guided_collapse.experiments.training.folder.facts import configuration_of
+from guided_collapse.experiments.training.folder.progress import has_come_to_its_end
+from guided_collapse.experiments.training.folder.run import RunFolder
+from guided_collapse.experiments.training.loop import train
+from guided_collapse.experiments.training.settings.configuration import Configuration, HeadName
+from guided_collapse.experiments.training.settings.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def compare(
         >>> sizes = {"num_classes": 4, "feature_dim": 8, "num_samples": 40, "batch_size": 40}
         >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
         >>> with TemporaryDirectory() as folder:
-        ...     comparison = compare(short, ["fixed", "implicit"], [0], Placement(out=Path(folder), quiet=True))
+        ...     comparison = compare(short, ["fixed-etf", "nearest-etf"], [0], Placement(out=Path(folder), quiet=True))
         >>> len(comparison.finished), comparison.failed
         (2, ())
     """
@@ -130,10 +130,10 @@ def comparison_table(comparison: Comparison) -> str:
         >>> sizes = {"num_classes": 4, "feature_dim": 8, "num_samples": 40, "batch_size": 40}
         >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
         >>> with TemporaryDirectory() as folder:
-        ...     comparison = compare(short, ["fixed"], [0], Placement(out=Path(folder), quiet=True))
+        ...     comparison = compare(short, ["fixed-etf"], [0], Placement(out=Path(folder), quiet=True))
         ...     table = comparison_table(comparison)
         >>> [line.split()[0] for line in table.splitlines()]
-        ['head', 'fixed']
+        ['head', 'fixed-etf']
     """
     values: dict[str, dict[str, list[float]]] = {}
     for run in comparison.finished:
@@ -176,7 +176,7 @@ def _train_in_a_command(configuration: Configuration, placement: Placement, *, s
     """A process of its own, which Fabric may start copies of, with its share of the machine if others run beside it."""
     # Every field is given, also those that the head has no use for and that nobody asked for.
     quiet = ["-W", f"ignore:head {configuration.head} has no option"]
-    command = [sys.executable, *quiet, "-m", "guided_collapse.cli", "train", *_flags(configuration), *_flags(placement)]
+    command = [sys.executable, *quiet, "-m", "guided_collapse.experiments.cli", "train", *_flags(configuration), *_flags(placement)]
     environment = os.environ if jobs == 1 else os.environ | _share_of_the_machine(placement.devices, slot=slot, jobs=jobs)
     done = subprocess.run(command, env=environment, check=False)
     if done.returncode != 0:

@@ -1,6 +1,6 @@
 """One named configuration for each experiment of the paper, and ours for a CPU.
 
-The paper gives batch size, epochs and optimiser, and says that images are flipped, rotated and cropped at random, but not by how
+The paper gives batch size, epochs and optimizer, and says that images are flipped, rotated and cropped at random, but not by how
 much: the padding of 4 pixels (an eighth of the image) and the 15 degrees are ours.
 """
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from guided_collapse.training.settings.checks import check_choice
-from guided_collapse.training.settings.configuration import Configuration
+from guided_collapse.experiments.training.settings.checks import check_choice
+from guided_collapse.experiments.training.settings.configuration import Configuration
 
 
 def _unconstrained(num_classes: int, feature_dim: int, num_samples: int, *, name: str | None = None) -> Configuration:
@@ -31,7 +31,7 @@ _SMALL = Configuration("cifar10-resnet18", data="cifar10", backbone="resnet18", 
 _VGG = replace(_SMALL, backbone="vgg13", stem=None)
 _LARGER: Mapping[str, Any] = {"data": "stl10", "crop_padding": 12}
 
-# Most heads took this learning rate in searches, or a larger one. At the temperature, amid those that they took, the least loss
+# Most heads took this learning rate in searches, or a larger one. At the scale, amid those that they took, the least loss
 # leaves the right class a probability of 0.9 (docs/choosing.md).
 _MANY_CLASSES = Configuration(
     "cifar100-small",
@@ -40,13 +40,13 @@ _MANY_CLASSES = Configuration(
     stem="cifar",
     width=0.25,
     affine=True,
-    optimiser="sgd",
+    optimizer="sgd",
     flip=True,
     crop_padding=4,
     batch_size=128,
     epochs=30,
     learning_rate=0.3,
-    temperature=6.7,
+    scale=6.7,
 )
 
 _CHARACTERS = Configuration(
@@ -56,13 +56,13 @@ _CHARACTERS = Configuration(
     width=2.0,
     feature_dim=256,
     affine=True,
-    optimiser="sgd",
+    optimizer="sgd",
     image_size=20,
     crop_padding=2,
     batch_size=64,
     epochs=20,
     learning_rate=0.3,
-    temperature=7.0,
+    scale=7.0,
 )
 
 _CONFIGURATIONS = (
@@ -117,7 +117,7 @@ OWN_IMAGES = Configuration(
     backbone="resnet18",
     stem="imagenet",
     affine=True,
-    optimiser="sgd",
+    optimizer="sgd",
     batch_size=64,
     epochs=30,
     flip=True,

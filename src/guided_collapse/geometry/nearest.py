@@ -1,8 +1,8 @@
 """The simplex ETF nearest to given class means: the paper's inner problem, in closed form.
 
-    minimise over U in St(d, C):  |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2          (the paper's eq. 8; H~ is d x C there)
+    minimize over U in St(d, C):  |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2          (the paper's eq. 8; H~ is d x C there)
 
-On the Stiefel manifold this is linear in U up to a constant, so the minimiser is the polar factor of X = 2 H~ M~ + delta U_prox.
+On the Stiefel manifold this is linear in U up to a constant, so the minimizer is the polar factor of X = 2 H~ M~ + delta U_prox.
 """
 
 import math
@@ -38,7 +38,7 @@ class NearestETF:
     """U, (feature_dim, num_classes); orthonormal columns, or for feature_dim = num_classes - 1 orthonormal rows."""
     weight: Tensor
     """W = M U', (num_classes, feature_dim): unit rows that sum to zero."""
-    centred_class_means: Tensor
+    centered_class_means: Tensor
     """The means it is nearest to, (num_classes, feature_dim)."""
     rank: Tensor | None
     """How many directions of `basis` the problem determines, an integer scalar. The rest comes from the proximal point. None from
@@ -47,11 +47,11 @@ class NearestETF:
     @property
     def distance(self) -> Tensor:
         """|H~ - U M~|_F^2, a scalar with gradient: 0 when the class means are a simplex ETF up to scale."""
-        return squared_distance(self.centred_class_means, self.weight)
+        return squared_distance(self.centered_class_means, self.weight)
 
 
 def nearest_etf(
-    centred_class_means: Tensor,
+    centered_class_means: Tensor,
     proximal_basis: Tensor | None = None,
     *,
     proximal_weight: float = 1e-3,
@@ -60,7 +60,7 @@ def nearest_etf(
     """The simplex ETF nearest to the class means, differentiable in the means.
 
     Without a proximal point, or with weight 0, the problem leaves at least one direction of U open (the weight does not depend
-    on it when the means have full rank). It is then the limit of a vanishing proximal weight, towards `proximal_basis` or the
+    on it when the means have full rank). It is then the limit of a vanishing proximal weight, toward `proximal_basis` or the
     canonical direction. Means that are all zero determine nothing: the proximal point itself is returned.
 
     There are two solvers. "factors" decomposes a matrix: it is exact to rounding for every input, and can be differentiated once.
@@ -70,7 +70,7 @@ def nearest_etf(
     a thousandth of the means' share, and NaN gives NaN instead of an error.
 
     Args:
-        centred_class_means: (num_classes, feature_dim), class means minus the global mean, of any scale: they are divided by
+        centered_class_means: (num_classes, feature_dim), class means minus the global mean, of any scale: they are divided by
             their Frobenius norm. float16 and bfloat16 are computed in float32.
         proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution, or another with
             orthonormal columns.
@@ -93,16 +93,16 @@ def nearest_etf(
         True
         >>> found.distance.backward()
     """
-    _check(centred_class_means, proximal_basis, proximal_weight)
-    num_classes, feature_dim = centred_class_means.shape
-    with without_autocast(centred_class_means.device):
-        dtype = torch.promote_types(centred_class_means.dtype, torch.float32)
+    _check(centered_class_means, proximal_basis, proximal_weight)
+    num_classes, feature_dim = centered_class_means.shape
+    with without_autocast(centered_class_means.device):
+        dtype = torch.promote_types(centered_class_means.dtype, torch.float32)
         if proximal_basis is None:
-            direction = frame_basis(feature_dim, num_classes, dtype=dtype).to(centred_class_means.device)
+            direction = frame_basis(feature_dim, num_classes, dtype=dtype).to(centered_class_means.device)
             proximal_weight = 0.0
         else:
             direction = proximal_basis.detach().to(dtype)
-        means = centred_class_means.to(dtype)
+        means = centered_class_means.to(dtype)
         if checked_solver(solver, means.device) == "factors":
             basis, values = nearest_basis(means, direction, proximal_weight)
             return NearestETF(basis, frame_weight(basis), means, torch.count_nonzero(values))
@@ -126,9 +126,9 @@ def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
     return solver
 
 
-def squared_distance(centred_class_means: Tensor, weight: Tensor) -> Tensor:
+def squared_distance(centered_class_means: Tensor, weight: Tensor) -> Tensor:
     """|H~ - W/sqrt(C)|_F^2, a scalar with gradient, for means of any scale and a frame, both (num_classes, feature_dim)."""
-    return (unit_frobenius_norm(centred_class_means) - weight / math.sqrt(len(weight))).square().sum()
+    return (unit_frobenius_norm(centered_class_means) - weight / math.sqrt(len(weight))).square().sum()
 
 
 def unit_frobenius_norm(matrix: Tensor) -> Tensor:
@@ -140,13 +140,13 @@ def unit_frobenius_norm(matrix: Tensor) -> Tensor:
     return scaled * torch.where(is_zero, 0.0, 1 / torch.where(is_zero, 1.0, norm))
 
 
-def _check(centred_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> None:
-    if centred_class_means.ndim != 2 or not centred_class_means.is_floating_point():
+def _check(centered_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> None:
+    if centered_class_means.ndim != 2 or not centered_class_means.is_floating_point():
         raise ValueError(
-            "centred_class_means must be a floating-point matrix (num_classes, feature_dim); "
-            f"got shape {tuple(centred_class_means.shape)} of {centred_class_means.dtype}."
+            "centered_class_means must be a floating-point matrix (num_classes, feature_dim); "
+            f"got shape {tuple(centered_class_means.shape)} of {centered_class_means.dtype}."
         )
-    num_classes, feature_dim = centred_class_means.shape
+    num_classes, feature_dim = centered_class_means.shape
     check_frame_exists(feature_dim, num_classes)
     check_proximal_weight(proximal_weight)
     if proximal_basis is not None and proximal_basis.shape != (feature_dim, num_classes):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def centre_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
+def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The rows minus their mean: P @ rows, with the projector P = I - 11'/C.
 
     This is the only place where P is applied; nothing builds it as a matrix, so the cost is O(C d).
@@ -41,7 +41,7 @@ def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: t
         [[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5], [-0.5, -0.5, 1.0]]
     """
     check_num_classes(num_classes)
-    return frame_scale(num_classes) * centre_classes(torch.eye(num_classes, dtype=dtype, device=device))
+    return frame_scale(num_classes) * center_classes(torch.eye(num_classes, dtype=dtype, device=device))
 
 
 def frame_weight(basis: Tensor) -> Tensor:
@@ -53,11 +53,11 @@ def frame_weight(basis: Tensor) -> Tensor:
     Returns:
         (num_classes, feature_dim).
     """
-    return frame_scale(basis.shape[1]) * centre_classes(basis.T)
+    return frame_scale(basis.shape[1]) * center_classes(basis.T)
 
 
 def frame_scale(num_classes: int) -> float:
-    """sqrt(C/(C-1)), which gives the rows of a centred frame unit norm."""
+    """sqrt(C/(C-1)), which gives the rows of a centered frame unit norm."""
     return math.sqrt(num_classes / (num_classes - 1))
 
 

@@ -26,13 +26,13 @@ SHARE_OF_TRAINING = 0.1
 
 
 def next_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proximal_weight: float, solver: Solver | None) -> Tensor:
-    """The basis U of the frame nearest to the means, pulled towards that of the step before; differentiable in the means.
+    """The basis U of the frame nearest to the means, pulled toward that of the step before; differentiable in the means.
 
     The first step solves without the proximal term, from the initial direction. By products its pull is `vanishing_pull`, chosen on
     the device; by factors it is the limit itself.
 
     Args:
-        means: (num_classes, feature_dim), centred class means of any scale, float32 or float64.
+        means: (num_classes, feature_dim), centered class means of any scale, float32 or float64.
         basis: (feature_dim, num_classes), of the step before, or on the first step the initial direction; held constant.
         is_first: a boolean scalar.
         proximal_weight: delta.
@@ -71,7 +71,7 @@ def _next_tight_basis(means: Tensor, basis: Tensor, is_first: Tensor, *, proxima
 
 
 def rounds_in_training(num_classes: int, feature_dim: int) -> int:
-    """How many rounds towards unit rows a training step takes: so many that the frame is tight to 1e-3 from about 50 classes on.
+    """How many rounds toward unit rows a training step takes: so many that the frame is tight to 1e-3 from about 50 classes on.
 
     For ten classes it is tight to about 1e-2. A round leaves a share of the defect that is about d/C, or less.
     """

@@ -1,4 +1,4 @@
-"""A classifier fixed at a simplex ETF from the start: the network has to turn its features towards it."""
+"""A classifier fixed at a simplex ETF from the start: the network has to turn its features toward it."""
 
 import torch
 from torch import Tensor
@@ -13,9 +13,9 @@ class FixedETFHead(FrameHead):
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        temperature: tau, the norm of the features.
+        scale: tau, the norm of the features.
         direction: "canonical" or "random".
-        centre: whether features are centred by their global mean.
+        center: whether features are centered by their global mean.
         generator: source of a random direction; None takes torch's global generator.
         check_values: whether to look at values at every step, which waits for the device; None does on a CPU.
 
@@ -36,15 +36,13 @@ class FixedETFHead(FrameHead):
         feature_dim: int,
         num_classes: int,
         *,
-        temperature: float = 5.0,
+        scale: float = 5.0,
         direction: Direction = "canonical",
-        centre: bool = True,
+        center: bool = True,
         generator: torch.Generator | None = None,
         check_values: bool | None = None,
     ) -> None:
-        super().__init__(
-            feature_dim, num_classes, temperature=temperature, centre=centre, direction=direction, check_values=check_values
-        )
+        super().__init__(feature_dim, num_classes, scale=scale, center=center, direction=direction, check_values=check_values)
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -53,4 +51,4 @@ class FixedETFHead(FrameHead):
         self.frame.copy_(self._initial_frame(generator))
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
-        return self._centred(points, labels) @ self.frame.to(points.dtype).T
+        return self._centered(points, labels) @ self.frame.to(points.dtype).T

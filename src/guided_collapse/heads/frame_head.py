@@ -29,12 +29,12 @@ class FrameHead(SinglePrecisionState, Head):
         feature_dim: int,
         num_classes: int,
         *,
-        temperature: float,
-        centre: bool,
+        scale: float,
+        center: bool,
         direction: Direction,
         check_values: bool | None,
     ) -> None:
-        super().__init__(feature_dim, num_classes, temperature=temperature, centre=centre, check_values=check_values)
+        super().__init__(feature_dim, num_classes, scale=scale, center=center, check_values=check_values)
         self.direction: Direction = direction
         self.register_buffer("frame", torch.empty(num_classes, feature_dim, dtype=state_dtype()))
 

@@ -1,4 +1,4 @@
-"""What all classifier heads share: features on a sphere, centring, evaluation that never looks at the batch, and export."""
+"""What all classifier heads share: features on a sphere, centering, evaluation that never looks at the batch, and export."""
 
 import math
 from abc import ABC, abstractmethod
@@ -26,12 +26,12 @@ class Head(nn.Module, ABC):
     Heads that do not follow class means, or follow them later, which `needs_labels` says, take `head(features)` in training mode
     too. Inside a model whose forward takes inputs alone, labels come by `with head.labels(labels): logits = model(inputs)`.
 
-    logits = (f - f_G) W' with f = temperature h/|h|. The global mean f_G is the batch's in training, with its gradient, and a
+    logits = (f - f_G) W' with f = scale h/|h|. The global mean f_G is the batch's in training, with its gradient, and a
     running mean in evaluation, so the logits of a sample never depend on the others in its batch. Everything is computed in
     float32 or wider, whatever autocast says, and state stays in float32 when a model is turned to half precision.
 
     Every forward pass in training mode takes in its batch, as with BatchNorm. So the head refuses activation checkpointing, which
-    would run it twice. Give it batches of several classes: a batch of one class or one sample, once centred, is zero and teaches
+    would run it twice. Give it batches of several classes: a batch of one class or one sample, once centered, is zero and teaches
     nothing. Features that are all zero have no direction: they stay zero, and get no gradient.
 
     A step never waits for a device, so on an accelerator values are not looked at: NaN features give NaN logits and leave the state
@@ -40,9 +40,9 @@ class Head(nn.Module, ABC):
 
     Example:
         >>> import torch
-        >>> from guided_collapse import FixedETFHead, Head, LinearHead, NearestETFHead
+        >>> from guided_collapse import FixedETFHead, Head, CosineHead, NearestETFHead
         >>> features, labels = torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2])
-        >>> heads: list[Head] = [FixedETFHead(8, 3), LinearHead(8, 3), NearestETFHead(8, 3)]
+        >>> heads: list[Head] = [FixedETFHead(8, 3), CosineHead(8, 3), NearestETFHead(8, 3)]
         >>> [tuple(head(features, labels).shape) for head in heads]
         [(6, 3), (6, 3), (6, 3)]
     """
@@ -50,28 +50,26 @@ class Head(nn.Module, ABC):
     needs_labels: bool = True
     """Whether training mode must have labels: those heads must that classify with the batch's own class means."""
 
-    temperature: float | None
+    scale: float | None
     """tau, the norm of the features on their sphere; None leaves them as they are."""
 
-    def __init__(
-        self, feature_dim: int, num_classes: int, *, temperature: float | None, centre: bool, check_values: bool | None
-    ) -> None:
+    def __init__(self, feature_dim: int, num_classes: int, *, scale: float | None, center: bool, check_values: bool | None) -> None:
         super().__init__()
         check_num_classes(num_classes)
         check_feature_dim(feature_dim)
-        if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
-            raise ValueError(f"temperature must be a positive, finite number; got {temperature}.")
-        if temperature is not None and feature_dim < 2:
+        if scale is not None and not (scale > 0 and math.isfinite(scale)):
+            raise ValueError(f"scale must be a positive, finite number; got {scale}.")
+        if scale is not None and feature_dim < 2:
             raise ValueError(
                 "feature_dim must be at least 2 for features on a sphere: in one dimension it is two points, with nothing to learn "
-                f"between them; got feature_dim={feature_dim}. Widen the last layer, or use LinearHead(normalise=False)."
+                f"between them; got feature_dim={feature_dim}. Widen the last layer, or use nn.Linear."
             )
         self.feature_dim = int(feature_dim)
         self.num_classes = int(num_classes)
-        self.temperature = temperature
+        self.scale = scale
         self.check_values = check_values
         self._labels_handed_over: Tensor | None = None
-        self.centring = RunningMean(feature_dim) if centre else None
+        self.centering = RunningMean(feature_dim) if center else None
 
     @property
     @abstractmethod
@@ -80,15 +78,15 @@ class Head(nn.Module, ABC):
 
     @property
     def running_mean(self) -> RunningMean | None:
-        """The running global mean f_G; None if the head does not centre."""
-        return self.centring
+        """The running global mean f_G; None if the head does not center."""
+        return self.centering
 
     @property
     def bias(self) -> Tensor:
         """b = -W f_G, (num_classes,): what eval mode adds."""
-        return self._centring_bias()
+        return self._centering_bias()
 
-    def _centring_bias(self) -> Tensor:
+    def _centering_bias(self) -> Tensor:
         if self.running_mean is None:
             return self.weight.new_zeros(self.num_classes)
         # A copy, because the weight may have a gradient, and training writes to the running mean.
@@ -130,7 +128,7 @@ class Head(nn.Module, ABC):
             training=self.training,
             needs_labels=self.needs_labels,
         )
-        state = torch.float64 if self.running_mean is None or self.temperature is not None else self.running_mean.value.dtype
+        state = torch.float64 if self.running_mean is None or self.scale is not None else self.running_mean.value.dtype
         batch_labels = labels if self.training else None
         features = checked_values(
             features, batch_labels, self.num_classes, training=self.training, state=state, check_values=self.check_values
@@ -197,19 +195,19 @@ class Head(nn.Module, ABC):
         """
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """The points that the weight is multiplied with, of the features' shape: f = temperature h/|h|, or the features.
+        """The points that the weight is multiplied with, of the features' shape: f = scale h/|h|, or the features.
 
         They are float32 or wider.
         """
         features = features.to(torch.promote_types(features.dtype, torch.float32))
-        if self.temperature is None:
+        if self.scale is None:
             return features
         norms = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
-        scales = torch.where(norms > SMALLEST_NORM, self.temperature / norms.clamp(min=SMALLEST_NORM), 0.0)
-        # One product: normalising and then scaling would take more temporaries, above all in the backward pass.
+        scales = torch.where(norms > SMALLEST_NORM, self.scale / norms.clamp(min=SMALLEST_NORM), 0.0)
+        # One product: normalizing and then scaling would take more temporaries, above all in the backward pass.
         return features * scales
 
-    def _centred(self, points: Tensor, labels: Tensor) -> Tensor:
+    def _centered(self, points: Tensor, labels: Tensor) -> Tensor:
         if self.running_mean is None:
             return points
         mean = batch_mean(points, labels)
@@ -230,10 +228,10 @@ class Head(nn.Module, ABC):
         """
         linear = nn.Linear(self.feature_dim, self.num_classes).to(self.weight)
         linear.bias.copy_(self.bias)
-        if self.temperature is None:
+        if self.scale is None:
             linear.weight.copy_(self.weight)
             return linear.eval()
-        linear.weight.copy_(self.weight * (self.temperature / math.sqrt(self.feature_dim)))
+        linear.weight.copy_(self.weight * (self.scale / math.sqrt(self.feature_dim)))
         epsilon = SMALLEST_NORM**2 / self.feature_dim
         sphere: nn.Module = nn.RMSNorm(self.feature_dim, eps=epsilon, elementwise_affine=False)
         if not rms_norm:
@@ -242,4 +240,4 @@ class Head(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """What `print(head)` says beside the submodules."""
-        return f"feature_dim={self.feature_dim}, num_classes={self.num_classes}, temperature={self.temperature}"
+        return f"feature_dim={self.feature_dim}, num_classes={self.num_classes}, scale={self.scale}"

@@ -8,29 +8,29 @@ from guided_collapse.heads.head import Head
 from guided_collapse.heads.snapshot import snapshot
 
 
-class LinearHead(Head):
+class CosineHead(Head):
     """A learned linear layer.
 
-    With `normalise` it is the paper's standard head: features have norm `temperature` and the rows of the weight norm 1. The rows
+    With `normalize` it is the paper's standard head: features have norm `scale` and the rows of the weight norm 1. The rows
     are brought back to norm 1 at every forward pass in training mode and the gradient is the tangent one, so plain gradient descent
     on the weight is Riemannian gradient descent on a product of spheres. (A weight that is computed, as by `weight_norm` or under
-    `functional_call`, is normalised where it is used and left as it is; an nn.Parameter that `functional_call` puts in its place is
+    `functional_call`, is normalized where it is used and left as it is; an nn.Parameter that `functional_call` puts in its place is
     kept at norm 1 like its own.) Without it, it is an ordinary linear layer on the features as they are.
 
     Args:
         feature_dim: d.
         num_classes: C, at least 2.
-        normalise: whether weight rows and features are normalised.
-        temperature: tau, the norm of normalised features; without effect on others.
-        centre: whether features are centred by their global mean; the paper's standard head does not.
+        normalize: whether weight rows and features are normalized.
+        scale: tau, the norm of normalized features; without effect on others.
+        center: whether features are centered by their global mean; the paper's standard head does not.
         learned_bias: whether a bias is learned too. AGD refuses it, as it refuses every one-dimensional parameter.
         generator: source of the initial weight; None takes torch's global generator.
         check_values: whether to look at values at every step, which waits for the device; None does on a CPU.
 
     Example:
         >>> import torch
-        >>> from guided_collapse import LinearHead
-        >>> head = LinearHead(8, 3)
+        >>> from guided_collapse import CosineHead
+        >>> head = CosineHead(8, 3)
         >>> head(torch.randn(6, 8)).shape
         torch.Size([6, 3])
         >>> head.weight.norm(dim=1).allclose(torch.ones(3))
@@ -44,9 +44,9 @@ class LinearHead(Head):
         feature_dim: int,
         num_classes: int,
         *,
-        normalise: bool = True,
-        temperature: float = 5.0,
-        centre: bool = False,
+        normalize: bool = True,
+        scale: float = 5.0,
+        center: bool = False,
         learned_bias: bool = False,
         generator: torch.Generator | None = None,
         check_values: bool | None = None,
@@ -54,11 +54,11 @@ class LinearHead(Head):
         super().__init__(
             feature_dim,
             num_classes,
-            temperature=temperature if normalise else None,
-            centre=centre,
+            scale=scale if normalize else None,
+            center=center,
             check_values=check_values,
         )
-        self.normalise = normalise
+        self.normalize = normalize
         self.learned_weight = nn.Parameter(torch.empty(num_classes, feature_dim))
         self.learned_bias = nn.Parameter(torch.empty(num_classes)) if learned_bias else None
         self.reset_parameters(generator)
@@ -73,27 +73,27 @@ class LinearHead(Head):
 
     @property
     def weight(self) -> Tensor:
-        """W, (num_classes, feature_dim), with rows of norm 1 if the head normalises."""
+        """W, (num_classes, feature_dim), with rows of norm 1 if the head normalizes."""
         # A copy, because training writes to the parameter, perhaps before the backward pass.
-        return functional.normalize(snapshot(self.learned_weight), dim=1) if self.normalise else self.learned_weight
+        return functional.normalize(snapshot(self.learned_weight), dim=1) if self.normalize else self.learned_weight
 
     @property
     def bias(self) -> Tensor:
         """b = learned bias - W f_G, (num_classes,)."""
-        centring_bias = self._centring_bias()
-        return centring_bias if self.learned_bias is None else centring_bias + self.learned_bias
+        centering_bias = self._centering_bias()
+        return centering_bias if self.learned_bias is None else centering_bias + self.learned_bias
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
         weight: Tensor = self.learned_weight
-        if self.normalise:
+        if self.normalize:
             if isinstance(weight, nn.Parameter):
                 with torch.no_grad():
                     weight.copy_(functional.normalize(weight, dim=1))
             # The copy lets several forward passes share one backward pass: the next one writes to the parameter again.
             weight = functional.normalize(snapshot(weight), dim=1)
         bias = None if self.learned_bias is None else self.learned_bias.to(points.dtype)
-        return functional.linear(self._centred(points, labels), weight.to(points.dtype), bias)
+        return functional.linear(self._centered(points, labels), weight.to(points.dtype), bias)
 
     def extra_repr(self) -> str:
         """What `print(head)` says beside the submodules."""
-        return f"{super().extra_repr()}, normalise={self.normalise}"
+        return f"{super().extra_repr()}, normalize={self.normalize}"

@@ -40,11 +40,11 @@ class NearestETFHead(FrameHead):
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        temperature: tau, the norm of the features.
-        proximal_weight: delta, the pull towards the frame of the step before. It is absolute, as in the paper: against the means it
+        scale: tau, the norm of the features.
+        proximal_weight: delta, the pull toward the frame of the step before. It is absolute, as in the paper: against the means it
             weighs delta m/2 at collapse, with m the smaller of C-1 and d: 0.0045 at 10 classes and 0.5 at 1000.
         implicit_gradient: whether gradients flow through the solve. Without effect for a lagged head, which needs none.
-        lagged: classify with the frame of the steps before, and take in the batch afterwards. None does so for
+        lagged: classify with the frame of the steps before, and take in the batch afterward. None does so for
             num_classes > feature_dim + 1.
         every: after how many steps a lagged frame moves; the class means take in every batch. None takes `default_every`: 1, unless
             a tight frame would then cost more than a tenth of training; 51 for 100,000 classes and 256 features. (Compiled for an
@@ -75,7 +75,7 @@ class NearestETFHead(FrameHead):
         feature_dim: int,
         num_classes: int,
         *,
-        temperature: float = 5.0,
+        scale: float = 5.0,
         proximal_weight: float = 1e-3,
         implicit_gradient: bool = True,
         lagged: bool | None = None,
@@ -85,9 +85,7 @@ class NearestETFHead(FrameHead):
         generator: torch.Generator | None = None,
         check_values: bool | None = None,
     ) -> None:
-        super().__init__(
-            feature_dim, num_classes, temperature=temperature, centre=False, direction=direction, check_values=check_values
-        )
+        super().__init__(feature_dim, num_classes, scale=scale, center=False, direction=direction, check_values=check_values)
         check_proximal_weight(proximal_weight)
         self.proximal_weight = proximal_weight
         self.implicit_gradient = implicit_gradient
@@ -130,20 +128,20 @@ class NearestETFHead(FrameHead):
         if len(labels) > 0 or torch.is_grad_enabled():
             check_nothing_waits(self._waiting)
         global_mean, is_known = batch_mean(points, labels)
-        centred = points - global_mean
+        centered = points - global_mean
         if self.lagged:
             # A tight frame is replaced when it moves, so that graphs may keep the one there is.
             is_replaced = isinstance(self.class_means, SparseClassMeans) and not _changes_in_place()
             weight = self.frame.detach() if is_replaced else snapshot(self.frame)
             if len(labels) > 0:
-                self._take_in(centred.detach(), global_mean.detach(), labels, is_known)
+                self._take_in(centered.detach(), global_mean.detach(), labels, is_known)
             elif torch.is_grad_enabled():
                 self._waiting = points.detach()
-            return centred @ weight.to(points.dtype).T
-        class_means = self.class_means.take_in(centred, global_mean, labels)
+            return centered @ weight.to(points.dtype).T
+        class_means = self.class_means.take_in(centered, global_mean, labels)
         basis = self._solve(class_means if self.implicit_gradient else class_means.detach())
         self._keep(basis, is_known)
-        return centred @ weight_of(basis).T
+        return centered @ weight_of(basis).T
 
     def update(self, labels: Tensor) -> None:
         """Takes in the batch that the last forward pass in training mode has classified without labels; a lagged head alone does.
@@ -151,7 +149,7 @@ class NearestETFHead(FrameHead):
         `logits = model(inputs)`, then the loss, then `head.update(labels)` does what handing over the labels beforehand does. Under
         `torch.no_grad()` a forward pass without labels leaves no batch to take in.
 
-        Samples whose label is -100 are left out of the means, but not of the centring of logits that were given before.
+        Samples whose label is -100 are left out of the means, but not of the centering of logits that were given before.
 
         Args:
             labels: as `forward` takes them.
@@ -181,30 +179,30 @@ class NearestETFHead(FrameHead):
         self._waiting = None
 
     @torch.no_grad()
-    def _take_in(self, centred: Tensor, global_mean: Tensor, labels: Tensor, is_known: Tensor) -> None:
+    def _take_in(self, centered: Tensor, global_mean: Tensor, labels: Tensor, is_known: Tensor) -> None:
         """Moves the class means of a lagged head, and the frame if it is time."""
         if isinstance(self.class_means, SparseClassMeans):
-            self._take_in_and_follow(self.class_means, centred, global_mean, labels, is_known)
+            self._take_in_and_follow(self.class_means, centered, global_mean, labels, is_known)
         else:
-            self._follow(self.class_means.take_in(centred, global_mean, labels), is_known)
+            self._follow(self.class_means.take_in(centered, global_mean, labels), is_known)
 
-    def _solve(self, centred_class_means: Tensor) -> Tensor:
+    def _solve(self, centered_class_means: Tensor) -> Tensor:
         """The basis of the nearest frame, from where the step before left it, with gradient."""
         # What has the frame's own memory must be a copy.
         basis = self.basis if self.transposed_basis is None else snapshot(self.transposed_basis).T
         is_first = self.class_means.steps == 1
         if not self.is_simplex:
-            seen, frame = snapshot(self.class_means.seen), snapshot(self.frame).to(centred_class_means.dtype)
-            size = usual_size(centred_class_means.detach(), seen)
-            centred_class_means = with_unseen(centred_class_means, frame, seen, size)
-        return next_basis(centred_class_means, basis, is_first, proximal_weight=self.proximal_weight, solver=self.solver)
+            seen, frame = snapshot(self.class_means.seen), snapshot(self.frame).to(centered_class_means.dtype)
+            size = usual_size(centered_class_means.detach(), seen)
+            centered_class_means = with_unseen(centered_class_means, frame, seen, size)
+        return next_basis(centered_class_means, basis, is_first, proximal_weight=self.proximal_weight, solver=self.solver)
 
-    def _follow(self, centred_class_means: Tensor, is_known: Tensor) -> None:
+    def _follow(self, centered_class_means: Tensor, is_known: Tensor) -> None:
         """Moves the frame of a lagged head if it is time."""
         if self.every > 1 and torch.compiler.is_compiling():
             self._known_steps = None
             basis = basis_when_due(
-                centred_class_means,
+                centered_class_means,
                 self.basis,
                 self.class_means.steps,
                 every=self.every,
@@ -213,13 +211,13 @@ class NearestETFHead(FrameHead):
             )
             self._keep(basis, is_known)
         elif self.every == 1 or self._is_due(self._count_step()):
-            self._keep(self._solve(centred_class_means), is_known)
+            self._keep(self._solve(centered_class_means), is_known)
 
     def _take_in_and_follow(
-        self, class_means: SparseClassMeans, centred: Tensor, global_mean: Tensor, labels: Tensor, is_known: Tensor
+        self, class_means: SparseClassMeans, centered: Tensor, global_mean: Tensor, labels: Tensor, is_known: Tensor
     ) -> None:
         """Takes in a batch, and moves a tight frame if it is time."""
-        class_means.take_in_rows(centred, global_mean, labels)
+        class_means.take_in_rows(centered, global_mean, labels)
         if torch.compiler.is_compiling():
             self._known_steps = None
             class_means.fold()

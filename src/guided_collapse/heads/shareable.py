@@ -9,7 +9,7 @@ from torch import nn
 from guided_collapse.lazy import imported
 
 # What they do is in a later room, because it builds networks too; it is imported when it is first asked for.
-SHARING = "guided_collapse.sharing.pretrained"
+SHARING = "guided_collapse.integrations.sharing.pretrained"
 
 
 class Shareable(nn.Module):

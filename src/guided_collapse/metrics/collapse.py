@@ -7,10 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.simplex import centre_classes, check_num_classes
+from guided_collapse.experiments.records.declared.references import best_margin
+from guided_collapse.geometry.simplex import center_classes, check_num_classes
 from guided_collapse.geometry.tight.bounds import largest_cosine_bound
 from guided_collapse.lazy import imported
 from guided_collapse.metrics.checks import check_classifier, check_matching, check_not_vanishing, check_samples, classes_shown_by
+from guided_collapse.metrics.declared import entries
 from guided_collapse.metrics.formulas.double_precision import where_float64_is
 from guided_collapse.metrics.formulas.frames import (
     angle_deviation,
@@ -26,15 +28,13 @@ from guided_collapse.metrics.formulas.samples import SampleCounts, count_samples
 from guided_collapse.metrics.formulas.statistics import GlobalMean, class_statistics
 from guided_collapse.metrics.formulas.variability import (
     between_classes,
-    class_distance_normalised_variance,
+    class_distance_normalized_variance,
     trace_ratio,
     variability_collapse,
     variability_collapse_index,
 )
 from guided_collapse.metrics.omissions import left_out, notes
 from guided_collapse.metrics.result import CollapseResult
-from guided_collapse.records.declared.metrics import entries
-from guided_collapse.records.declared.references import best_margin
 
 
 @torch.no_grad()
@@ -48,7 +48,7 @@ def measure_collapse(
     test_features: Tensor | None = None,
     test_labels: Tensor | None = None,
     global_mean: GlobalMean = "samples",
-    centre_weight: bool = False,
+    center_weight: bool = False,
 ) -> CollapseResult:
     """How collapsed features are, and with a weight, how they and the classifier fit together.
 
@@ -63,11 +63,11 @@ def measure_collapse(
         weight: W, (num_classes, feature_dim), as in nn.Linear; None leaves out what needs it.
         bias: b, (num_classes,); None for a classifier without one.
         num_classes: C; None takes the rows of the weight, or else the largest label + 1.
-        test_features: (num_test_samples, feature_dim); their nearest centres are the class means of `features`.
+        test_features: (num_test_samples, feature_dim); their nearest centers are the class means of `features`.
         test_labels: (num_test_samples,).
         global_mean: "samples", the mean of all samples, as in the paper, or "classes", the mean of the class means.
-        centre_weight: whether weights are centred by their mean before NC2, NC3, equinorm and equiangularity; the paper does not.
-            Cosine margins always use centred weights.
+        center_weight: whether weights are centered by their mean before NC2, NC3, equinorm and equiangularity; the paper does not.
+            Cosine margins always use centered weights.
 
     Returns:
         All metrics in one object; print it for a table.
@@ -97,7 +97,7 @@ def measure_collapse(
             raise ValueError("test_features must have at least one row; got none. Leave out both test arrays if there are none.")
 
     labels = labels.to(features.device)
-    measured = Measured(class_statistics(features, labels, num_classes), weight, bias, global_mean, centre_weight)
+    measured = Measured(class_statistics(features, labels, num_classes), weight, bias, global_mean, center_weight)
     test_samples = None
     if test_features is not None and test_labels is not None:
         test_samples = count_samples(measured, test_features, test_labels)
@@ -206,12 +206,12 @@ def collapse_result(
         samples: of the samples that the statistics were taken of; None leaves out what needs them.
         test_samples: of other samples.
     """
-    statistics, means = measured.statistics, measured.centred_class_means
+    statistics, means = measured.statistics, measured.centered_class_means
     weight, exact_weight = measured.judged_weight, measured.exact_weight
     num_classes, feature_dim = len(statistics.counts), means.shape[1]
     known_weight = None if weight is None else weight[statistics.present]
     between = between_classes(means, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
-    cdnv = class_distance_normalised_variance(statistics, means)
+    cdnv = class_distance_normalized_variance(statistics, means)
     if len(between.values) == 0:
         # What is left is rounding error, whose shape must not be taken for that of the means.
         means = torch.zeros_like(means)
@@ -225,7 +225,7 @@ def collapse_result(
         nc2_means=frame_deviation(means),
         nc3=None if known_weight is None else frame_deviation(known_weight, means),
         nc4=seen.disagreement,
-        bias_collapse=None if measured.centre_logits is None else float(norm_of_any_size(measured.centre_logits)),
+        bias_collapse=None if measured.center_logits is None else float(norm_of_any_size(measured.center_logits)),
         weight_equinorm=None if weight is None else norm_variation(weight),
         mean_equinorm=mean_equinorm,
         equinorm=None if known_weight is None else abs(norm_variation(known_weight) - mean_equinorm),
@@ -237,7 +237,7 @@ def collapse_result(
         mean_angle=smallest_angle(means),
         ideal_angle=math.degrees(math.acos(largest_cosine_bound(num_classes, feature_dim))),
         etf_distance=nearest_frame_distance(means),
-        class_margin=None if exact_weight is None else least_margin(means, centre_classes(exact_weight), statistics.present),
+        class_margin=None if exact_weight is None else least_margin(means, center_classes(exact_weight), statistics.present),
         mean_cosine_margin=seen.mean_margin,
         ideal_cosine_margin=best_margin(num_classes, feature_dim),
         cosine_margins=None if samples is None or weight is None else samples.margins.sort().values,
@@ -247,10 +247,10 @@ def collapse_result(
         numerical_rank=None if ranks is None else float(ranks.mean()),
         numerical_ranks=None if ranks is None else tuple(ranks.tolist()),
         accuracy=seen.accuracy,
-        nearest_centre_accuracy=seen.nearest_centre_accuracy,
+        nearest_center_accuracy=seen.nearest_center_accuracy,
         test_nc4=test.disagreement,
         test_accuracy=test.accuracy,
-        test_nearest_centre_accuracy=test.nearest_centre_accuracy,
+        test_nearest_center_accuracy=test.nearest_center_accuracy,
         test_mean_cosine_margin=test.mean_margin,
         num_samples=statistics.num_samples,
         num_classes=num_classes,
@@ -259,7 +259,7 @@ def collapse_result(
         missing_classes=tuple(statistics.missing.tolist()),
         between_class_rank=len(between.values),
         global_mean=measured.global_mean,
-        centre_weight=measured.centre_weight,
+        center_weight=measured.center_weight,
         left_out=reasons,
         notes=notes(measured, len(between.values), samples, test_samples),
         added=_added(measured, {"train": samples, "test": test_samples}, without=reasons),
@@ -281,7 +281,7 @@ class _Shares(NamedTuple):
 
     disagreement: float | None = None
     accuracy: float | None = None
-    nearest_centre_accuracy: float | None = None
+    nearest_center_accuracy: float | None = None
     mean_margin: float | None = None
 
 
@@ -289,12 +289,12 @@ def _shares(measured: Measured, samples: SampleCounts | None) -> _Shares:
     if samples is None:
         return _Shares()
     number = int(samples.num_samples)
-    nearest_centre_accuracy = int(samples.centre_correct) / number
+    nearest_center_accuracy = int(samples.center_correct) / number
     if measured.weight is None:
-        return _Shares(nearest_centre_accuracy=nearest_centre_accuracy)
+        return _Shares(nearest_center_accuracy=nearest_center_accuracy)
     # The mean of no margins at all is NaN, as it should be.
     mean_margin = float(samples.margins.mean())
-    return _Shares(int(samples.disagreements) / number, int(samples.correct) / number, nearest_centre_accuracy, mean_margin)
+    return _Shares(int(samples.disagreements) / number, int(samples.correct) / number, nearest_center_accuracy, mean_margin)
 
 
 def _with_weight(value: float | None) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from guided_collapse.metrics.formulas.statistics import GlobalMean, check_global_mean
 from guided_collapse.metrics.machinery.capture import Capture, evaluating, only_head
 from guided_collapse.metrics.machinery.last_layer import last_linear
-from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabelledFeatures, collapse_in_passes
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabeledFeatures, collapse_in_passes
 from guided_collapse.metrics.result import CollapseResult
 
 Loader = Iterable[Any]
@@ -46,7 +46,7 @@ def collapse_of(
     device: torch.device | str | None = None,
     progress: bool = True,
     global_mean: GlobalMean = "samples",
-    centre_weight: bool = False,
+    center_weight: bool = False,
 ) -> CollapseResult:
     """How collapsed a model is on the data of a loader.
 
@@ -70,7 +70,7 @@ def collapse_of(
         device: where inputs go; None takes the device of the model's parameters.
         progress: whether a count of batches is shown on a terminal.
         global_mean: as in `measure_collapse`.
-        centre_weight: as in `measure_collapse`.
+        center_weight: as in `measure_collapse`.
 
     Returns:
         All metrics in one object; print it for a table.
@@ -116,17 +116,17 @@ def collapse_of(
             start.features.shape[1],
             keep_features=keep_features,
             global_mean=global_mean,
-            centre_weight=centre_weight,
+            center_weight=center_weight,
         ).to(start.features.device)
         return collapse_in_passes(metrics, chain([start], first), again, test, weight=weight, bias=bias)
 
 
-def _batches(capture: Capture, loader: Loader, device: torch.device | str, what: str, progress: bool) -> Iterator[LabelledFeatures]:
+def _batches(capture: Capture, loader: Loader, device: torch.device | str, what: str, progress: bool) -> Iterator[LabeledFeatures]:
     """Features and labels of every batch."""
     for item in _counted(loader, what) if progress else loader:
         batch = _batch(item, device)
         features = capture.during(partial(batch.given_to, capture.model)).features
-        yield LabelledFeatures(features, torch.as_tensor(batch.labels).to(features.device))
+        yield LabeledFeatures(features, torch.as_tensor(batch.labels).to(features.device))
 
 
 def _batch(item: Any, device: torch.device | str) -> Batch:

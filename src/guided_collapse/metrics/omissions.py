@@ -1,10 +1,10 @@
 """What a measurement leaves out and why, and what a reader of its numbers should know."""
 
+from guided_collapse.experiments.records.declared.references import best_margin
+from guided_collapse.metrics.declaration import Need
+from guided_collapse.metrics.declared import entries
 from guided_collapse.metrics.formulas.measured import Measured, has_simplex
 from guided_collapse.metrics.formulas.samples import SampleCounts
-from guided_collapse.records.declared.metric_declaration import Need
-from guided_collapse.records.declared.metrics import entries
-from guided_collapse.records.declared.references import best_margin
 
 REASONS: dict[Need, str] = {
     "test samples": "no test samples were given",
@@ -21,14 +21,14 @@ LONGEST_LIST = 10
 
 def left_out(measured: Measured, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
     """The metrics of a result that are None, each with the reason."""
-    sizes = len(measured.statistics.counts), measured.centred_class_means.shape[1]
+    sizes = len(measured.statistics.counts), measured.centered_class_means.shape[1]
     lacking: dict[Need, bool] = {
         "test samples": test_samples is None,
         "weight": measured.weight is None,
         "samples": samples is None,
         "features together": measured.statistics.numerical_ranks is None,
         "simplex of weights": not has_simplex(*sizes),
-        "simplex of means": not has_simplex(*measured.centred_class_means.shape),
+        "simplex of means": not has_simplex(*measured.centered_class_means.shape),
         "best margin": best_margin(*sizes) is None,
     }
     reasons: dict[str, str] = {}
@@ -47,7 +47,7 @@ def notes(
     """Remarks on missing classes, degenerate means, and samples that tell nothing."""
     found = []
     statistics = measured.statistics
-    num_present, feature_dim = measured.centred_class_means.shape
+    num_present, feature_dim = measured.centered_class_means.shape
     if len(statistics.missing) > 0:
         found.append(
             f"no samples of class {class_list(tuple(statistics.missing.tolist()))}: no mean is made up for it; class means, and "

@@ -25,7 +25,7 @@ class CollapseResult:
         >>> import torch
         >>> from guided_collapse import measure_collapse
         >>> result = measure_collapse(torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]))
-        >>> result.nearest_centre_accuracy, result.nc2, result.to_dict()["counts"]
+        >>> result.nearest_center_accuracy, result.nc2, result.to_dict()["counts"]
         (1.0, None, [2, 2, 2])
     """
 
@@ -37,7 +37,7 @@ class CollapseResult:
     For C > d + 1 from a tight frame: m = d, and Pi is the nearest projector of rank d on the complement of 1.
     """
     nc2_means: float
-    """The same for the centred class means."""
+    """The same for the centered class means."""
     nc3: float | None
     """| W Hbar/|W Hbar|_F - Pi/sqrt(m) |_F: how far weights and class means are from being dual."""
     nc4: float | None
@@ -53,15 +53,15 @@ class CollapseResult:
     weight_equiangularity: float | None
     """The mean over pairs of classes of |cos(w_c, w_k) + 1/(C-1)|."""
     mean_equiangularity: float | None
-    """The same for the centred class means."""
+    """The same for the centered class means."""
     weight_angle: float | None
     """The smallest angle between two rows of the weight, in degrees."""
     mean_angle: float
-    """The same for the centred class means."""
+    """The same for the centered class means."""
     ideal_angle: float
     """What the smallest angle of C rows in d dimensions is at most."""
     etf_distance: float
-    """The squared distance of the centred class means, at unit norm, to the nearest simplex ETF, or tight frame for C > d + 1."""
+    """The squared distance of the centered class means, at unit norm, to the nearest simplex ETF, or tight frame for C > d + 1."""
     class_margin: float | None
     """The least cosine margin of a class mean."""
     mean_cosine_margin: float | None
@@ -71,7 +71,7 @@ class CollapseResult:
     cosine_margins: Tensor | None
     """All cosine margins, sorted, float64."""
     cdnv: float
-    """Class-distance normalised variance."""
+    """Class-distance normalized variance."""
     vci: float
     """Variability collapse index, from 0 (collapsed) to 1."""
     trace_ratio: float
@@ -82,14 +82,14 @@ class CollapseResult:
     """The numerical rank of each class with samples, in order."""
     accuracy: float | None
     """The share of samples that the classifier predicts rightly."""
-    nearest_centre_accuracy: float | None
+    nearest_center_accuracy: float | None
     """The share of samples that are nearest to the mean of their own class."""
     test_nc4: float | None
     """NC4 of the test samples, with the class means of the others."""
     test_accuracy: float | None
     """Accuracy of the test samples."""
-    test_nearest_centre_accuracy: float | None
-    """Nearest-centre accuracy of the test samples, with the class means of the others."""
+    test_nearest_center_accuracy: float | None
+    """Nearest-center accuracy of the test samples, with the class means of the others."""
     test_mean_cosine_margin: float | None
     """Mean cosine margin of the test samples, with the global mean of the others."""
     num_samples: int
@@ -103,8 +103,8 @@ class CollapseResult:
     """In how many dimensions the class means differ: min(d, C-1) unless some coincide or lie in a common plane."""
     global_mean: GlobalMean
     """Whether mu_G is the mean of the samples or of the class means."""
-    centre_weight: bool
-    """Whether the weights were centred by their mean before NC2, NC3, equinorm and equiangularity."""
+    center_weight: bool
+    """Whether the weights were centered by their mean before NC2, NC3, equinorm and equiangularity."""
     left_out: dict[str, str]
     """What is None, and why."""
     notes: tuple[str, ...]

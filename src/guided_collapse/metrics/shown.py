@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from guided_collapse.records.declared.metrics import entries
+from guided_collapse.metrics.declared import entries
 
 if TYPE_CHECKING:
     from guided_collapse.metrics.result import CollapseResult
@@ -57,7 +57,7 @@ def as_html(result: "CollapseResult") -> str:
 def _heading(result: "CollapseResult") -> list[str]:
     present = result.num_classes - len(result.missing_classes)
     seen = [count for count in result.counts if count > 0]
-    weights = "centred by their mean" if result.centre_weight else "as they are"
+    weights = "centered by their mean" if result.center_weight else "as they are"
     return [
         f"neural collapse of {result.num_samples} samples in {result.feature_dim} dimensions",
         f"classes with samples: {present} of {result.num_classes}, from {min(seen)} to {max(seen)} samples each",

@@ -1,1 +1,1 @@
-"""Optimisers."""
+"""Optimizers."""

@@ -40,10 +40,10 @@ class AGD(torch.optim.Optimizer):
         >>> import torch
         >>> from guided_collapse import AGD
         >>> model = torch.nn.Linear(4, 3, bias=False)
-        >>> optimiser = AGD(model.parameters(), gain=10.0)
-        >>> optimiser.init_weights()
+        >>> optimizer = AGD(model.parameters(), gain=10.0)
+        >>> optimizer.init_weights()
         >>> model(torch.ones(2, 4)).square().sum().backward()
-        >>> optimiser.step()
+        >>> optimizer.step()
     """
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], *, gain: float = 1.0) -> None:
@@ -184,5 +184,5 @@ def _check_group(group: dict[str, Any]) -> None:
             raise ValueError(
                 "AGD trains weights with at least two dimensions, none of them empty; "
                 f"got a parameter of shape {tuple(parameter.shape)}. Build layers with bias=False and BatchNorm with affine=False, "
-                "or give such parameters to another optimiser."
+                "or give such parameters to another optimizer."
             )

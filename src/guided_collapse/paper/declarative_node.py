@@ -1,6 +1,6 @@
 """The paper's derivative: the dense deep declarative node of Proposition 1, with both of its ways to G.
 
-Matrices are vectorised row by row (the paper's rvec), so U of shape (d, C) becomes a vector of length dC, and a map
+Matrices are vectorized row by row (the paper's rvec), so U of shape (d, C) becomes a vector of length dC, and a map
 dU -> dU N on the columns becomes I_d (x) N'.
 """
 

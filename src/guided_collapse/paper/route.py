@@ -17,7 +17,7 @@ def basis_by_paper_route(unit_means: Tensor, proximal_basis: Tensor, proximal_we
     """The basis U of the simplex ETF nearest to the means, differentiable in them, found as the paper finds it.
 
     Args:
-        unit_means: (num_classes, feature_dim), centred class means of unit Frobenius norm.
+        unit_means: (num_classes, feature_dim), centered class means of unit Frobenius norm.
         proximal_basis: U_prox, (feature_dim, num_classes), held constant; the trust region starts from it.
         proximal_weight: delta, positive if it is to be differentiated.
 

@@ -11,7 +11,7 @@ from guided_collapse.paper.problem import ProximalProblem
 
 
 def solve_by_trust_region(problem: ProximalProblem, initial_basis: Tensor, *, gradient_tolerance: float = 1e-9) -> Tensor:
-    """The minimiser of the paper's problem that the trust region reaches from `initial_basis`.
+    """The minimizer of the paper's problem that the trust region reaches from `initial_basis`.
 
     Args:
         problem: in float64.
@@ -39,9 +39,9 @@ def solve_by_trust_region(problem: ProximalProblem, initial_basis: Tensor, *, gr
     def hessian(basis: Any, tangent: Any) -> Any:
         return problem.hessian_along(torch.from_numpy(np.ascontiguousarray(tangent))).numpy()
 
-    optimiser = pymanopt.optimizers.TrustRegions(
+    optimizer = pymanopt.optimizers.TrustRegions(
         min_gradient_norm=gradient_tolerance, max_iterations=500, max_time=600.0, verbosity=0
     )
     stated = pymanopt.Problem(manifold, cost, euclidean_gradient=gradient, euclidean_hessian=hessian)
-    result = optimiser.run(stated, initial_point=initial_basis.detach().numpy())
+    result = optimizer.run(stated, initial_point=initial_basis.detach().numpy())
     return torch.from_numpy(result.point)

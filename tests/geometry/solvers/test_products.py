@@ -24,7 +24,7 @@ SPECTRA = {
 
 
 def means_with(spectrum, feature_dim, num_classes):
-    """Centred class means, (num_classes, feature_dim), float32, with chosen singular values."""
+    """Centered class means, (num_classes, feature_dim), float32, with chosen singular values."""
     if SPECTRA[spectrum] is None:
         means = torch.randn(num_classes, feature_dim, dtype=torch.float64)
         return (means - means.mean(dim=0)).float()

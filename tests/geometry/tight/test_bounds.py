@@ -67,32 +67,32 @@ def loss(weight, features):
     return float(torch.nn.functional.cross_entropy(features @ weight.T, torch.arange(len(weight))))
 
 
-@pytest.mark.parametrize("temperature", [0.5, 5.0, 20.0])
-def test_cross_entropy_bound_is_reached_by_simplex_and_orthoplex(temperature):
-    assert tight_frame_cross_entropy_bound(5, 4, temperature) == cross_entropy_lower_bound(5, temperature)
+@pytest.mark.parametrize("scale", [0.5, 5.0, 20.0])
+def test_cross_entropy_bound_is_reached_by_simplex_and_orthoplex(scale):
+    assert tight_frame_cross_entropy_bound(5, 4, scale) == cross_entropy_lower_bound(5, scale)
     weight = orthoplex(6)
-    assert tight_frame_cross_entropy_bound(12, 6, temperature) == pytest.approx(loss(weight, temperature * weight))
+    assert tight_frame_cross_entropy_bound(12, 6, scale) == pytest.approx(loss(weight, scale * weight))
     # One formula on both sides of the border.
-    inside = math.log1p(4 * math.exp(-temperature * 5 / 4))
-    assert tight_frame_cross_entropy_bound(5, 4, temperature) == pytest.approx(inside)
+    inside = math.log1p(4 * math.exp(-scale * 5 / 4))
+    assert tight_frame_cross_entropy_bound(5, 4, scale) == pytest.approx(inside)
 
 
 @pytest.mark.parametrize(("num_classes", "feature_dim"), [(5, 2), (7, 3), (12, 5), (40, 6), (9, 6)])
-@pytest.mark.parametrize("temperature", [0.5, 5.0, 20.0])
-def test_no_features_are_below_the_cross_entropy_bound(num_classes, feature_dim, temperature):
+@pytest.mark.parametrize("scale", [0.5, 5.0, 20.0])
+def test_no_features_are_below_the_cross_entropy_bound(num_classes, feature_dim, scale):
     weight = tight_frame(num_classes, feature_dim, direction="random", dtype=torch.float64, rounds=60)
-    features = (temperature * weight).clone().requires_grad_()
-    optimiser = torch.optim.Adam([features], lr=0.02)
+    features = (scale * weight).clone().requires_grad_()
+    optimizer = torch.optim.Adam([features], lr=0.02)
     lowest = math.inf
     for _ in range(200):
-        on_sphere = temperature * torch.nn.functional.normalize(features, dim=1)
+        on_sphere = scale * torch.nn.functional.normalize(features, dim=1)
         value = torch.nn.functional.cross_entropy(on_sphere @ weight.T, torch.arange(num_classes))
         lowest = min(lowest, float(value.detach()))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value.backward()
-        optimiser.step()
-    bound = tight_frame_cross_entropy_bound(num_classes, feature_dim, temperature)
-    assert cross_entropy_lower_bound(num_classes, temperature) < bound <= lowest + 1e-6
+        optimizer.step()
+    bound = tight_frame_cross_entropy_bound(num_classes, feature_dim, scale)
+    assert cross_entropy_lower_bound(num_classes, scale) < bound <= lowest + 1e-6
 
 
 def test_refusals():
@@ -100,5 +100,5 @@ def test_refusals():
         welch_bound(1, 3)
     with pytest.raises(ValueError, match=r"feature_dim must be at least 2.*feature_dim=1, num_classes=5"):
         tight_frame_cross_entropy_bound(5, 1, 5.0)
-    with pytest.raises(ValueError, match="temperature must be a positive, finite number; got 0"):
+    with pytest.raises(ValueError, match="scale must be a positive, finite number; got 0"):
         tight_frame_cross_entropy_bound(5, 2, 0.0)

@@ -18,5 +18,5 @@ def test_orthonormal_columns_that_sum_to_zero_in_every_dimension(num_classes):
 def test_no_two_of_many_classes_are_near_to_each_other():
     columns = harmonic_columns(2000, 64, dtype=torch.float64)
     cosines = (columns @ columns.T * 2000 / 64).fill_diagonal_(0.0)
-    # The lowest frequencies would give 0.999 for neighbours.
+    # The lowest frequencies would give 0.999 for neighbors.
     assert float(cosines.abs().max()) < 0.7

@@ -4,18 +4,18 @@ import pytest
 import torch
 
 from guided_collapse.geometry.frames import nearest_frame, tightness_defect
-from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.simplex import center_classes
 from guided_collapse.geometry.tight import refresh
 from guided_collapse.geometry.tight.refresh import next_frame
 from guided_collapse.geometry.tight.tight import tight_frame
 
-# (num_classes, feature_dim): not centred, then rounds on the rows that complete the frame, then rounds on the frame itself.
+# (num_classes, feature_dim): not centered, then rounds on the rows that complete the frame, then rounds on the frame itself.
 SIZES = [(6, 4), (12, 9), (60, 56), (7, 2), (40, 6)]
 
 
 def problem(num_classes, feature_dim, dtype=torch.float64):
     torch.manual_seed(num_classes)
-    means = centre_classes(torch.randn(num_classes, feature_dim, dtype=dtype))
+    means = center_classes(torch.randn(num_classes, feature_dim, dtype=dtype))
     return means, tight_frame(num_classes, feature_dim, direction="random", dtype=dtype)
 
 

@@ -10,24 +10,24 @@ def start(num_classes=9, num_columns=4):
     return torch.linalg.qr(matrix - matrix.mean(0)).Q, torch.randn(num_classes, num_columns, dtype=torch.float64)
 
 
-def plain_rounds(columns, target, pulls, centred):
+def plain_rounds(columns, target, pulls, centered):
     for pull in pulls:
         rows = columns / columns.norm(dim=1, keepdim=True) + pull * target
-        rows = rows - rows.mean(0) if centred else rows
+        rows = rows - rows.mean(0) if centered else rows
         squares, rotation = torch.linalg.eigh(rows.T @ rows)
         columns = rows @ (rotation / squares.sqrt() @ rotation.T)
     return columns
 
 
-@pytest.mark.parametrize("centred", [False, True])
-def test_rounds_and_their_gradient_against_plain_torch(centred):
+@pytest.mark.parametrize("centered", [False, True])
+def test_rounds_and_their_gradient_against_plain_torch(centered):
     columns, target = start()
     pulls = [0.3, 0.1, 0.0, 0.0]
     direction = torch.randn_like(columns)
     results = []
     for function in (
-        lambda columns, target: alternate(columns, target, columns.detach(), pulls=pulls, centred=centred),
-        lambda columns, target: plain_rounds(columns, target, pulls, centred),
+        lambda columns, target: alternate(columns, target, columns.detach(), pulls=pulls, centered=centered),
+        lambda columns, target: plain_rounds(columns, target, pulls, centered),
     ):
         leaves = columns.clone().requires_grad_(), target.clone().requires_grad_()
         result = function(*leaves)
@@ -37,7 +37,7 @@ def test_rounds_and_their_gradient_against_plain_torch(centred):
 
 def test_no_rounds_change_nothing():
     columns, target = start()
-    assert torch.equal(alternate(columns, target, columns, pulls=[], centred=True), columns)
+    assert torch.equal(alternate(columns, target, columns, pulls=[], centered=True), columns)
 
 
 def test_zero_rows_take_those_of_the_fallback_and_get_no_gradient():
@@ -45,10 +45,10 @@ def test_zero_rows_take_those_of_the_fallback_and_get_no_gradient():
     columns[3] = 0
     columns.requires_grad_()
     fallback = torch.randn_like(target)
-    result = alternate(columns, target, fallback, pulls=[0.0], centred=False)
+    result = alternate(columns, target, fallback, pulls=[0.0], centered=False)
     filled = columns.detach().clone()
     filled[3] = fallback[3]
-    torch.testing.assert_close(result, plain_rounds(filled, target, [0.0], centred=False))
+    torch.testing.assert_close(result, plain_rounds(filled, target, [0.0], centered=False))
     (gradient,) = torch.autograd.grad((result * target).sum(), columns)
     assert torch.equal(gradient[3], torch.zeros(4, dtype=torch.float64))
     assert torch.isfinite(gradient).all()

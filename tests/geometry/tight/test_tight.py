@@ -17,7 +17,7 @@ def test_unit_rows_and_tight(direction, num_classes, feature_dim):
 
 @pytest.mark.parametrize("direction", ["canonical", "random"])
 @pytest.mark.parametrize(("num_classes", "feature_dim"), [(40, 7), (41, 9), (6, 4), (3, 1)])
-def test_tight_and_centred_exactly_without_unit_rows(direction, num_classes, feature_dim):
+def test_tight_and_centered_exactly_without_unit_rows(direction, num_classes, feature_dim):
     weight = tight_frame(num_classes, feature_dim, direction=direction, unit_rows=False, dtype=torch.float64)
     assert float(tightness_defect(weight)) < 1e-12
     torch.testing.assert_close(weight.sum(0), torch.zeros(feature_dim, dtype=torch.float64), rtol=0, atol=1e-12)

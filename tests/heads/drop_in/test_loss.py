@@ -10,7 +10,7 @@ EMBEDDINGS, LABELS = torch.randn(12, 8, generator=torch.Generator().manual_seed(
 
 
 def test_it_is_the_cross_entropy_of_the_head():
-    loss_of, head = NearestETFLoss(8, 3, temperature=10.0), NearestETFHead(8, 3, temperature=10.0)
+    loss_of, head = NearestETFLoss(8, 3, scale=10.0), NearestETFHead(8, 3, scale=10.0)
     features = EMBEDDINGS.clone().requires_grad_()
     loss, expected = loss_of(features, LABELS), cross_entropy(head(features, LABELS), LABELS.long())
     assert torch.equal(loss, expected)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from guided_collapse import Classifier, FixedETFHead, LinearHead, NearestETFHead, replace_classifier
+from guided_collapse import Classifier, CosineHead, FixedETFHead, NearestETFHead, replace_classifier
 from tests.heads.cases import batches, step_after, step_before, train
 
 
@@ -78,10 +78,10 @@ def test_an_unclear_layer_is_refused_by_the_names_of_those_it_could_be(model, me
 
 def test_a_named_layer_and_options_of_the_head():
     model = network(first=linear(), second=linear(num_classes=7))
-    head = replace_classifier(model, NearestETFHead, layer="first", num_classes=10, temperature=10.0, lagged=True)
+    head = replace_classifier(model, NearestETFHead, layer="first", num_classes=10, scale=10.0, lagged=True)
     assert model.first is head
-    assert (head.num_classes, head.temperature, head.lagged) == (10, 10.0, True)
-    assert isinstance(replace_classifier(model, LinearHead, layer="second", learned_bias=True).learned_bias, nn.Parameter)
+    assert (head.num_classes, head.scale, head.lagged) == (10, 10.0, True)
+    assert isinstance(replace_classifier(model, CosineHead, layer="second", learned_bias=True).learned_bias, nn.Parameter)
 
 
 def test_wrong_names_and_options_leave_the_model_as_it_was():
@@ -119,13 +119,13 @@ def test_models_that_keep_the_number_of_classes_are_told():
     assert not {"num_classes", "num_labels", "config"} & set(vars(other))
 
 
-@pytest.mark.parametrize("labelled", [step_before, step_after])
-def test_it_trains_as_a_classifier_with_the_same_backbone(labelled):
+@pytest.mark.parametrize("labeled", [step_before, step_after])
+def test_it_trains_as_a_classifier_with_the_same_backbone(labeled):
     layers = [nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 12)]
     expected = Classifier(nn.Sequential(*copy.deepcopy(layers)), NearestETFHead(12, 5, lagged=True))
     model = nn.Sequential(*layers, nn.Linear(12, 5))
     head = replace_classifier(model, lagged=True)
     train(expected, batches(5))
-    train(model, batches(5), take_step=labelled(head))
+    train(model, batches(5), take_step=labeled(head))
     inputs, _ = next(batches(1, seed=7))
     assert torch.equal(model.eval()(inputs), expected.eval()(inputs))

@@ -16,7 +16,7 @@ def features_far_from_zero(offset):
     return offset + classes[labels] + torch.randn(20_000, 3, generator=generator), labels
 
 
-def exact_centred_means(features, labels):
+def exact_centered_means(features, labels):
     """Class means minus the global mean at unit norm, in float64 by numpy."""
     values, classes = features.numpy().astype(np.float64), labels.numpy()
     means = np.stack([values[classes == c].mean(axis=0) for c in range(NUM_CLASSES)]) - values.mean(axis=0)
@@ -26,9 +26,9 @@ def exact_centred_means(features, labels):
 @pytest.mark.parametrize("offset", [0.0, 1e3, -1e5])
 def test_class_means_are_right_however_far_the_features_are_from_zero(offset):
     features, labels = features_far_from_zero(offset)
-    found = RunningClassMeans(3, NUM_CLASSES).update(features, labels).centred_class_means
+    found = RunningClassMeans(3, NUM_CLASSES).update(features, labels).centered_class_means
     # The differences between features are exact in float32, and the sums over a class have some 4000 terms of their size.
-    torch.testing.assert_close(found.double(), exact_centred_means(features, labels), rtol=0, atol=2e-6)
+    torch.testing.assert_close(found.double(), exact_centered_means(features, labels), rtol=0, atol=2e-6)
 
 
 def test_totals_and_the_mean_of_a_batch():

@@ -17,14 +17,14 @@ class SlowRunningMeans:
 
     def update(self, features, labels):
         present = set(labels.tolist())
-        centred = torch.zeros_like(self.running)
+        centered = torch.zeros_like(self.running)
         for label in present:
-            centred[label] = features[labels == label].mean(0) - features.mean(0)
-        rms = (sum(centred[label].norm() ** 2 for label in present) / len(present)) ** 0.5
+            centered[label] = features[labels == label].mean(0) - features.mean(0)
+        rms = (sum(centered[label].norm() ** 2 for label in present) / len(present)) ** 0.5
         for label in self.seen - present:
             running_rms = (sum(self.running[known].norm() ** 2 for known in self.seen) / len(self.seen)) ** 0.5
-            centred[label] = rms / running_rms * self.running[label]
-        batch = centred / centred.norm()
+            centered[label] = rms / running_rms * self.running[label]
+        batch = centered / centered.norm()
         self.steps += 1
         share = max(2 / (self.steps + 1), 1e-4)
         previous = self.running.clone()
@@ -44,12 +44,12 @@ def test_against_the_definition(classes_in_batch):
         labels = present[torch.randint(0, classes_in_batch, (15,), generator=generator)]
         features = torch.randn(15, 4, dtype=torch.float64, generator=generator) + labels[:, None]
         if classes_in_batch == 1:
-            # A single class has nothing to be centred against but itself: all means vanish.
+            # A single class has nothing to be centered against but itself: all means vanish.
             means.update(features, labels)
             continue
         slow.update(features, labels)
         updated = means.update(features, labels)
-        torch.testing.assert_close(updated.centred_class_means, slow.running)
+        torch.testing.assert_close(updated.centered_class_means, slow.running)
         torch.testing.assert_close(means.running, slow.running)
         torch.testing.assert_close(updated.global_mean, features.mean(0))
         assert set(means.seen.nonzero().flatten().tolist()) == slow.seen
@@ -121,10 +121,10 @@ def test_labels_of_every_integer_type(dtype):
 def test_a_class_without_a_mean_of_its_own_yet_stays_there_whatever_the_size_of_the_features(size):
     means = RunningClassMeans(4, 3)
     means.update(torch.randn(5, 4), torch.zeros(5, dtype=torch.int64))
-    updated = means.update(size * torch.randn(6, 4), torch.tensor([1, 1, 1, 2, 2, 2])).centred_class_means
+    updated = means.update(size * torch.randn(6, 4), torch.tensor([1, 1, 1, 2, 2, 2])).centered_class_means
     assert torch.equal(updated[0], torch.zeros(4))
     assert torch.isfinite(means.running).all()
-    later = means.update(size * torch.randn(6, 4), torch.tensor([0, 0, 0, 2, 2, 2])).centred_class_means
+    later = means.update(size * torch.randn(6, 4), torch.tensor([0, 0, 0, 2, 2, 2])).centered_class_means
     assert torch.isfinite(later).all()
     assert later[1].norm() > 0.1
 

@@ -24,7 +24,7 @@ def test_they_are_those_of_all_classes(num_classes, batch_size):
     every, sparse = RunningClassMeans(5, num_classes).double(), SparseClassMeans(5, num_classes).double()
     for step, batch in enumerate(batches(40, num_classes, batch_size)):
         expected, found = every.update(*batch), sparse.update(*batch)
-        torch.testing.assert_close(found.centred_class_means, expected.centred_class_means, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(found.centered_class_means, expected.centered_class_means, rtol=1e-10, atol=1e-13)
         assert torch.equal(sparse.seen, every.seen)
         assert int(sparse.num_seen) == int(every.seen.sum())
         torch.testing.assert_close(sparse.squares, every.running.square().sum().view(1))
@@ -66,4 +66,4 @@ def test_the_state_of_running_means_can_be_loaded():
         every.update(features.float(), labels)
     sparse.load_state_dict(every.state_dict())
     batch = torch.randn(7, 5), torch.arange(7) * 5
-    torch.testing.assert_close(sparse.update(*batch).centred_class_means, every.update(*batch).centred_class_means)
+    torch.testing.assert_close(sparse.update(*batch).centered_class_means, every.update(*batch).centered_class_means)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from guided_collapse.metrics.formulas.decisions import LinearScores, centred_points
+from guided_collapse.metrics.formulas.decisions import LinearScores, centered_points
 
 
 def setup(scale=1.0, dtype=torch.float32):
@@ -10,46 +10,46 @@ def setup(scale=1.0, dtype=torch.float32):
     return features, scale * torch.randn(40, dtype=torch.float64), rows, offsets
 
 
-def exact(features, centre, rows, offsets):
-    return (features.double() - centre) @ rows.T + offsets
+def exact(features, center, rows, offsets):
+    return (features.double() - center) @ rows.T + offsets
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_largest_score_wins(dtype):
-    features, centre, rows, offsets = setup()
-    points, scores = centred_points(features, centre, dtype), LinearScores(rows, offsets)
+    features, center, rows, offsets = setup()
+    points, scores = centered_points(features, center, dtype), LinearScores(rows, offsets)
     products = scores.products(points)
     assert products.dtype == dtype
-    assert torch.equal(scores.largest(products, points), exact(features, centre, rows, offsets).argmax(dim=1))
+    assert torch.equal(scores.largest(products, points), exact(features, center, rows, offsets).argmax(dim=1))
 
 
 def test_ties_in_float32_are_decided_in_float64():
-    features, centre, rows, offsets = setup()
+    features, center, rows, offsets = setup()
     rows[1:] = rows[0] * (1 + 1e-9 * torch.arange(1, 6)[:, None])
     offsets[:] = 1e-9 * torch.randn(6)
-    points, scores = centred_points(features, centre, torch.float32), LinearScores(rows, offsets)
+    points, scores = centered_points(features, center, torch.float32), LinearScores(rows, offsets)
     products = scores.products(points)
-    expected = exact(features, centre, rows, offsets).argmax(dim=1)
+    expected = exact(features, center, rows, offsets).argmax(dim=1)
     assert torch.equal(scores.largest(products, points), expected)
     assert not torch.equal((products + offsets.float()).argmax(dim=1), expected)
 
 
-def test_points_near_a_far_centre_keep_their_digits():
-    centre = 1000 + torch.rand(40, dtype=torch.float64)
-    features = (centre + 1e-3 * torch.randn(50, 40, dtype=torch.float64)).float()
-    points = centred_points(features, centre, torch.float32)
-    torch.testing.assert_close(points.values.double(), features.double() - centre, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(points.norms, (features.double() - centre).norm(dim=1), rtol=1e-6, atol=0)
+def test_points_near_a_far_center_keep_their_digits():
+    center = 1000 + torch.rand(40, dtype=torch.float64)
+    features = (center + 1e-3 * torch.randn(50, 40, dtype=torch.float64)).float()
+    points = centered_points(features, center, torch.float32)
+    torch.testing.assert_close(points.values.double(), features.double() - center, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(points.norms, (features.double() - center).norm(dim=1), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e25])
 def test_what_float32_cannot_hold_is_in_float64(scale):
-    features, centre, rows, offsets = setup(scale)
-    assert centred_points(features, centre, torch.float32).values.dtype == torch.float64
-    points = centred_points(features / scale, centre / scale, torch.float32)
+    features, center, rows, offsets = setup(scale)
+    assert centered_points(features, center, torch.float32).values.dtype == torch.float64
+    points = centered_points(features / scale, center / scale, torch.float32)
     assert points.values.dtype == torch.float32
     for scores in (LinearScores(rows * scale, offsets), LinearScores(rows, offsets / 1e-30)):
         products = scores.products(points)
         assert products.dtype == torch.float64
-        expected = exact(features / scale, centre / scale, scores.rows, scores.offsets).argmax(dim=1)
+        expected = exact(features / scale, center / scale, scores.rows, scores.offsets).argmax(dim=1)
         assert torch.equal(scores.largest(products, points), expected)

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from guided_collapse.experiments.records.declared.references import best_margin
 from guided_collapse.geometry.frames import nearest_frame
 from guided_collapse.geometry.nearest import nearest_etf
-from guided_collapse.geometry.simplex import centre_classes, simplex_etf
+from guided_collapse.geometry.simplex import center_classes, simplex_etf
 from guided_collapse.geometry.tight.tight import tight_frame
 from guided_collapse.metrics.formulas import products
 from guided_collapse.metrics.formulas.frames import (
@@ -18,7 +19,6 @@ from guided_collapse.metrics.formulas.frames import (
     norm_variation,
     smallest_angle,
 )
-from guided_collapse.records.declared.references import best_margin
 from tests.metrics import oracle
 
 
@@ -32,13 +32,13 @@ def test_closed_form_distance_is_that_of_the_nearest_frame():
     assert nearest_frame_distance(3 * means) == pytest.approx(float(nearest.distance), rel=1e-10)
 
 
-def test_any_centred_tight_frame_has_no_deviation_and_is_dual_to_itself_and_to_what_it_inverts():
+def test_any_centered_tight_frame_has_no_deviation_and_is_dual_to_itself_and_to_what_it_inverts():
     for num_classes, feature_dim in ((4, 6), (7, 6), (9, 6), (20, 3), (3, 1)):
         frame = tight_frame(num_classes, feature_dim, direction="random", unit_rows=False, dtype=torch.float64)
         assert frame_deviation(frame) < 1e-14
         assert frame_deviation(frame, 3 * frame) < 1e-14
         # Whatever the means, the rows of their pseudo-inverse are their dual.
-        means = centre_classes(torch.randn(num_classes, feature_dim, dtype=torch.float64))
+        means = center_classes(torch.randn(num_classes, feature_dim, dtype=torch.float64))
         assert frame_deviation(torch.linalg.pinv(means).T, means) < 1e-12
         assert frame_deviation(means) > 1e-2 or num_classes <= 3
         assert frame_deviation(frame, -frame) > 1
@@ -49,7 +49,7 @@ def test_the_deviation_is_the_least_that_any_tight_frame_has():
     weight, means = torch.randn(2, 9, 3, dtype=torch.float64) + 0.3
     product = functional.normalize((weight @ means.T).flatten(), dim=0).view(9, 9)
     least = frame_deviation(weight, means)
-    for direction in centre_classes(torch.randn(9, 300 * 3, dtype=torch.float64)).split(3, dim=1):
+    for direction in center_classes(torch.randn(9, 300 * 3, dtype=torch.float64)).split(3, dim=1):
         columns = torch.linalg.qr(direction).Q
         assert torch.linalg.vector_norm(product - columns @ columns.T / math.sqrt(3)) > least
     # Means that lack rank leave the frame open in the directions that they lack.
@@ -100,11 +100,11 @@ def test_two_opposite_rows_are_a_frame_and_equal_ones_are_not():
     assert norm_variation(torch.cat([row, -3 * row])) == pytest.approx(math.sqrt(2) / 2)
 
 
-@pytest.mark.parametrize(("num_classes", "temperature"), [(2, 1.0), (10, 5.0), (100, 0.1), (1000, 20.0)])
-def test_the_lower_bound_is_the_loss_of_a_collapsed_model(num_classes, temperature):
+@pytest.mark.parametrize(("num_classes", "scale"), [(2, 1.0), (10, 5.0), (100, 0.1), (1000, 20.0)])
+def test_the_lower_bound_is_the_loss_of_a_collapsed_model(num_classes, scale):
     frame = simplex_etf(num_classes, dtype=torch.float64)
-    loss = functional.cross_entropy(temperature * frame @ frame.T, torch.arange(num_classes))
-    assert cross_entropy_lower_bound(num_classes, temperature) == pytest.approx(loss.item(), rel=1e-12)
+    loss = functional.cross_entropy(scale * frame @ frame.T, torch.arange(num_classes))
+    assert cross_entropy_lower_bound(num_classes, scale) == pytest.approx(loss.item(), rel=1e-12)
 
 
 def test_no_unit_weights_get_below_the_lower_bound():
@@ -115,9 +115,9 @@ def test_no_unit_weights_get_below_the_lower_bound():
         assert functional.cross_entropy(3.0 * features @ weight.T, torch.arange(4)).item() > bound
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
-def test_a_lower_bound_needs_a_temperature(temperature):
-    with pytest.raises(ValueError, match="temperature must be a positive, finite number; got"):
-        cross_entropy_lower_bound(10, temperature)
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
+def test_a_lower_bound_needs_a_temperature(scale):
+    with pytest.raises(ValueError, match="scale must be a positive, finite number; got"):
+        cross_entropy_lower_bound(10, scale)
     with pytest.raises(ValueError, match="num_classes must be at least 2"):
         cross_entropy_lower_bound(1, 5.0)

@@ -6,7 +6,7 @@ from guided_collapse.metrics.formulas.products import (
     nearly_singular,
     product_dtype,
     safe_in_float32,
-    symmetrised,
+    symmetrized,
 )
 
 
@@ -55,7 +55,7 @@ def test_half_the_product_makes_the_whole(width):
     scatter = torch.zeros(width, width, dtype=torch.float64)
     add_outer_products(scatter, rows)
     add_outer_products(scatter, more)
-    torch.testing.assert_close(symmetrised(scatter), rows.T @ rows + more.T @ more)
+    torch.testing.assert_close(symmetrized(scatter), rows.T @ rows + more.T @ more)
 
 
 def test_nearly_singular_whatever_the_units_and_the_dimensions_without_scatter():

@@ -21,7 +21,7 @@ def test_close_decisions_in_float32_are_those_of_float64():
     features = means[labels] + 1e-6 * torch.randn(600, 300)
     wide = counted(features.double(), labels, means.double())
     narrow = counted(features, labels, means)
-    for name in ("centre_correct", "correct", "disagreements"):
+    for name in ("center_correct", "correct", "disagreements"):
         assert getattr(narrow, name) == getattr(wide, name), name
 
 

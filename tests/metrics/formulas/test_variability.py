@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.simplex import center_classes
 from guided_collapse.metrics.collapse import measure_collapse
 from guided_collapse.metrics.formulas import products
 from guided_collapse.metrics.formulas.statistics import ClassStatistics, class_statistics
 from guided_collapse.metrics.formulas.variability import (
     between_classes,
-    class_distance_normalised_variance,
+    class_distance_normalized_variance,
     variability_collapse,
     variability_collapse_index,
 )
@@ -34,7 +34,7 @@ def test_directions_of_badly_conditioned_means(smallest):
 
 
 def test_directions_of_more_classes_than_dimensions():
-    rows = centre_classes(torch.randn(9, 3, dtype=torch.float64) * torch.tensor([1.0, 1e-2, 1e-6], dtype=torch.float64))
+    rows = center_classes(torch.randn(9, 3, dtype=torch.float64) * torch.tensor([1.0, 1e-2, 1e-6], dtype=torch.float64))
     for scale in (1.0, 1e-80):
         found = directions(scale * rows, 3.0 * scale)
         _, values, directions_of_svd = torch.linalg.svd(scale * rows)
@@ -61,7 +61,7 @@ def test_means_that_nearly_coincide_keep_their_distance(numbers_at_once, monkeyp
     gap = 1e-9
     features = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 1 + gap], [2.0, 1 + gap], [9.0, 9.0], [11.0, 9.0]], dtype=torch.float64)
     statistics = class_statistics(features, torch.tensor([1, 1, 2, 2, 0, 0]), 3)
-    found = class_distance_normalised_variance(statistics, statistics.class_means)
+    found = class_distance_normalized_variance(statistics, statistics.class_means)
     distance = ((1 + gap) - 1) ** 2
     assert found == pytest.approx((2 / (2 * distance) + 2 / (2 * (81 + 64)) * 2) / 3, rel=1e-6)
 

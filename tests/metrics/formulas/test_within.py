@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from guided_collapse.metrics.formulas.products import symmetrised
+from guided_collapse.metrics.formulas.products import symmetrized
 from guided_collapse.metrics.formulas.within import (
     add_large_class,
     add_small_classes,
-    centred_rows,
+    centered_rows,
     exact_gram,
     hidden_by,
     numerical_rank,
@@ -24,7 +24,7 @@ def collapsed(num_rows, noise, dtype, offset=1.0):
 def test_deviations_have_all_digits_however_small_they_are(noise, dtype):
     features, classes = collapsed(900, noise, dtype), torch.tensor([0] * 500 + [1] * 400)
     indices = torch.randperm(900)
-    found = centred_rows(features, indices, classes, torch.empty_like(features))
+    found = centered_rows(features, indices, classes, torch.empty_like(features))
     rows = features.double()[indices]
     means = torch.stack([rows[:500].mean(dim=0), rows[500:].mean(dim=0)])
     relative = 4 * torch.finfo(dtype).eps
@@ -36,7 +36,7 @@ def test_deviations_have_all_digits_however_small_they_are(noise, dtype):
 @pytest.mark.parametrize(("scale", "dtype"), [(1e-25, torch.float64), (1.0, torch.float32), (1e25, torch.float64)])
 def test_products_that_leave_the_range_of_float32_are_in_float64(scale, dtype):
     features = collapsed(30, 1.0, torch.float32) * scale
-    found = centred_rows(features, torch.arange(30), torch.zeros(30, dtype=torch.int64), torch.empty_like(features))
+    found = centered_rows(features, torch.arange(30), torch.zeros(30, dtype=torch.int64), torch.empty_like(features))
     assert found.deviations.dtype == dtype
     torch.testing.assert_close(found.means[0] / scale, features.double().mean(dim=0) / scale, rtol=1e-6, atol=1e-6)
 
@@ -55,7 +55,7 @@ def test_a_class_in_parts_is_a_class_as_a_whole(rows_at_once, dtype, noise):
     # In float64, the mean about which the expected values are taken is itself off by rounding.
     relative = 1e-6 if dtype == torch.float32 else 1e-9
     for scatter, found in zip(scatters, (parts, whole), strict=True):
-        torch.testing.assert_close(symmetrised(scatter), expected, rtol=relative, atol=relative * float(expected.max()))
+        torch.testing.assert_close(symmetrized(scatter), expected, rtol=relative, atol=relative * float(expected.max()))
         torch.testing.assert_close(found.means[0], features.double().mean(dim=0), rtol=0, atol=relative * noise)
         assert float(found.scatter) == pytest.approx(float(expected.trace()), rel=relative)
         assert float(found.ranks) == pytest.approx(float(rank), rel=1e-6)
@@ -70,7 +70,7 @@ def test_several_classes_are_kept_apart():
         one = add_small_classes(apart, features, [indices], torch.empty(60, WIDTH))
         for whole, part in zip(found, one, strict=True):
             torch.testing.assert_close(whole[position], part[0], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(symmetrised(together), symmetrised(apart), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(symmetrized(together), symmetrized(apart), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_samples", [30, 400])

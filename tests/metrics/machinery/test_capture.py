@@ -62,7 +62,7 @@ def captured(model, inputs, layer=None, classifier=None):
         return capture(inputs).features
 
 
-def test_what_works_in_place_afterwards_does_not_change_the_features():
+def test_what_works_in_place_afterward_does_not_change_the_features():
     inputs = torch.randn(6, 3)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
     assert torch.equal(captured(model, inputs, layer="0"), model[0](inputs))

@@ -41,7 +41,7 @@ def feed(metrics, data, sizes):
 
 
 RANKS = ("numerical_rank", "numerical_ranks")
-SECOND_PASS = ("nc4", "accuracy", "nearest_centre_accuracy", "mean_cosine_margin", "cosine_margins")
+SECOND_PASS = ("nc4", "accuracy", "nearest_center_accuracy", "mean_cosine_margin", "cosine_margins")
 
 
 @pytest.mark.parametrize("noise", [0.7, 1e-6])
@@ -57,7 +57,7 @@ def test_two_passes_equal_the_pure_function(name, sizes, noise):
     agree(second.compute(), pure, left_out=RANKS)
 
 
-@pytest.mark.parametrize("options", [{"global_mean": "classes"}, {"centre_weight": True}], ids=str)
+@pytest.mark.parametrize("options", [{"global_mean": "classes"}, {"center_weight": True}], ids=str)
 def test_options_reach_the_result(options):
     data = case("imbalanced")
     agree(filled(data, [9], keep_features=True, **options).measure(data.weight, data.bias), measure_collapse(*data, **options))
@@ -89,7 +89,7 @@ def test_near_collapse_far_from_the_origin_nothing_cancels():
 def test_narrow_types_are_summed_in_float64(dtype):
     data = case("balanced", dtype=dtype)
     wide = data.features.double()
-    agree(filled(data, [10]).compute(), measure_collapse(wide, data.labels), left_out=(*RANKS, "nearest_centre_accuracy"))
+    agree(filled(data, [10]).compute(), measure_collapse(wide, data.labels), left_out=(*RANKS, "nearest_center_accuracy"))
 
 
 def test_stored_features_give_everything():

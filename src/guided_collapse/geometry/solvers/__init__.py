@@ -1,1 +1,1 @@
-"""Two ways to a polar factor: by factorisations, and by matrix products alone."""
+"""Two ways to a polar factor: by factorizations, and by matrix products alone."""

@@ -1,4 +1,4 @@
-"""The basis of the nearest simplex ETF by matrix products alone: no factorisation, no float64, nothing that waits for a device."""
+"""The basis of the nearest simplex ETF by matrix products alone: no factorization, no float64, nothing that waits for a device."""
 
 import math
 
@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.registration import constant_in_graphs
-from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.simplex import center_classes
 from guided_collapse.geometry.solvers.products import OddPolynomial, polar_by_products, polar_polynomials
 
-# The pull towards the initial direction that stands for none, relative to the singular values of collapsed means. The frame is then
+# The pull toward the initial direction that stands for none, relative to the singular values of collapsed means. The frame is then
 # that far from the documented limit, relative to 1.
 VANISHING_PULL = 1e-3
 
@@ -61,7 +61,7 @@ def nearest_basis_by_products(
     where only a tight frame exists, it is that of 2 H~ P / sqrt(d) + pull U_prox, and feature_dim + 1 stands for num_classes.
 
     Args:
-        unit_means: H~, (num_classes, feature_dim), centred class means of unit Frobenius norm, or zero.
+        unit_means: H~, (num_classes, feature_dim), centered class means of unit Frobenius norm, or zero.
         proximal_basis: U_prox, (feature_dim, num_classes), of the same dtype, float32 or float64.
         pull: delta, or on the first step `vanishing_pull`; a number or a scalar tensor.
         proximal_weight: delta, the largest that the pull can be.
@@ -73,8 +73,8 @@ def nearest_basis_by_products(
     num_classes, feature_dim = unit_means.shape
     rank = min(feature_dim, num_classes - 1)
     bound = norm_bound(rank + 1, proximal_weight)
-    data = centre_classes(unit_means) * (2 / math.sqrt(rank) / bound)
+    data = center_classes(unit_means) * (2 / math.sqrt(rank) / bound)
     if feature_dim >= num_classes:
         return polar_by_products(data + proximal_basis.T * (pull / bound), polynomials).T
     # Only num_classes - 1 columns fit into feature space: the same problem on the complement of 1.
-    return polar_by_products((data + centre_classes(proximal_basis.T) * (pull / bound)).T, polynomials)
+    return polar_by_products((data + center_classes(proximal_basis.T) * (pull / bound)).T, polynomials)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from guided_collapse.geometry.registration import is_plain, operation, refusal_of_second_derivatives
-from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.simplex import center_classes
 from guided_collapse.geometry.solvers.exact_products import without_autocast
 from guided_collapse.geometry.solvers.polar import PolarFactors, polar_factors, polar_gradient
 
@@ -23,7 +23,7 @@ def nearest_basis(means: Tensor, proximal_basis: Tensor, proximal_weight: float)
     num_classes - 1 columns fit into feature space, the same problem is solved on the complement of 1.
 
     Args:
-        means: (num_classes, feature_dim), centred class means of any scale; H~ is their multiple of unit Frobenius norm, or zero.
+        means: (num_classes, feature_dim), centered class means of any scale; H~ is their multiple of unit Frobenius norm, or zero.
         proximal_basis: U_prox, (feature_dim, num_classes), of the same dtype, float32 or float64; held constant.
         proximal_weight: delta.
 
@@ -71,7 +71,7 @@ def _scale(means: Tensor) -> _Scale:
     lowest, highest = torch.aminmax(means)
     largest = float(torch.maximum(-lowest, highest))
     if not math.isfinite(largest):
-        raise ValueError("centred_class_means must be finite; got NaN or infinite entries. Look for a diverging loss.")
+        raise ValueError("centered_class_means must be finite; got NaN or infinite entries. Look for a diverging loss.")
     magnitude = largest or 1.0
     return _Scale(magnitude, float(torch.linalg.vector_norm(means.to(torch.float64) / magnitude)))
 
@@ -86,19 +86,19 @@ def _solve(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Ten
         if magnitude != 1:
             matrix.div_(magnitude)
         pull = proximal_weight * norm * math.sqrt(len(means) - 1) / 2
-        centre_classes(matrix, out=matrix).add_(proximal, alpha=pull)
+        center_classes(matrix, out=matrix).add_(proximal, alpha=pull)
         whole_norm = float(torch.linalg.vector_norm(matrix))
         if not math.isfinite(whole_norm):
             raise ValueError("proximal_basis must be finite; got NaN or infinite entries. Pass the `basis` of an earlier solution.")
         if proximal_weight > 0:
             negligible = 8 * torch.finfo(torch.float64).eps * whole_norm
         else:
-            # Nothing stands against the rounding errors of the means themselves, as they were before they were centred.
+            # Nothing stands against the rounding errors of the means themselves, as they were before they were centered.
             negligible = 8 * torch.finfo(means.dtype).eps * norm
         if _fits(means):
             factors = polar_factors(matrix, proximal, negligible=negligible)
             return factors.polar(), *_contiguous(factors)
-        factors = polar_factors(centre_classes(matrix).T, centre_classes(proximal).T, negligible=negligible)
+        factors = polar_factors(center_classes(matrix).T, center_classes(proximal).T, negligible=negligible)
         return factors.polar().T.contiguous(), *_contiguous(factors)
 
 
@@ -127,8 +127,8 @@ def _differentiate(
         if _fits(means):
             grad_matrix = polar_gradient(grad, factors, proximal)
         else:
-            grad_matrix = polar_gradient(grad.T, factors, centre_classes(proximal).T).T.contiguous()
-        centre_classes(grad_matrix, out=grad_matrix)
+            grad_matrix = polar_gradient(grad.T, factors, center_classes(proximal).T).T.contiguous()
+        center_classes(grad_matrix, out=grad_matrix)
         # What would only rescale the means changes nothing: it gets no gradient.
         magnitude, norm = _scale(means)
         scaled = means if magnitude == 1 else means / magnitude
@@ -195,7 +195,7 @@ def proximal_point(means: Tensor, basis: Tensor, is_first: Tensor) -> Tensor:
     choice depends on a value, which a compiled graph cannot branch on.
 
     Args:
-        means: (num_classes, feature_dim), centred class means.
+        means: (num_classes, feature_dim), centered class means.
         basis: (feature_dim, num_classes), the previous basis, or on the first step the initial direction.
         is_first: a boolean scalar.
 

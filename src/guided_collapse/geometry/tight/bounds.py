@@ -45,31 +45,31 @@ def largest_cosine_bound(num_classes: int, feature_dim: int) -> float:
     return 2 * constant / (-linear + math.sqrt(linear**2 - 4 * square * constant))
 
 
-def tight_frame_cross_entropy_bound(num_classes: int, feature_dim: int, temperature: float) -> float:
-    """What the mean cross-entropy is at least, for a weight of unit rows that is tight and centred and features of norm tau.
+def tight_frame_cross_entropy_bound(num_classes: int, feature_dim: int, scale: float) -> float:
+    """What the mean cross-entropy is at least, for a weight of unit rows that is tight and centered and features of norm tau.
 
     For C <= d + 1 it is log(1 + (C-1) exp(-tau C/(C-1))), which holds for all unit rows. For C > d + 1
 
         log(1 + exp(-tau) (p exp(-tau) + q exp(tau s))),   s = (C/d - 2)/(C - 2),   q = (C - 2)/(1 + s),   p = C - 1 - q.
 
     It is what a row would have whose cosines with the others are -1 (p times) and s (q times): the two moments that a tight,
-    centred frame fixes, sum t = -1 and sum t^2 = C/d - 1, allow no lower sum of exponentials. (The parabola that touches exp(tau t)
+    centered frame fixes, sum t = -1 and sum t^2 = C/d - 1, allow no lower sum of exponentials. (The parabola that touches exp(tau t)
     at s and meets it at -1 stays below it on [-1, 1], and its sum over the cosines t depends on the moments only.) It is reached
     for C = d + 1 and by the orthoplex, C = 2d. For other sizes it is a bound that no frame need reach.
 
     Args:
         num_classes: C, at least 2.
         feature_dim: d, at least 1; at least 2 for more than two classes.
-        temperature: tau.
+        scale: tau.
 
     Raises:
-        ValueError: for sizes without such a frame, or a temperature that is not a positive, finite number.
+        ValueError: for sizes without such a frame, or a scale that is not a positive, finite number.
     """
     _check(num_classes, feature_dim)
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise ValueError(f"temperature must be a positive, finite number; got {temperature}.")
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"scale must be a positive, finite number; got {scale}.")
     if num_classes <= feature_dim + 1:
-        return math.log1p((num_classes - 1) * math.exp(-temperature * num_classes / (num_classes - 1)))
+        return math.log1p((num_classes - 1) * math.exp(-scale * num_classes / (num_classes - 1)))
     if feature_dim == 1:
         raise ValueError(
             "feature_dim must be at least 2 for the bound with more than two classes, one dimension has two unit vectors only; "
@@ -78,7 +78,7 @@ def tight_frame_cross_entropy_bound(num_classes: int, feature_dim: int, temperat
     cosine = (num_classes / feature_dim - 2) / (num_classes - 2)
     num_near = (num_classes - 2) / (1 + cosine)
     num_opposite = num_classes - 1 - num_near
-    return math.log1p(num_opposite * math.exp(-2 * temperature) + num_near * math.exp(temperature * (cosine - 1)))
+    return math.log1p(num_opposite * math.exp(-2 * scale) + num_near * math.exp(scale * (cosine - 1)))
 
 
 def _check(num_classes: int, feature_dim: int) -> None:

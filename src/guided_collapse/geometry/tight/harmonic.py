@@ -15,7 +15,7 @@ def harmonic_columns(num_classes: int, feature_dim: int, *, dtype: torch.dtype |
     are odd the last column is a cosine alone, and rows have norm 1 in the mean only.
 
     The frequencies are spread over all that there are, by the order of f^2 golden ratio mod 1. The lowest ones would put
-    neighbouring classes next to each other, and equally spaced ones would repeat themselves.
+    neighboring classes next to each other, and equally spaced ones would repeat themselves.
 
     Args:
         num_classes: C.

@@ -23,7 +23,7 @@ from guided_collapse.geometry.tight.roots import (
     round_polynomials,
 )
 from guided_collapse.geometry.tight.rounds import to_unit_rows
-from guided_collapse.geometry.tight.unit_rows import PULL, can_be_centred, evens_by_spare_rows, spare_norms
+from guided_collapse.geometry.tight.unit_rows import PULL, can_be_centered, evens_by_spare_rows, spare_norms
 
 # So many numbers are worked on at once.
 BLOCK_NUMBERS = 2**20
@@ -39,7 +39,7 @@ Change = Callable[[Tensor, slice], Tensor | None]
 def next_frame(
     means: Tensor, frame: Tensor, seen: Tensor, *, is_first: bool, proximal_weight: float, rounds: int, solver: Solver
 ) -> Tensor:
-    """The unit-norm tight frame nearest to the means, pulled towards the one before.
+    """The unit-norm tight frame nearest to the means, pulled toward the one before.
 
     The first solve has no pull. It is found with one of a thousandth of the means' share, as by products everywhere, and so
     is one with a weight of 0.
@@ -64,7 +64,7 @@ def next_frame(
         target = _Target(means, frame, seen, weight, passes.blocks)
         passes.begin(target)
         target_scale = math.sqrt(num_classes) / passes.sums.products.trace().sqrt().to(frame.dtype)
-        centred, by_spare_rows = can_be_centred(num_classes, feature_dim), evens_by_spare_rows(num_classes, feature_dim)
+        centered, by_spare_rows = can_be_centered(num_classes, feature_dim), evens_by_spare_rows(num_classes, feature_dim)
 
         def unit(rows: Tensor, block: slice) -> None:
             to_unit_rows(rows, frame[block], num_classes=num_classes)
@@ -74,16 +74,16 @@ def next_frame(
             rows.add_(target.rows(block).mul_(PULL * target_scale))
 
         def shrunk(rows: Tensor, block: slice) -> Tensor:
-            norms = spare_norms(rows, centred=centred, num_classes=num_classes)
+            norms = spare_norms(rows, centered=centered, num_classes=num_classes)
             rows.mul_(norms)
             return norms
 
         evened: Change = shrunk if by_spare_rows else unit
         changes: list[Change] = [*(rounds * [pulled]), *(2 * rounds * [evened]), unit]
-        # The closed form is centred whatever the rounds are.
-        passes.orthonormalise(polynomials_of(feature_dim + 1, proximal_weight, frame.dtype), changes[0], centred=True)
+        # The closed form is centered whatever the rounds are.
+        passes.orthonormalize(polynomials_of(feature_dim + 1, proximal_weight, frame.dtype), changes[0], centered=True)
         for change in changes[1:]:
-            passes.orthonormalise(round_polynomials(), change, centred=centred)
+            passes.orthonormalize(round_polynomials(), change, centered=centered)
         return passes.finished()
 
 
@@ -165,15 +165,15 @@ class _Passes:
             # Directions that are left to a small pull show in the last digits of the products alone.
             self._add(self.new[block], None, exact=self.solver == "factors")
 
-    def orthonormalise(self, polynomials: tuple[OddPolynomial, ...], change: Change, *, centred: bool) -> None:
-        """Makes the columns orthonormal and centred, then changes the rows."""
+    def orthonormalize(self, polynomials: tuple[OddPolynomial, ...], change: Change, *, centered: bool) -> None:
+        """Makes the columns orthonormal and centered, then changes the rows."""
         if self.solver == "factors":
-            mean = self.sums.mean() if centred else torch.zeros_like(self.sums.total)
+            mean = self.sums.mean() if centered else torch.zeros_like(self.sums.total)
             self._apply(mean, inverse_square_root(self.sums.gram(mean)), change)
             return
         for start in range(0, len(polynomials), POLYNOMIALS_AT_ONCE):
             some = polynomials[start : start + POLYNOMIALS_AT_ONCE]
-            mean = self.sums.mean() if centred else torch.zeros_like(self.sums.total)
+            mean = self.sums.mean() if centered else torch.zeros_like(self.sums.total)
             gram = self.sums.gram(mean)
             # Later ones follow on what the first have made of values up to 1.
             bound = largest_value_bound(gram) if start == 0 else torch.ones_like(gram[0, 0])

@@ -1,7 +1,7 @@
 """Rounds between two demands on the same matrix, orthonormal columns and rows of equal norm, as a torch operation.
 
-The polar factor is taken from the small Gram matrix here: what was orthonormal columns before its rows were normalised is so
-well-conditioned that nothing is lost. `orthonormalise` is the one place that does it.
+The polar factor is taken from the small Gram matrix here: what was orthonormal columns before its rows were normalized is so
+well-conditioned that nothing is lost. `orthonormalize` is the one place that does it.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.registration import operation, refusal_of_second_derivatives
-from guided_collapse.geometry.simplex import centre_classes
+from guided_collapse.geometry.simplex import center_classes
 from guided_collapse.geometry.solvers.exact_products import without_autocast
 from guided_collapse.geometry.solvers.polar import PolarFactors, polar_gradient
 from guided_collapse.geometry.tight.roots import inverse_square_root
 
 
-class Orthonormalised(NamedTuple):
+class Orthonormalized(NamedTuple):
     """Y = V S, with V'V = I and S symmetric, positive definite."""
 
     columns: Tensor
@@ -38,11 +38,11 @@ def polar_columns(matrix: Tensor) -> Tensor:
     return _polar_columns(matrix)[0]
 
 
-def alternate(columns: Tensor, target: Tensor, fallback: Tensor, *, pulls: Sequence[float], centred: bool) -> Tensor:
+def alternate(columns: Tensor, target: Tensor, fallback: Tensor, *, pulls: Sequence[float], centered: bool) -> Tensor:
     """Orthonormal columns whose rows come nearer to equal norm with each round, differentiable once.
 
     One round is V <- polar(P (N(V) + pull T)): N divides each row by its norm, T is the target, and P takes the mean of the rows
-    away, if they are to stay centred. With a pull of 0 these are the alternating projections of Tropp, Dhillon, Heath and Strohmer
+    away, if they are to stay centered. With a pull of 0 these are the alternating projections of Tropp, Dhillon, Heath and Strohmer
     (2005); with a positive one they are steps of projected gradient ascent on <V, T>.
 
     The gradient is the one through the rounds. They are run backwards for it, each from the one after it, so that what is kept of
@@ -53,22 +53,22 @@ def alternate(columns: Tensor, target: Tensor, fallback: Tensor, *, pulls: Seque
         target: T, of the same shape and dtype.
         fallback: of the same shape and dtype, held constant: the rows that stand in for rows of V that are zero at the start.
         pulls: the pull of each round.
-        centred: whether V is centred and shall stay so.
+        centered: whether V is centered and shall stay so.
 
     Returns:
         (num_classes, num_columns).
     """
-    return _alternate(columns, target, fallback, list(pulls), centred)[0]
+    return _alternate(columns, target, fallback, list(pulls), centered)[0]
 
 
-def orthonormalise(matrix: Tensor) -> Orthonormalised:
+def orthonormalize(matrix: Tensor) -> Orthonormalized:
     """The polar decomposition of a well-conditioned matrix that stands upright, (num_classes, num_columns)."""
     gram = matrix.T @ matrix
     inverse_root = inverse_square_root(gram)
-    return Orthonormalised(matrix @ inverse_root, gram @ inverse_root)
+    return Orthonormalized(matrix @ inverse_root, gram @ inverse_root)
 
 
-def orthonormalise_gradient(grad: Tensor, solution: Orthonormalised) -> Tensor:
+def orthonormalize_gradient(grad: Tensor, solution: Orthonormalized) -> Tensor:
     """The gradient of what was decomposed, from that of the columns: (num_classes, num_columns) both."""
     values, rotation = torch.linalg.eigh(solution.root)
     lying = solution.columns.T
@@ -79,7 +79,7 @@ def orthonormalise_gradient(grad: Tensor, solution: Orthonormalised) -> Tensor:
 @operation("polar_columns")
 def _polar_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
     with without_autocast(matrix.device):
-        solution = orthonormalise(matrix)
+        solution = orthonormalize(matrix)
         return solution.columns, solution.root
 
 
@@ -91,7 +91,7 @@ def _(matrix: Tensor) -> tuple[Tensor, Tensor]:
 @operation("polar_columns_backward")
 def _polar_columns_backward(grad: Tensor, columns: Tensor, root: Tensor) -> Tensor:
     with without_autocast(grad.device):
-        return orthonormalise_gradient(grad, Orthonormalised(columns, root))
+        return orthonormalize_gradient(grad, Orthonormalized(columns, root))
 
 
 @_polar_columns_backward.register_fake
@@ -101,7 +101,7 @@ def _(grad: Tensor, columns: Tensor, root: Tensor) -> Tensor:
 
 @operation("alternate")
 def _alternate(
-    columns: Tensor, target: Tensor, fallback: Tensor, pulls: Sequence[float], centred: bool
+    columns: Tensor, target: Tensor, fallback: Tensor, pulls: Sequence[float], centered: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     num_classes, num_columns = columns.shape
     with without_autocast(columns.device):
@@ -113,10 +113,10 @@ def _alternate(
             norms[index] = to_unit_rows(current, fallback if index == 0 else None, num_classes=num_classes)
             if pull:
                 current.add_(target, alpha=pull)
-            if centred:
+            if centered:
                 means[index] = current.mean(dim=0)
                 current.sub_(means[index])
-            current, roots[index] = orthonormalise(current)
+            current, roots[index] = orthonormalize(current)
         return current, norms, means, roots
 
 
@@ -147,7 +147,7 @@ def is_zero_row(norms: Tensor, *, num_classes: int, num_columns: int) -> Tensor:
 
 @_alternate.register_fake
 def _(
-    columns: Tensor, target: Tensor, fallback: Tensor, pulls: Sequence[float], centred: bool
+    columns: Tensor, target: Tensor, fallback: Tensor, pulls: Sequence[float], centered: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     num_classes, num_columns = columns.shape
     return (
@@ -167,15 +167,15 @@ def _alternate_backward(
     means: Tensor,
     roots: Tensor,
     pulls: Sequence[float],
-    centred: bool,
+    centered: bool,
 ) -> tuple[Tensor, Tensor]:
     with without_autocast(grad.device):
         grad, current = grad.clone(memory_format=torch.contiguous_format), columns
         grad_target = torch.zeros_like(target, memory_format=torch.contiguous_format)
         for index in reversed(range(len(pulls))):
-            grad = orthonormalise_gradient(grad, Orthonormalised(current, roots[index]))
-            if centred:
-                centre_classes(grad, out=grad)
+            grad = orthonormalize_gradient(grad, Orthonormalized(current, roots[index]))
+            if centered:
+                center_classes(grad, out=grad)
             grad_target.add_(grad, alpha=pulls[index])
             # The unit rows that the round began with.
             unit = torch.addmm(means[index], current, roots[index]).sub_(target, alpha=pulls[index])
@@ -193,7 +193,7 @@ def _(
     means: Tensor,
     roots: Tensor,
     pulls: Sequence[float],
-    centred: bool,
+    centered: bool,
 ) -> tuple[Tensor, Tensor]:
     return columns.new_empty(columns.shape), columns.new_empty(columns.shape)
 
@@ -208,7 +208,7 @@ def _polar_gradient(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> Tensor 
 
 
 def _remember_rounds(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, target, _, ctx.pulls, ctx.centred = inputs
+    _, target, _, ctx.pulls, ctx.centered = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(target, *output)
 
@@ -217,7 +217,7 @@ def _rounds_gradient(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[
     if grad is None:
         return None, None, None, None, None
     target, columns, norms, means, roots = ctx.saved_tensors
-    grads = _alternate_backward(grad, target, columns, norms, means, roots, ctx.pulls, ctx.centred)
+    grads = _alternate_backward(grad, target, columns, norms, means, roots, ctx.pulls, ctx.centered)
     return *grads, None, None, None
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from guided_collapse.geometry.directions import Direction, frame_basis
 from guided_collapse.geometry.frames import nearest_frame
-from guided_collapse.geometry.simplex import centre_classes, check_feature_dim, check_num_classes, frame_weight
+from guided_collapse.geometry.simplex import center_classes, check_feature_dim, check_num_classes, frame_weight
 from guided_collapse.geometry.tight.harmonic import harmonic_columns
 
 # They are near to nothing that matters, and need to be tight alone.
@@ -31,7 +31,7 @@ def tight_frame(
         num_classes: C, at least 2.
         feature_dim: d, at least 1.
         direction: "canonical" is that of `frame_basis`, or for num_classes > feature_dim + 1 the harmonic frame, sines and cosines.
-            "random" is Haar-distributed there: the polar factor of a centred Gaussian matrix, whose columns are orthogonal to 1.
+            "random" is Haar-distributed there: the polar factor of a centered Gaussian matrix, whose columns are orthogonal to 1.
         unit_rows: whether each row has norm 1, by the rounds of `nearest_frame`, from a frame whose rows have norm 1 in the mean. A
             canonical frame has unit rows without them if feature_dim or num_classes is even.
         rounds: as in `nearest_frame`.
@@ -58,7 +58,7 @@ def tight_frame(
     computed = torch.promote_types(dtype, torch.float32)
     if direction == "random":
         gaussian = torch.randn(num_classes, feature_dim, generator=generator, dtype=computed)
-        return nearest_frame(centre_classes(gaussian), unit_rows=unit_rows, rounds=rounds).weight.to(dtype)
+        return nearest_frame(center_classes(gaussian), unit_rows=unit_rows, rounds=rounds).weight.to(dtype)
     columns = harmonic_columns(num_classes, feature_dim, dtype=computed)
     if unit_rows and feature_dim % 2 and num_classes % 2:
         return nearest_frame(columns, rounds=rounds).weight.to(dtype)

@@ -12,17 +12,17 @@ class NearestETFLoss(nn.Module):
     """The cross-entropy of embeddings classified by the simplex ETF nearest to their own class means.
 
     It takes the place of a loss of pytorch-metric-learning that has classes, such as its NormalizedSoftmaxLoss, and has no
-    parameters, so it needs no optimiser of its own. In training mode it takes in every batch; in eval mode it measures alone.
+    parameters, so it needs no optimizer of its own. In training mode it takes in every batch; in eval mode it measures alone.
 
     Args:
         feature_dim: d, the width of the embeddings.
         num_classes: C, at least 2.
-        options: of `NearestETFHead`, such as `temperature` and `lagged`.
+        options: of `NearestETFHead`, such as `scale` and `lagged`.
 
     Example:
         >>> import torch
         >>> from guided_collapse import NearestETFLoss
-        >>> loss_of = NearestETFLoss(8, 3, temperature=10.0)
+        >>> loss_of = NearestETFLoss(8, 3, scale=10.0)
         >>> embeddings = torch.randn(6, 8, requires_grad=True)
         >>> loss_of(embeddings, torch.tensor([0, 1, 2, 0, 1, 2])).backward()
         >>> loss_of.get_logits(embeddings).shape

@@ -24,7 +24,7 @@ def replace_classifier(
 
     The model keeps its class, its methods and the names of its state, but for those of the layer. In training mode labels reach the
     head by `with head.labels(labels): logits = model(inputs)`, or after the forward pass of a lagged head by `head.update(labels)`.
-    Replace the layer before the optimiser is made and before the model is wrapped for several processes.
+    Replace the layer before the optimizer is made and before the model is wrapped for several processes.
 
     The layer is the one that is named; or what timm's `get_classifier()` gives; or `fc`, `classifier`, `heads.head` or `head`, or
     the last linear layer in one of these, as torchvision and Hugging Face have it; or the end of an `nn.Sequential`; or the only
@@ -35,7 +35,7 @@ def replace_classifier(
         head: the class of the head, or what makes one from (feature_dim, num_classes).
         num_classes: C; None takes the layer's.
         layer: the name of the layer, as `model.named_modules()` has it.
-        options: of the head's class, such as `temperature` and `lagged`.
+        options: of the head's class, such as `scale` and `lagged`.
 
     Returns:
         The head, on the layer's device and in its mode; `head.feature_dim` is the layer's width.
@@ -48,7 +48,7 @@ def replace_classifier(
         >>> import torch
         >>> from guided_collapse import NearestETFHead, replace_classifier
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-        >>> head = replace_classifier(model, NearestETFHead, temperature=10.0)
+        >>> head = replace_classifier(model, NearestETFHead, scale=10.0)
         >>> inputs, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
         >>> with head.labels(labels):
         ...     logits = model(inputs)

@@ -79,7 +79,7 @@ def checked_values(
     if labels is None:
         labels = torch.zeros(0, dtype=torch.int64, device=features.device)
     largest = min(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max, torch.finfo(state).max)
-    # The squares of the class means, once centred, are summed over all classes.
+    # The squares of the class means, once centered, are summed over all classes.
     limit = math.sqrt(largest / features.shape[-1] / num_classes) / 2
     return _checked_values(features, labels, num_classes, limit, training, looks_at_values(check_values, features.device))
 
@@ -160,7 +160,7 @@ def class_totals(points: Tensor, labels: Tensor, num_classes: int) -> ClassTotal
     With soft labels y the sum of class c is sum_i y_ic h_i, and its count sum_i y_ic.
 
     Args:
-        points: (num_samples, feature_dim), centred, so that their sums are no small differences of large numbers.
+        points: (num_samples, feature_dim), centered, so that their sums are no small differences of large numbers.
         labels: (num_samples,), int64, or (num_samples, num_classes), soft, in the dtype of the points.
         num_classes: C.
     """

@@ -19,7 +19,7 @@ GLOBAL_MEAN_MOMENTUM = 0.1
 class BatchMeans(NamedTuple):
     """What one training step learns about the means; both carry gradient to the batch's features."""
 
-    centred_class_means: Tensor
+    centered_class_means: Tensor
     """The running class means with this batch in them, (num_classes, feature_dim)."""
     global_mean: Tensor
     """The mean of this batch alone, (feature_dim,)."""
@@ -64,7 +64,7 @@ def finite_or(value: Tensor, otherwise: Tensor) -> Tensor:
 
 
 class RunningClassMeans(SinglePrecisionState):
-    """Exponential moving average of the centred, normalised class means, over the batches of all processes.
+    """Exponential moving average of the centered, normalized class means, over the batches of all processes.
 
     Step t takes the batch with the share a = max(2/(t+1), 1e-4), so its gradient fades as training goes on: the paper's
     definition. A class that is absent from the batch stays where it was, in the scale of the others; one that was never seen sits
@@ -134,33 +134,33 @@ class RunningClassMeans(SinglePrecisionState):
         global_mean = batch_mean(features, labels).value
         return BatchMeans(self.take_in(features - global_mean, global_mean, labels), global_mean)
 
-    def take_in(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
-        """Takes in one batch that is checked and centred, and returns the running class means with it.
+    def take_in(self, centered_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
+        """Takes in one batch that is checked and centered, and returns the running class means with it.
 
-        Once features are centred, sums over a class are no small differences of large numbers, and need no more digits than these.
+        Once features are centered, sums over a class are no small differences of large numbers, and need no more digits than these.
 
         Args:
-            centred_features: (num_samples, feature_dim), float32 or wider: the features minus their global mean.
+            centered_features: (num_samples, feature_dim), float32 or wider: the features minus their global mean.
             global_mean: (feature_dim,), the mean over the batches of all processes.
             labels: (num_samples,), int64, or (num_samples, num_classes), soft, in the dtype of the features.
 
         Returns:
-            (num_classes, feature_dim), with gradient to the centred features.
+            (num_classes, feature_dim), with gradient to the centered features.
         """
-        sums, counts = class_totals(centred_features, labels, self.num_classes)
+        sums, counts = class_totals(centered_features, labels, self.num_classes)
         present, num_samples = counts > 0, counts.sum()
         is_known = num_samples > 0
         # What rounding has left of the global mean in features that are far from zero.
         residue = sums.sum(dim=0) / torch.where(is_known, num_samples, 1.0)
-        dtype = torch.promote_types(centred_features.dtype, self.running.dtype)
-        centred = torch.where(present[:, None], sums / torch.where(present, counts, 1.0)[:, None] - residue, 0.0)
-        centred = _without_rounding_errors(centred, global_mean.detach()).to(dtype)
+        dtype = torch.promote_types(centered_features.dtype, self.running.dtype)
+        centered = torch.where(present[:, None], sums / torch.where(present, counts, 1.0)[:, None] - residue, 0.0)
+        centered = _without_rounding_errors(centered, global_mean.detach()).to(dtype)
 
         running, seen, step = snapshot(self.running).to(dtype), snapshot(self.seen).to(torch.bool), snapshot(self.steps) + 1
-        size, known_size = _root_mean_square(centred.detach(), present), _root_mean_square(running, seen)
+        size, known_size = _root_mean_square(centered.detach(), present), _root_mean_square(running, seen)
         in_scale = running / torch.where(known_size > 0, known_size, 1.0) * size
         absent_but_known = seen & ~present
-        batch = unit_frobenius_norm(torch.where(absent_but_known[:, None], in_scale, centred))
+        batch = unit_frobenius_norm(torch.where(absent_but_known[:, None], in_scale, centered))
 
         # A batch of samples that are all left out has no share.
         share = torch.where(is_known, self._share(step, dtype), 0.0)
@@ -169,11 +169,11 @@ class RunningClassMeans(SinglePrecisionState):
         updated = share * batch + (1 - share) * previous
 
         with torch.no_grad():
-            checked = looks_at_values(self.check_values, centred_features.device)
+            checked = looks_at_values(self.check_values, centered_features.device)
             self.running.copy_(updated if checked else finite_or(updated, running))
             self.seen.logical_or_(present)
             self.global_mean.update(global_mean, is_known=is_known, checked=checked)
-        return updated.to(centred_features.dtype)
+        return updated.to(centered_features.dtype)
 
     def _share(self, step: Tensor, dtype: torch.dtype) -> Tensor:
         """The share a of step t = 1, 2, ..., max(2/(t+1), smallest_share), a scalar."""
@@ -186,13 +186,13 @@ def _root_mean_square(rows: Tensor, chosen: Tensor) -> Tensor:
     return (total / chosen.sum().clamp(min=1)).sqrt()
 
 
-def _without_rounding_errors(centred: Tensor, global_mean: Tensor) -> Tensor:
-    """The centred means, or zeros where they are no more than rounding errors of features that are all the same."""
-    smallest = smallest_norm(len(centred), global_mean, centred.dtype)
+def _without_rounding_errors(centered: Tensor, global_mean: Tensor) -> Tensor:
+    """The centered means, or zeros where they are no more than rounding errors of features that are all the same."""
+    smallest = smallest_norm(len(centered), global_mean, centered.dtype)
     # NaN is no rounding error, and stays.
-    return torch.where(torch.linalg.vector_norm(centred.detach()) <= smallest, 0.0, centred)
+    return torch.where(torch.linalg.vector_norm(centered.detach()) <= smallest, 0.0, centered)
 
 
 def smallest_norm(num_classes: int, global_mean: Tensor, dtype: torch.dtype) -> Tensor:
-    """What the norm of all centred means together is at most, if they are rounding errors of features that are all the same."""
+    """What the norm of all centered means together is at most, if they are rounding errors of features that are all the same."""
     return 4 * torch.finfo(dtype).eps * math.sqrt(num_classes) * torch.linalg.vector_norm(global_mean)

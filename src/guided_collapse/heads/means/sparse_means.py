@@ -42,7 +42,7 @@ class SparseClassMeans(RunningClassMeans):
         >>> import torch
         >>> from guided_collapse.heads.means.sparse_means import SparseClassMeans
         >>> means = SparseClassMeans(feature_dim=8, num_classes=1000)
-        >>> means.update(torch.randn(4, 8), torch.tensor([0, 1, 0, 999])).centred_class_means.count_nonzero(dim=0)[0]
+        >>> means.update(torch.randn(4, 8), torch.tensor([0, 1, 0, 999])).centered_class_means.count_nonzero(dim=0)[0]
         tensor(3)
     """
 
@@ -68,25 +68,25 @@ class SparseClassMeans(RunningClassMeans):
             self.squares.zero_()
             self.num_seen.zero_()
 
-    def take_in(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
+    def take_in(self, centered_features: Tensor, global_mean: Tensor, labels: Tensor) -> Tensor:
         """Takes in one batch, and returns all class means, without gradient; see `take_in_rows`, which returns nothing."""
-        self.take_in_rows(centred_features, global_mean, labels)
-        return (self.scale * self.running).to(centred_features.dtype)
+        self.take_in_rows(centered_features, global_mean, labels)
+        return (self.scale * self.running).to(centered_features.dtype)
 
     @torch.no_grad()
-    def take_in_rows(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> None:
-        """Takes in one batch that is checked and centred, by the formula of `RunningClassMeans.take_in`.
+    def take_in_rows(self, centered_features: Tensor, global_mean: Tensor, labels: Tensor) -> None:
+        """Takes in one batch that is checked and centered, by the formula of `RunningClassMeans.take_in`.
 
         Args:
-            centred_features: (num_samples, feature_dim), float32 or wider: the features minus their global mean.
+            centered_features: (num_samples, feature_dim), float32 or wider: the features minus their global mean.
             global_mean: (feature_dim,), the mean over the batches of all processes.
             labels: (num_samples,), int64, or (num_samples, num_classes), soft.
         """
         if is_soft(labels):
-            self._take_in_whole(centred_features, global_mean, labels)
+            self._take_in_whole(centered_features, global_mean, labels)
             return
-        present = _present(gather_over_processes(centred_features), gather_over_processes(labels), global_mean, self.num_classes)
-        used, dtype = present.is_used[:, None], torch.promote_types(centred_features.dtype, self.running.dtype)
+        present = _present(gather_over_processes(centered_features), gather_over_processes(labels), global_mean, self.num_classes)
+        used, dtype = present.is_used[:, None], torch.promote_types(centered_features.dtype, self.running.dtype)
         means = present.means.to(dtype)
         seen = self.seen[present.labels].to(torch.bool)[:, None] & used
         kept = self.running[present.labels].to(dtype)
@@ -111,7 +111,7 @@ class SparseClassMeans(RunningClassMeans):
         rows = torch.where(used, updated / scale, torch.where(is_known, (updated / scale)[:1], kept))
         total = factor.square() * absent_squares + torch.where(used, updated, 0.0).square().sum()
 
-        checked = looks_at_values(self.check_values, centred_features.device)
+        checked = looks_at_values(self.check_values, centered_features.device)
         if not checked:
             finite = torch.isfinite(rows).all() & torch.isfinite(total)
             rows = torch.where(finite, rows, kept)
@@ -123,11 +123,11 @@ class SparseClassMeans(RunningClassMeans):
         self.seen.index_copy_(0, present.labels, self.seen[present.labels] | is_known)
         self.global_mean.update(global_mean, is_known=is_known, checked=checked)
 
-    def _take_in_whole(self, centred_features: Tensor, global_mean: Tensor, labels: Tensor) -> None:
+    def _take_in_whole(self, centered_features: Tensor, global_mean: Tensor, labels: Tensor) -> None:
         """Takes in one batch as `RunningClassMeans` does, with all rows."""
         self.running.copy_(snapshot(self.running) * snapshot(self.scale))
         self.scale.fill_(1)
-        means = super().take_in(centred_features, global_mean, labels)
+        means = super().take_in(centered_features, global_mean, labels)
         self.squares.copy_(means.square().sum())
         self.num_seen.copy_(self.seen.sum())
 
@@ -148,7 +148,7 @@ class SparseClassMeans(RunningClassMeans):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _present(centred_features: Tensor, labels: Tensor, global_mean: Tensor, num_classes: int) -> _Present:
+def _present(centered_features: Tensor, labels: Tensor, global_mean: Tensor, num_classes: int) -> _Present:
     """The classes that a batch holds. Shapes do not depend on their number, so that nobody waits for the device to know it."""
     is_known = labels != LEFT_OUT
     # Samples that are left out go to the largest class that there is, and count for nothing.
@@ -156,8 +156,8 @@ def _present(centred_features: Tensor, labels: Tensor, global_mean: Tensor, num_
     is_known = is_known[order]
     is_new = torch.cat([labels.new_zeros(1), (labels[1:] != labels[:-1]).to(labels.dtype)])
     places = is_new.cumsum(0)
-    counts = centred_features.new_zeros(len(labels)).index_add(0, places, is_known.to(centred_features.dtype))
-    sums = torch.zeros_like(centred_features).index_add(0, places, torch.where(is_known[:, None], centred_features[order], 0.0))
+    counts = centered_features.new_zeros(len(labels)).index_add(0, places, is_known.to(centered_features.dtype))
+    sums = torch.zeros_like(centered_features).index_add(0, places, torch.where(is_known[:, None], centered_features[order], 0.0))
     residue = sums.sum(dim=0) / counts.sum().clamp(min=1)
     means = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None] - residue, 0.0)
     rounding = smallest_norm(num_classes, global_mean, means.dtype)

@@ -72,7 +72,7 @@ def _look_at_shares(labels: Tensor) -> None:
             "soft labels must be shares of classes that exclude each other: none negative, and each row with the sum 1; "
             f"got values from {lowest:.4g} on and sums from {smallest:.4g} to {largest:.4g}. Divide each row by its sum if shares "
             "are meant. For multi-hot labels, with several classes at once or none, there is no frame to follow: "
-            "use LinearHead(...)(features) without labels, and a loss that takes each class on its own."
+            "use CosineHead(...)(features) without labels, and a loss that takes each class on its own."
         )
 
 

@@ -9,38 +9,38 @@ from guided_collapse.metrics.formulas.products import SAFE_IN_FLOAT32, safe_in_f
 
 
 class Points(NamedTuple):
-    """Samples relative to a centre."""
+    """Samples relative to a center."""
 
     features: Tensor
     """The samples themselves, (num_samples, feature_dim)."""
-    centre: Tensor
+    center: Tensor
     """(feature_dim,), float64."""
     values: Tensor
-    """features - centre, (num_samples, feature_dim), in the precision that products are to be taken in."""
+    """features - center, (num_samples, feature_dim), in the precision that products are to be taken in."""
     norms: Tensor
     """The norms of the values, (num_samples,), float64."""
 
     def exact(self, which: Tensor) -> Tensor:
         """The values of some samples in float64."""
-        return self.features[which].to(self.centre) - self.centre
+        return self.features[which].to(self.center) - self.center
 
 
-def centred_points(features: Tensor, centre: Tensor, dtype: torch.dtype) -> Points:
-    """Samples relative to a centre, in float32 or float64; in float64 too if their norms are out of reach of float32.
+def centered_points(features: Tensor, center: Tensor, dtype: torch.dtype) -> Points:
+    """Samples relative to a center, in float32 or float64; in float64 too if their norms are out of reach of float32.
 
     Args:
         features: (num_samples, feature_dim).
-        centre: (feature_dim,), float64.
+        center: (feature_dim,), float64.
         dtype: of the values.
     """
-    leading = centre.to(dtype)
+    leading = center.to(dtype)
     values = features.to(dtype) - leading
-    # In float32 the centre goes in two parts, so that points close to it have as many correct digits as those far away.
-    values -= (centre - leading).to(dtype)
+    # In float32 the center goes in two parts, so that points close to it have as many correct digits as those far away.
+    values -= (center - leading).to(dtype)
     norms = torch.linalg.vector_norm(values, dim=1).to(torch.float64)
     if dtype != torch.float64 and not safe_in_float32(norms):
-        return centred_points(features, centre, torch.float64)
-    return Points(features, centre, values, norms)
+        return centered_points(features, center, torch.float64)
+    return Points(features, center, values, norms)
 
 
 class LinearScores:

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.simplex import centre_classes, check_num_classes, simplex_etf
+from guided_collapse.geometry.simplex import center_classes, check_num_classes, simplex_etf
 from guided_collapse.metrics.formulas.products import blocks_of_rows, norm_of_any_size
 
 
@@ -43,8 +43,8 @@ def _with_nearest_projector(left: Tensor, right: Tensor | None) -> tuple[Tensor,
     # The first vector of the basis is 1, so that the others are orthogonal to it, even where L and R lack rank.
     basis = torch.linalg.qr(torch.cat(columns, dim=1)).Q
     gram = (basis.T @ left) @ ((left if right is None else right).T @ basis)
-    centred = gram[1:, 1:]
-    vectors = torch.linalg.eigh(centred + centred.T).eigenvectors[:, -feature_dim:]
+    centered = gram[1:, 1:]
+    vectors = torch.linalg.eigh(centered + centered.T).eigenvectors[:, -feature_dim:]
     projector = torch.zeros_like(gram)
     projector[1:, 1:] = vectors @ vectors.T
     return gram, projector
@@ -95,8 +95,8 @@ def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
     then their one-against-rest margin, the least distance of a row from that hull.
 
     Args:
-        means: centred, (num_present, feature_dim), float64.
-        weight: centred, (num_classes, feature_dim), float64.
+        means: centered, (num_present, feature_dim), float64.
+        weight: centered, (num_classes, feature_dim), float64.
         classes: (num_present,), the class of each mean.
     """
     unit_means, unit_weight = (torch.nn.functional.normalize(rows, dim=1, eps=0) for rows in (means, weight))
@@ -109,7 +109,7 @@ def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
 
 
 def nearest_frame_distance(means: Tensor) -> float:
-    """The squared distance of class means, centred and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
+    """The squared distance of class means, centered and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
 
     |.|_* is the nuclear norm; H~ P has rank m = min(d, C-1) at most, so other singular values are rounding errors and left out. NaN
     if the means are all zero. For C > d + 1 the frame is tight, with rows of norm 1 in the mean only.
@@ -121,10 +121,10 @@ def nearest_frame_distance(means: Tensor) -> float:
     if num_classes <= feature_dim + 1:
         gram = means @ means.T
         square = gram.diagonal().sum()
-        products = centre_classes(centre_classes(gram / square).T)
+        products = center_classes(center_classes(gram / square).T)
     else:
-        square, centred = means.square().sum(), centre_classes(means)
-        products = centred.T @ centred / square
+        square, centered = means.square().sum(), center_classes(means)
+        products = centered.T @ centered / square
     if not bool(square > 0):
         return math.nan
     rank = min(feature_dim, num_classes - 1)
@@ -132,24 +132,24 @@ def nearest_frame_distance(means: Tensor) -> float:
     return max(0.0, float(2 - 2 * values.sum() / math.sqrt(rank)))
 
 
-def cross_entropy_lower_bound(num_classes: int, temperature: float) -> float:
+def cross_entropy_lower_bound(num_classes: int, scale: float) -> float:
     """The lowest mean cross-entropy of unit weights and features of norm tau: log(1 + (C-1) exp(-tau C/(C-1))).
 
     It is reached exactly at neural collapse, where every feature is tau times its class's row of a simplex ETF.
 
     Args:
         num_classes: C, at least 2.
-        temperature: tau, the norm of the features.
+        scale: tau, the norm of the features.
 
     Raises:
-        ValueError: for fewer than two classes, or a temperature that is not a positive, finite number.
+        ValueError: for fewer than two classes, or a scale that is not a positive, finite number.
 
     Example:
         >>> from guided_collapse import cross_entropy_lower_bound
-        >>> round(cross_entropy_lower_bound(10, temperature=5.0), 4)
+        >>> round(cross_entropy_lower_bound(10, scale=5.0), 4)
         0.0342
     """
     check_num_classes(num_classes)
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise ValueError(f"temperature must be a positive, finite number; got {temperature}.")
-    return math.log1p((num_classes - 1) * math.exp(-temperature * num_classes / (num_classes - 1)))
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"scale must be a positive, finite number; got {scale}.")
+    return math.log1p((num_classes - 1) * math.exp(-scale * num_classes / (num_classes - 1)))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.metrics.checks import check_enough_classes
-from guided_collapse.metrics.formulas.products import add_outer_products, symmetrised
+from guided_collapse.metrics.formulas.products import add_outer_products, symmetrized
 from guided_collapse.metrics.formulas.statistics import ClassStatistics
 
 
@@ -37,7 +37,7 @@ class Moments(NamedTuple):
         check_enough_classes(self.counts)
         present = self.counts.nonzero().flatten()
         means = (self.references + self.offsets)[present]
-        return ClassStatistics(self.counts.clone(), means, symmetrised(self.scatter), self.class_scatter[present])
+        return ClassStatistics(self.counts.clone(), means, symmetrized(self.scatter), self.class_scatter[present])
 
 
 def no_moments(num_classes: int, feature_dim: int, device: torch.device | None = None) -> Moments:

@@ -44,7 +44,7 @@ def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
     """Adds rows' rows to the upper block triangle of `scatter`, in place.
 
     The product is symmetric, so only the blocks on and above the diagonal are computed: 5/8 of the multiplications with four
-    blocks. `symmetrised` fills in the rest once, when the sum is complete.
+    blocks. `symmetrized` fills in the rest once, when the sum is complete.
 
     Args:
         scatter: (feature_dim, feature_dim), float64.
@@ -59,7 +59,7 @@ def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
             block.add_(left @ right)
 
 
-def symmetrised(scatter: Tensor) -> Tensor:
+def symmetrized(scatter: Tensor) -> Tensor:
     """The symmetric matrix whose upper triangle is given: (feature_dim, feature_dim)."""
     upper = scatter.triu(1)
     return upper + upper.T + scatter.diagonal().diag()

@@ -1,11 +1,11 @@
-"""What has to be looked at sample by sample once the class means are known: predictions, nearest centres, cosine margins."""
+"""What has to be looked at sample by sample once the class means are known: predictions, nearest centers, cosine margins."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from guided_collapse.metrics.formulas.decisions import centred_points
+from guided_collapse.metrics.formulas.decisions import centered_points
 from guided_collapse.metrics.formulas.measured import Measured
 from guided_collapse.metrics.formulas.products import product_dtype
 from guided_collapse.metrics.formulas.statistics import chunk_rows
@@ -16,7 +16,7 @@ class SampleCounts(NamedTuple):
 
     num_samples: Tensor
     """How many samples, an integer scalar."""
-    centre_correct: Tensor
+    center_correct: Tensor
     """How many are nearest to the mean of their own class."""
     correct: Tensor
     """How many the classifier predicts rightly; 0 without a classifier."""
@@ -29,7 +29,7 @@ class SampleCounts(NamedTuple):
 def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
     """Predictions, nearest class means and cosine margins of some samples.
 
-    The nearest centre is argmin_c |h - mu_c| over the classes that have a mean; the prediction argmax_j <w_j, h> + b_j over all
+    The nearest center is argmin_c |h - mu_c| over the classes that have a mean; the prediction argmax_j <w_j, h> + b_j over all
     classes. The cosine margin of a sample of class c is cos_c - max_{j != c} cos_j, where cos_j is the cosine between h - mu_G and
     w_j - w_G, with w_G the mean weight; it is undefined for a sample at mu_G itself or weights at w_G, and then left out.
 
@@ -48,7 +48,7 @@ def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> Sampl
         parts = [_count_chunk(measured, *chunk) for chunk in chunks]
     return SampleCounts(
         num_samples=torch.stack([part.num_samples for part in parts]).sum(),
-        centre_correct=torch.stack([part.centre_correct for part in parts]).sum(),
+        center_correct=torch.stack([part.center_correct for part in parts]).sum(),
         correct=torch.stack([part.correct for part in parts]).sum(),
         disagreements=torch.stack([part.disagreements for part in parts]).sum(),
         margins=torch.cat([part.margins for part in parts]),
@@ -56,17 +56,17 @@ def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> Sampl
 
 
 def _count_chunk(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
-    points = centred_points(features.to(measured.device), measured.centre, product_dtype(features.dtype))
-    centres = measured.centre_scores
-    nearest = measured.statistics.present[centres.largest(centres.products(points), points)]
-    number, centre_correct = labels.new_tensor(len(labels)), (nearest == labels).sum()
+    points = centered_points(features.to(measured.device), measured.center, product_dtype(features.dtype))
+    centers = measured.center_scores
+    nearest = measured.statistics.present[centers.largest(centers.products(points), points)]
+    number, center_correct = labels.new_tensor(len(labels)), (nearest == labels).sum()
     classes = measured.class_scores
     if classes is None:
-        return SampleCounts(number, centre_correct, torch.zeros_like(number), torch.zeros_like(number), points.norms.new_empty(0))
+        return SampleCounts(number, center_correct, torch.zeros_like(number), torch.zeros_like(number), points.norms.new_empty(0))
     products = classes.products(points)
     predictions = classes.largest(products, points)
     margins = _margins(products, classes.norms, points.norms, labels)
-    return SampleCounts(number, centre_correct, (predictions == labels).sum(), (predictions != nearest).sum(), margins)
+    return SampleCounts(number, center_correct, (predictions == labels).sum(), (predictions != nearest).sum(), margins)
 
 
 def _margins(products: Tensor, weight_norms: Tensor, norms: Tensor, labels: Tensor) -> Tensor:

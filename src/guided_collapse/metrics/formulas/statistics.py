@@ -9,7 +9,7 @@ from torch import Tensor
 
 from guided_collapse.metrics.checks import check_enough_classes
 from guided_collapse.metrics.formulas.double_precision import where_float64_is
-from guided_collapse.metrics.formulas.products import nearly_singular, product_dtype, symmetrised
+from guided_collapse.metrics.formulas.products import nearly_singular, product_dtype, symmetrized
 from guided_collapse.metrics.formulas.within import add_large_class, add_small_classes
 
 GlobalMean = Literal["samples", "classes"]
@@ -122,7 +122,7 @@ def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dty
         else:
             found.append(add_small_classes(scatter, features, some, buffer))
     means, class_scatter, ranks = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return ClassStatistics(counts, means, symmetrised(scatter), class_scatter, ranks)
+    return ClassStatistics(counts, means, symmetrized(scatter), class_scatter, ranks)
 
 
 def chunk_rows(feature_dim: int) -> int:

@@ -21,43 +21,43 @@ class BetweenClasses(NamedTuple):
     directions: Tensor
     """V, (feature_dim, rank), orthonormal columns."""
     values: Tensor
-    """The positive singular values of the centred class means, (rank,), largest first."""
+    """The positive singular values of the centered class means, (rank,), largest first."""
     spread: Tensor
     """V diag(values), (feature_dim, rank), where each dimension has as many correct digits as it has in the class means."""
 
 
-def between_classes(centred_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
-    """The singular directions of the centred class means, cut at rank C-1.
+def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
+    """The singular directions of the centered class means, cut at rank C-1.
 
-    Centring takes one dimension away, so S_B has rank C-1 at most, and what is left of the last singular value is rounding error
+    Centering takes one dimension away, so S_B has rank C-1 at most, and what is left of the last singular value is rounding error
     that an inverse would turn into the largest term of all. Means that coincide take away more: values below rounding level of the
-    means, as they were before centring, are dropped too.
+    means, as they were before centering, are dropped too.
 
     Args:
-        centred_class_means: mu_c - mu_G, (num_classes, feature_dim), float64.
-        magnitude: the largest norm of a class mean before centring, a scalar.
+        centered_class_means: mu_c - mu_G, (num_classes, feature_dim), float64.
+        magnitude: the largest norm of a class mean before centering, a scalar.
     """
-    num_classes, feature_dim = centred_class_means.shape
+    num_classes, feature_dim = centered_class_means.shape
     most = min(num_classes - 1, feature_dim)
     floor = 4 * math.sqrt(num_classes) * EPSILON * magnitude
     # The Gram matrix is several times quicker than an SVD, and as good while no eigenvalue is small against the largest.
     few_rows = num_classes <= feature_dim + 1
-    gram = centred_class_means @ centred_class_means.T if few_rows else centred_class_means.T @ centred_class_means
+    gram = centered_class_means @ centered_class_means.T if few_rows else centered_class_means.T @ centered_class_means
     squares, vectors = torch.linalg.eigh(gram)
     squares, vectors = squares.flip(0)[:most], vectors.flip(1)[:, :most]
     if bool(squares[-1] > EIGENVALUE_FLOOR * squares[0]) and bool(squares[-1].clamp(min=0).sqrt() > floor):
         values = squares.sqrt()
-        spread = centred_class_means.T @ vectors if few_rows else gram @ vectors / values
+        spread = centered_class_means.T @ vectors if few_rows else gram @ vectors / values
         return BetweenClasses(spread / values, values, spread)
-    vectors, values, directions = torch.linalg.svd(centred_class_means, full_matrices=False)
+    vectors, values, directions = torch.linalg.svd(centered_class_means, full_matrices=False)
     rank = int((values[:most] > floor).sum())
-    return BetweenClasses(directions[:rank].T, values[:rank], centred_class_means.T @ vectors[:, :rank])
+    return BetweenClasses(directions[:rank].T, values[:rank], centered_class_means.T @ vectors[:, :rank])
 
 
 def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -> float:
     """NC1 = tr(S_W pinv(S_B)) / C, never negative; NaN if all class means coincide, where S_B has no inverse of any use.
 
-    With the directions v_i and singular values s_i of the centred means it is sum_i v_i' S_W v_i / s_i^2: no pseudo-inverse of
+    With the directions v_i and singular values s_i of the centered means it is sum_i v_i' S_W v_i / s_i^2: no pseudo-inverse of
     feature_dim x feature_dim is formed.
     """
     if len(between.values) == 0:
@@ -102,20 +102,20 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     return (most - rank + float(shares.square().sum())) / most
 
 
-def trace_ratio(statistics: ClassStatistics, centred_class_means: Tensor) -> float:
+def trace_ratio(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
     """tr S_W / tr S_B; NaN or infinite if all class means coincide."""
     within = statistics.class_scatter.sum() / statistics.num_samples
-    return float(within / centred_class_means.square().sum(dim=1).mean())
+    return float(within / centered_class_means.square().sum(dim=1).mean())
 
 
-def class_distance_normalised_variance(statistics: ClassStatistics, centred_class_means: Tensor) -> float:
+def class_distance_normalized_variance(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
     """CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
 
     Infinite or NaN if two class means coincide.
 
     Args:
         statistics: of the classes.
-        centred_class_means: relative to any common point, (num_present, feature_dim), float64.
+        centered_class_means: relative to any common point, (num_present, feature_dim), float64.
     """
     variances = statistics.class_scatter / statistics.counts[statistics.present]
     number = len(variances)
@@ -123,19 +123,19 @@ def class_distance_normalised_variance(statistics: ClassStatistics, centred_clas
     for block in blocks_of_rows(number, number):
         # Each pair once: with the rows of the block come those after it.
         later = slice(block.start, None)
-        distances = _squared_distances(statistics.class_means[later], centred_class_means[later], len(variances[block]))
+        distances = _squared_distances(statistics.class_means[later], centered_class_means[later], len(variances[block]))
         sums.append(((variances[block][:, None] + variances[later]) / (2 * distances)).triu_(1).sum())
     return float(torch.stack(sums).sum()) / (number * (number - 1) / 2)
 
 
-def _squared_distances(rows: Tensor, centred_rows: Tensor, num_first: int) -> Tensor:
+def _squared_distances(rows: Tensor, centered_rows: Tensor, num_first: int) -> Tensor:
     """|r_i - r_j|^2 of the first rows and all later ones, (num_first, num_rows), above the diagonal.
 
     They are from inner products, and directly for pairs so close that these would cancel.
     """
-    squares = centred_rows.square().sum(dim=1)
+    squares = centered_rows.square().sum(dim=1)
     sizes = squares[:num_first, None] + squares
-    distances = sizes - 2 * (centred_rows[:num_first] @ centred_rows.T)
+    distances = sizes - 2 * (centered_rows[:num_first] @ centered_rows.T)
     close_pairs = (distances <= DISTANCE_FLOOR * sizes).triu_(1).nonzero()
     for close in torch.split(close_pairs, CLOSE_PAIRS_AT_ONCE):
         first, second = close.T

@@ -34,7 +34,7 @@ def add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tenso
     """
     sizes = [len(indices) for indices in samples]
     classes = torch.arange(len(sizes), device=features.device).repeat_interleave(torch.tensor(sizes, device=features.device))
-    deviations, means = centred_rows(features, torch.cat(tuple(samples)), classes, buffer)
+    deviations, means = centered_rows(features, torch.cat(tuple(samples)), classes, buffer)
     add_outer_products(scatter, deviations)
     squares, ranks, rounding = [], [], torch.finfo(buffer.dtype).eps
     for own, mean, indices in zip(torch.split(deviations, sizes), means, samples, strict=True):
@@ -59,7 +59,7 @@ def add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer: 
     own_scatter, part_means = torch.zeros_like(scatter), []
     parts = torch.split(samples, len(buffer))
     for part in parts:
-        deviations, mean = centred_rows(features, part, torch.zeros_like(part), buffer)
+        deviations, mean = centered_rows(features, part, torch.zeros_like(part), buffer)
         add_outer_products(own_scatter, deviations)
         part_means.append(mean[0])
     # Between the parts lies n_p (mu_p - mu)(mu_p - mu)'. Nothing is subtracted, so nothing cancels and nothing gets negative.
@@ -81,7 +81,7 @@ def _rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tensor, rows_a
     return numerical_rank(values)
 
 
-class CentredRows(NamedTuple):
+class CenteredRows(NamedTuple):
     """Samples relative to the means of their classes."""
 
     deviations: Tensor
@@ -90,7 +90,7 @@ class CentredRows(NamedTuple):
     """(num_classes, feature_dim), float64."""
 
 
-def centred_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: Tensor) -> CentredRows:
+def centered_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: Tensor) -> CenteredRows:
     """The samples at `indices` minus the means of their classes, in a precision that their products can be taken in.
 
     Args:
@@ -105,13 +105,13 @@ def centred_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: Ten
         torch.index_select(features, 0, indices, out=rows)
     else:
         rows.copy_(features.index_select(0, indices))
-    found = _centred(rows, classes, num_classes)
+    found = _centered(rows, classes, num_classes)
     if rows.dtype != torch.float64 and not safe_in_float32(found.deviations):
-        return _centred(features.index_select(0, indices).to(torch.float64), classes, num_classes)
+        return _centered(features.index_select(0, indices).to(torch.float64), classes, num_classes)
     return found
 
 
-def _centred(rows: Tensor, classes: Tensor, num_classes: int) -> CentredRows:
+def _centered(rows: Tensor, classes: Tensor, num_classes: int) -> CenteredRows:
     """Rows minus the means of their classes; overwrites `rows`."""
     counts = torch.bincount(classes, minlength=num_classes)[:, None]
     means = rows.new_zeros(num_classes, rows.shape[1], dtype=torch.float64)
@@ -121,13 +121,13 @@ def _centred(rows: Tensor, classes: Tensor, num_classes: int) -> CentredRows:
         part = rows.new_zeros(num_classes, rows.shape[1]).index_add_(0, classes, rows) / counts
         rows -= part if num_classes == 1 else part.index_select(0, classes)
         means += part
-    return CentredRows(rows, means)
+    return CenteredRows(rows, means)
 
 
 def numerical_rank(values: Tensor) -> Tensor:
     """|H_c|_*^2 / |H_c|_F^2, a scalar: how many directions the features of a class fill.
 
-    As the paper's code has it. The nuclear norm |.|_* is the sum of the singular values. The features are not centred: a class
+    As the paper's code has it. The nuclear norm |.|_* is the sum of the singular values. The features are not centered: a class
     that has collapsed to its mean has rank 1, one that fills k directions evenly rank k, one of zeros rank 0.
 
     Args:

@@ -14,7 +14,7 @@ from guided_collapse.metrics.formulas.samples import SampleCounts, count_samples
 from guided_collapse.metrics.machinery.result_metric import ResultMetric
 from guided_collapse.metrics.result import CollapseResult
 
-COUNTS = ("num_samples", "centre_correct", "correct", "disagreements")
+COUNTS = ("num_samples", "center_correct", "correct", "disagreements")
 
 
 class SecondPass(ResultMetric):
@@ -39,12 +39,12 @@ class SecondPass(ResultMetric):
     """
 
     num_samples: Tensor
-    centre_correct: Tensor
+    center_correct: Tensor
     correct: Tensor
     disagreements: Tensor
     margins: list[Tensor]
     test_num_samples: Tensor
-    test_centre_correct: Tensor
+    test_center_correct: Tensor
     test_correct: Tensor
     test_disagreements: Tensor
     test_margins: list[Tensor]

@@ -19,7 +19,7 @@ from guided_collapse.metrics.machinery.second_pass import SecondPass
 from guided_collapse.metrics.result import CollapseResult
 
 
-class LabelledFeatures(NamedTuple):
+class LabeledFeatures(NamedTuple):
     """A batch as the metrics take it."""
 
     features: Tensor
@@ -44,7 +44,7 @@ class CollapseMetrics(ResultMetric):
         keep_features: whether all features are kept, so that `measure` gives everything without a second pass (numerical ranks only
             where one process has all samples).
         global_mean: as in `measure_collapse`.
-        centre_weight: as in `measure_collapse`.
+        center_weight: as in `measure_collapse`.
 
     Example:
         >>> import torch
@@ -70,7 +70,7 @@ class CollapseMetrics(ResultMetric):
         reference_means: Tensor | None = None,
         keep_features: bool = False,
         global_mean: GlobalMean = "samples",
-        centre_weight: bool = False,
+        center_weight: bool = False,
     ) -> None:
         super().__init__()
         check_num_classes(num_classes)
@@ -80,7 +80,7 @@ class CollapseMetrics(ResultMetric):
         self.feature_dim = feature_dim
         self.keep_features = keep_features
         self.global_mean: GlobalMean = global_mean
-        self.centre_weight = centre_weight
+        self.center_weight = center_weight
         self.given_references = reference_means is not None
         self.kept: list[tuple[Tensor, Tensor]] = []
         start = no_moments(num_classes, feature_dim)
@@ -191,7 +191,7 @@ class CollapseMetrics(ResultMetric):
         return reduce(merge, (Moments(*part, *no_scatter) for part in parts), total)
 
     def _measured(self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None) -> Measured:
-        return Measured(statistics, weight, bias, self.global_mean, self.centre_weight)
+        return Measured(statistics, weight, bias, self.global_mean, self.center_weight)
 
     def _checked_references(self, reference_means: Tensor) -> Tensor:
         if reference_means.shape != (self.num_classes, self.feature_dim):
@@ -205,9 +205,9 @@ class CollapseMetrics(ResultMetric):
 
 def collapse_in_passes(
     metrics: CollapseMetrics,
-    first: Iterable[LabelledFeatures],
-    again: Iterable[LabelledFeatures],
-    test: Iterable[LabelledFeatures],
+    first: Iterable[LabeledFeatures],
+    again: Iterable[LabeledFeatures],
+    test: Iterable[LabeledFeatures],
     *,
     weight: Tensor | None,
     bias: Tensor | None,

@@ -1,5 +1,0 @@
-"""The command `guided-collapse`: one module for each command, imported when it is asked for."""
-
-from guided_collapse.cli.command import main
-
-__all__ = ["main"]

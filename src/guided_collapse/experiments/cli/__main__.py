@@ -1,0 +1,7 @@
+"""`python -m guided_collapse.experiments.cli`."""
+
+import sys
+
+from guided_collapse.experiments.cli.command import main
+
+sys.exit(main())

@@ -1,0 +1,130 @@
+"""Batches on a device: drawn, changed at random, normalized."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from guided_collapse.experiments.data.augmentation import Augmentation
+from guided_collapse.experiments.data.augmentation.augment import augment
+from guided_collapse.experiments.data.augmentation.normalize import PixelStatistics, normalize
+from guided_collapse.experiments.data.augmentation.resampling import center_crop
+from guided_collapse.experiments.data.split import ImageData, Split
+from guided_collapse.sampling.batch_sampler import SeededBatchSampler
+
+PREFETCHED_BATCHES = 4  # of each worker process
+
+
+class ProcessShare(NamedTuple):
+    """Which part of every batch is this process's, and the device that it goes to."""
+
+    rank: int = 0
+    processes: int = 1
+    device: torch.device = torch.device("cpu")
+
+    def of_batches(self, sampler: SeededBatchSampler) -> Iterator[list[int]]:
+        """This process's part of every batch; of a stratified one, its part of every class.
+
+        Raises:
+            ValueError: for batches with fewer samples than there are processes.
+        """
+        smallest = sampler.num_samples // len(sampler)
+        if smallest < self.processes:
+            raise ValueError(
+                f"every process needs a sample in every batch; got batches of {smallest} for {self.processes} processes. "
+                "Raise batch_size."
+            )
+        yield from sampler.parts(self.rank, self.processes)
+
+    def in_order(self, num_samples: int, *, batch_size: int) -> list[list[int]]:
+        """This process's samples of all, in order, in batches of that size at most."""
+        own = range(self.rank, num_samples, self.processes)
+        return [list(own[start : start + batch_size]) for start in range(0, len(own), batch_size)]
+
+
+class Batch(NamedTuple):
+    """Samples of one step, on the device that was asked for.
+
+    Attributes:
+        inputs: images, (num_samples, channels, height, width), uint8 as they are in a split or float32 as a network takes them; or
+            what else a network takes.
+        labels: int64 (num_samples,).
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+
+class ImageBatches:
+    """Images as a network takes them: changed at random for training, left as they are for measurement, and normalized.
+
+    Args:
+        data: the images.
+        statistics: by which pixels are normalized.
+        augmentation: the random changes.
+        num_workers: processes that read streamed images.
+    """
+
+    def __init__(self, data: ImageData, statistics: PixelStatistics, augmentation: Augmentation, *, num_workers: int) -> None:
+        self.data, self.statistics, self.augmentation, self.num_workers = data, statistics, augmentation, num_workers
+
+    def augmented(self, chosen: Iterable[list[int]], device: torch.device, generator: torch.Generator) -> Iterator[Batch]:
+        """Batches of these training samples, with random changes from the generator."""
+        for images, labels in batches(self.data.train, chosen, device=device, num_workers=self.num_workers):
+            yield Batch(normalize(augment(images, self.augmentation, generator), *self.statistics), labels)
+
+    def clean(self, chosen: Iterable[list[int]], device: torch.device, *, test: bool) -> Iterator[Batch]:
+        """Batches of these samples as they are; cropped at the center if training images are cropped."""
+        split, size = self.data.test if test else self.data.train, self.augmentation.crop_size
+        for images, labels in batches(split, chosen, device=device, num_workers=self.num_workers):
+            yield Batch(normalize(images if size is None else center_crop(images, size), *self.statistics), labels)
+
+
+def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device | str, num_workers: int = 0) -> Iterator[Batch]:
+    """Batches of images as they are in the split, in the order of the sampler.
+
+    Images in memory are picked on the device where they are. Streamed images are read and decoded ahead by worker processes, which
+    live as long as the epoch, so that the sampler may change between epochs. Neither draws from torch's global generator.
+
+    Args:
+        split: where the samples come from.
+        sampler: lists of sample indices, for example a `StratifiedBatchSampler`.
+        device: where the batches go.
+        num_workers: processes that read streamed images; 0 reads them here. Images in memory need none.
+    """
+    device = torch.device(device)
+    if isinstance(split.images, Tensor):
+        for chosen in sampler:
+            indices = torch.tensor(chosen, dtype=torch.int64)
+            images = split.images.index_select(0, indices.to(split.images.device))
+            yield Batch(images.to(device), split.labels[indices].to(device))
+        return
+    pinned = device.type == "cuda"
+    loader: DataLoader[tuple[int, Tensor]] = DataLoader(
+        _Numbered(split.images),
+        batch_sampler=sampler,
+        num_workers=num_workers,
+        collate_fn=_stack,
+        pin_memory=pinned,
+        prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
+        generator=torch.Generator(),  # the loader draws a seed for its workers; it must not be the global generator's
+    )
+    for indices, images in loader:
+        yield Batch(images.to(device, non_blocking=pinned), split.labels[indices].to(device))
+
+
+class _Numbered(Dataset[tuple[int, Tensor]]):
+    """Images with their indices, by which their labels are found."""
+
+    def __init__(self, images: Dataset[Tensor]) -> None:
+        self.images = images
+
+    def __getitem__(self, index: int) -> tuple[int, Tensor]:
+        return index, self.images[index]
+
+
+def _stack(samples: list[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:
+    indices, images = zip(*samples, strict=True)
+    return torch.tensor(indices, dtype=torch.int64), torch.stack(images)

@@ -1,0 +1,23 @@
+"use strict";
+// What is shown: which heads, which axes, which colors.
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const state = { hidden: new Set(), axes: "own", logEpochs: false };
+const coarse = window.matchMedia("(pointer: coarse)").matches;
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+// plotly takes tags in text for markup: a name must stay a name.
+function plain(text) {
+  return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+function shown(value, digits = 4) {
+  return value === null ? "not known" : String(Number(value.toPrecision(digits)));
+}
+
+function transparent(hex, alpha) {
+  const part = (start) => parseInt(hex.slice(start, start + 2), 16);
+  return `rgba(${part(1)},${part(3)},${part(5)},${alpha})`;
+}

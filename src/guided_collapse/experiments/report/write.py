@@ -1,0 +1,117 @@
+"""Writes a report."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from guided_collapse.experiments.records.files import write_bytes
+from guided_collapse.experiments.records.reading import read_records
+from guided_collapse.experiments.records.run import Run
+from guided_collapse.experiments.report.experiment import by_experiment
+from guided_collapse.experiments.report.styles import styles_of
+from guided_collapse.experiments.report.tables.formats import all_tables, csv_text, latex, markdown
+from guided_collapse.optional import optional
+
+PACKAGES = ("jinja2", "matplotlib", "plotly")
+PAPER_EPOCHS = (50, 200)
+
+
+@dataclass(frozen=True)
+class ReportSummary:
+    """What a report was made of, and what was written.
+
+    Attributes:
+        page: the page.
+        files: everything that was written, the page last.
+        experiments: their names, in the order of the report.
+        num_finished: runs.
+        num_unfinished: runs, shown as far as they have come.
+        num_failed: runs, named and in no median.
+        skipped: records that could not be used, each with the reason.
+    """
+
+    page: Path
+    files: tuple[Path, ...]
+    experiments: tuple[str, ...]
+    num_finished: int
+    num_unfinished: int
+    num_failed: int
+    skipped: tuple[str, ...]
+
+
+def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | None = None) -> ReportSummary:
+    """Writes `report.html`, `tables/` (Markdown, CSV, LaTeX) and `figures/` (PDF, PNG) from the records of runs; loads no model.
+
+    Everything is worked out before the first file is written, and each file is written whole or not at all.
+
+    Args:
+        runs: folders; every folder below them that holds a `config.json` is a run.
+        out: the folder to write to; it is made if there is none.
+        epochs: at which the tables of accuracy look; None takes those of the paper's tables that a run has come to, or the last.
+
+    Raises:
+        ValueError: if there are no runs that can be used, `out` cannot be written to, an epoch is below 1, or a package is missing.
+        NotWrittenError: if a file cannot be written, as on a full disk.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from guided_collapse.experiments import Configuration, Placement, compare
+        >>> from guided_collapse.experiments.report import write_report
+        >>> sizes = {"num_classes": 4, "feature_dim": 8, "num_samples": 40, "batch_size": 40}
+        >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
+        >>> with TemporaryDirectory() as folder:
+        ...     _ = compare(short, ["fixed-etf"], [0], Placement(out=Path(folder), quiet=True))
+        ...     summary = write_report([Path(folder)], Path(folder, "report"))
+        >>> summary.page.name, summary.experiments
+        ('report.html', ('short',))
+    """
+    if epochs is not None and (not epochs or min(epochs) < 1):
+        raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")
+    for package in PACKAGES:
+        optional(package, extra="experiments")
+    # Here because both take packages that the library itself does without.
+    from guided_collapse.experiments.report.figures.for_print import all_figures
+    from guided_collapse.experiments.report.page.page import page
+
+    records = read_records(runs)
+    for folder in (out, out / "tables", out / "figures"):
+        _make_folder(folder)
+    experiments = by_experiment(records.runs)
+    styles = styles_of([run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows])
+    looked_at = _usual_epochs(records.runs) if epochs is None else sorted(set(epochs))
+    tables = all_tables(experiments, records.costs, looked_at, records.searches)
+    contents: dict[Path, bytes] = {}
+    for table in tables:
+        for kind, text in (("md", markdown(table)), ("csv", csv_text(table)), ("tex", latex(table))):
+            contents[Path("tables", f"{table.name}.{kind}")] = text.encode("utf-8")
+    for name, content in all_figures(experiments, records.costs, styles).items():
+        contents[Path("figures", name)] = content
+    contents[Path("report.html")] = page(records, experiments, tables, styles).encode("utf-8")
+    for path, content in contents.items():
+        write_bytes(out / path, content)
+    states = [run.state for run in records.runs]
+    return ReportSummary(
+        page=out / "report.html",
+        files=tuple(out / name for name in contents),
+        experiments=tuple(experiment.name for experiment in experiments),
+        num_finished=states.count("finished"),
+        num_unfinished=states.count("unfinished"),
+        num_failed=states.count("failed"),
+        skipped=records.skipped,
+    )
+
+
+def _usual_epochs(runs: Sequence[Run]) -> list[int]:
+    last = max((run.epochs.last for run in runs if run.epochs.last), default=1)
+    return [epoch for epoch in PAPER_EPOCHS if epoch <= last] or [last]
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"a report needs a folder that can be written; {folder} cannot: {error}") from error

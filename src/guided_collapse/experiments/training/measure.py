@@ -1,0 +1,104 @@
+"""Measurement on clean data in eval mode."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.nn import functional
+
+from guided_collapse.experiments.data.batches import ProcessShare
+from guided_collapse.experiments.training.tasks import Task
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.metrics.declared import recorded
+from guided_collapse.metrics.machinery.capture import Capture
+from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabeledFeatures, collapse_in_passes
+
+# Features up to this size are kept during a measurement; beyond it the images are gone through a second time.
+KEPT_BYTES = 2**30
+PARTS = ("many", "medium", "few")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the records of a measured epoch say, and all cosine margins, sorted."""
+
+    train: dict[str, float | None]
+    test: dict[str, float | None] | None
+    margins: dict[str, npt.NDArray[np.float32]]
+
+
+class _Tally:
+    """Loss and accuracy over batches and processes."""
+
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.totals = torch.zeros(3, num_classes, dtype=torch.float64, device=device)  # loss, correct, samples of each class
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        losses = functional.cross_entropy(logits.double(), labels, reduction="none")
+        correct = logits.argmax(dim=1) == labels
+        self.totals.index_add_(1, labels, torch.stack([losses, correct.double(), torch.ones_like(losses)]))
+
+    def averages(self, fabric: Fabric, parts: Mapping[str, Tensor]) -> dict[str, float | None]:
+        """Loss and accuracy over all samples, and the accuracy over the classes of each part."""
+        totals = torch.as_tensor(fabric.all_reduce(self.totals, reduce_op="sum")).cpu()
+        loss, correct, samples = totals.sum(dim=1).tolist()
+        found: dict[str, float | None] = {"loss": loss / samples, "top1": correct / samples}
+        for name, classes in parts.items():
+            _, correct, samples = totals[:, classes].sum(dim=1).tolist()
+            found[f"top1_{name}"] = correct / samples if samples else None
+        return found
+
+
+def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
+    """The classes with many, medium and few training samples, a third each; none if sizes differ less than twofold."""
+    counts = train_labels.bincount(minlength=num_classes)
+    if num_classes < len(PARTS) or counts.max() < 2 * counts.min():
+        return {}
+    ordered = counts.argsort(descending=True, stable=True)
+    return dict(zip(PARTS, ordered.tensor_split(len(PARTS)), strict=True))
+
+
+def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:
+    """Loss, accuracy and collapse of the model on the training samples, and on the test samples if there are any.
+
+    The features are those that the head's weight is multiplied with. The model is put in eval mode, and back.
+    """
+    capture = Capture(model)
+    seen, seen_test = (_Tally(task.num_classes, share.device) for _ in range(2))
+
+    def batches(*, test: bool, tally: _Tally | None) -> Iterator[LabeledFeatures]:
+        for inputs, labels in task.clean_batches(share, test=test):
+            with fabric.autocast():
+                features, logits = capture(inputs)
+            if tally is not None:
+                tally.add(logits, labels)
+            yield LabeledFeatures(features, labels)
+
+    head = model.head
+    keeps = task.num_train * head.feature_dim * 4 <= KEPT_BYTES * share.processes
+    metrics = CollapseMetrics(head.num_classes, head.feature_dim, keep_features=keeps).to(share.device)
+    with capture.listening():
+        result = collapse_in_passes(
+            metrics,
+            batches(test=False, tally=seen),
+            batches(test=False, tally=None),
+            batches(test=True, tally=seen_test),
+            weight=capture.weight,
+            bias=capture.bias,
+        )
+    found = result.to_dict()
+    train = seen.averages(fabric, {}) | _of(found, recorded("train"))
+    parts = parts_by_size(task.train_labels, task.num_classes)
+    test = None if task.num_test == 0 else seen_test.averages(fabric, parts) | _of(found, recorded("test"))
+    margins = {} if result.cosine_margins is None else {"train": result.cosine_margins.float().cpu().numpy()}
+    return Measurement(train, test, margins)
+
+
+def _of(found: dict[str, Any], names: dict[str, str]) -> dict[str, float | None]:
+    """The values that a record has, by their names in it."""
+    return {name: found[key] for name, key in names.items()}

@@ -1,0 +1,200 @@
+"""What is learned: images with labels, or free features with labels."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from guided_collapse.experiments.backbones.backbone import Backbone
+from guided_collapse.experiments.backbones.declared import build_backbone
+from guided_collapse.experiments.backbones.unconstrained import UnconstrainedFeatures
+from guided_collapse.experiments.data.augmentation.normalize import PixelStatistics, pixel_statistics
+from guided_collapse.experiments.data.batches import Batch, ImageBatches, ProcessShare
+from guided_collapse.experiments.data.checked import load_checked
+from guided_collapse.experiments.data.known import KNOWN, check_source, known_data
+from guided_collapse.experiments.data.readers.folders import load_folder
+from guided_collapse.experiments.data.sampling.hold_out import hold_out
+from guided_collapse.experiments.data.sampling.thinning import few_of_each, long_tailed
+from guided_collapse.experiments.data.split import ImageData
+from guided_collapse.experiments.records.schema import Inputs
+from guided_collapse.experiments.training import randomness
+from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.sampling.batch_sampler import SeededBatchSampler, ShuffledBatchSampler
+from guided_collapse.sampling.stratified import StratifiedBatchSampler
+
+LARGEST_MEASURED_BATCH = 1000
+
+
+class Task(ABC):
+    """Batches to train on and to measure on, and the backbone that fits them.
+
+    Args:
+        configuration: batch size, protocol and seed.
+        train_labels: (num_train,).
+        num_test: test samples.
+        num_classes: C.
+    """
+
+    def __init__(self, configuration: Configuration, train_labels: Tensor, num_test: int, num_classes: int) -> None:
+        self.configuration = configuration
+        self.train_labels = train_labels
+        self.num_train, self.num_test, self.num_classes = len(train_labels), num_test, num_classes
+
+    @abstractmethod
+    def backbone(self, generator: torch.Generator) -> Backbone:
+        """A fresh backbone."""
+
+    @abstractmethod
+    def input_facts(self) -> Inputs | None:
+        """What an exported model must know of its inputs; None if there is nothing to export for."""
+
+    @abstractmethod
+    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
+        """This process's part of the batches of an epoch, counted from 1."""
+
+    @abstractmethod
+    def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
+        """Every sample once, without random changes, in order."""
+
+    def steps_per_epoch(self) -> int:
+        """How many batches an epoch has."""
+        return len(self._sampler(1))
+
+    def _sampler(self, epoch: int) -> SeededBatchSampler:
+        """The batches of an epoch, the same for every number of processes and, in the fair protocol, for every head."""
+        size, seed = min(self.configuration.batch_size, self.num_train), self.configuration.seed
+        sampler: SeededBatchSampler
+        if self.configuration.takes_stratified_batches:
+            sampler = StratifiedBatchSampler(self.train_labels, size, num_replicas=1, rank=0, seed=seed)
+        else:
+            sampler = ShuffledBatchSampler(self.num_train, size, seed=seed)
+        sampler.set_epoch(epoch)
+        return sampler
+
+    def _in_order(self, share: ProcessShare, *, test: bool) -> list[list[int]]:
+        """This process's samples, in batches no larger than those of training."""
+        size = min(LARGEST_MEASURED_BATCH, max(self.configuration.batch_size // share.processes, 1))
+        return share.in_order(self.num_test if test else self.num_train, batch_size=size)
+
+
+class ImageTask(Task):
+    """Images, changed at random for training and left as they are for measurement.
+
+    Args:
+        configuration: what is done with the images.
+        data: the images.
+        statistics: by which pixels are normalized.
+        num_workers: processes that read streamed images.
+    """
+
+    def __init__(self, configuration: Configuration, data: ImageData, statistics: PixelStatistics, *, num_workers: int = 0) -> None:
+        super().__init__(configuration, data.train.labels, len(data.test), data.num_classes)
+        self.images = ImageBatches(data, statistics, configuration.augmentation, num_workers=num_workers)
+
+    def backbone(self, generator: torch.Generator) -> Backbone:
+        """The network that the configuration names."""
+        return image_backbone(self.configuration, self.images.data.image_shape[0], generator)
+
+    def input_facts(self) -> Inputs:
+        """Shape, normalization and the names of the classes."""
+        data, statistics = self.images.data, self.images.statistics
+        channels, height, width = data.image_shape
+        size = self.configuration.crop_size
+        shape = (channels, size or height, size or width)
+        return Inputs(shape, tuple(statistics.mean), tuple(statistics.std), tuple(data.class_names))
+
+    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
+        """Stratified or shuffled, and augmented; the same for every head of a seed."""
+        source = randomness.generator(self.configuration.seed, randomness.AUGMENTATION, epoch, share.rank)
+        return self.images.augmented(share.of_batches(self._sampler(epoch)), share.device, source)
+
+    def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
+        """In order; cropped at the center if training images are cropped."""
+        return self.images.clean(self._in_order(share, test=test), share.device, test=test)
+
+
+class UnconstrainedTask(Task):
+    """Free features: sample i has class i mod num_classes, and inputs are the samples' indices. There is nothing to test on."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        num_samples, num_classes = configuration.num_samples or 0, configuration.num_classes or 0
+        super().__init__(configuration, torch.arange(num_samples) % num_classes, 0, num_classes)
+
+    def backbone(self, generator: torch.Generator) -> Backbone:
+        """A free feature for each sample."""
+        feature_dim = self.configuration.feature_dim or self.num_classes
+        return UnconstrainedFeatures(self.num_train, feature_dim, generator=generator)
+
+    def input_facts(self) -> None:
+        """Nothing: a free feature belongs to its sample and says nothing about another."""
+
+    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
+        """All samples at once if the batch size allows it."""
+        return self._labeled(share.of_batches(self._sampler(epoch)), share.device)
+
+    def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
+        """All samples, in order."""
+        return self._labeled(self._in_order(share, test=test), share.device)
+
+    def _labeled(self, chosen: Iterable[list[int]], device: torch.device) -> Iterator[Batch]:
+        for batch in chosen:
+            indices = torch.tensor(batch)
+            yield Batch(indices.to(device), self.train_labels[indices].to(device))
+
+
+def image_backbone(configuration: Configuration, in_channels: int, generator: torch.Generator | None = None) -> Backbone:
+    """The network that the configuration names."""
+    return build_backbone(
+        configuration.backbone,
+        in_channels=in_channels,
+        stem=configuration.stem,
+        width=configuration.width,
+        affine=configuration.affine,
+        batch_norm=None if configuration.batch_norm else False,
+        feature_dim=configuration.feature_dim,
+        generator=generator,
+    )
+
+
+def with_validation(data: ImageData, fraction: float) -> ImageData:
+    """The same with a fraction of the training images of each class in the place of the test images, the same in every run.
+
+    Raises:
+        ValueError: if that leaves a class without an image in one of the two parts.
+    """
+    parts = hold_out(data.train.labels, round(fraction * len(data.train)), seed=None)
+    return replace(data, train=data.train.take(parts.train), test=data.train.take(parts.test))
+
+
+def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
+    """The task that the configuration names.
+
+    Raises:
+        MissingData: if the data are not there, with the command that gets them.
+        ValueError: for data that do not fit, or a named data set whose files are not those of the real one.
+    """
+    if configuration.is_unconstrained:
+        return UnconstrainedTask(configuration)
+    check_source(configuration.data)
+    if configuration.data in KNOWN:
+        data = load_checked(configuration.data, root=data_root, image_size=configuration.image_size)
+        known = known_data(configuration.data)
+        statistics = PixelStatistics(known.mean, known.std)
+    else:
+        data = load_folder(
+            Path(configuration.data),
+            image_size=configuration.image_size,
+            test_fraction=configuration.test_fraction,
+        )
+        statistics = pixel_statistics(data.train)
+    if configuration.images_per_class is not None:
+        data = replace(data, train=few_of_each(data.train, configuration.images_per_class))
+    if configuration.long_tail != "none":
+        tail = long_tailed(data.train, kind=configuration.long_tail, ratio=configuration.long_tail_ratio)
+        data = replace(data, train=tail)
+    if configuration.validation_fraction is not None:
+        data = with_validation(data, configuration.validation_fraction)
+    return ImageTask(configuration, data, statistics, num_workers=num_workers)

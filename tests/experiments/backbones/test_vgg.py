@@ -1,0 +1,53 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from guided_collapse.experiments.backbones.vgg import VGG13
+from tests.experiments.backbones.cases import images, num_parameters
+
+# Inputs and outputs of the ten 3x3 convolutions in configuration B of Simonyan and Zisserman.
+TABLE = [(3, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 256), (256, 512), (512, 512), (512, 512), (512, 512)]
+# torchvision's vgg13_bn without its three linear layers.
+PUBLISHED = 133_053_736 - (25_088 * 4096 + 4096) - (4096 * 4096 + 4096) - (4096 * 1000 + 1000)
+
+
+def test_number_of_parameters():
+    weights = sum(9 * inputs * outputs for inputs, outputs in TABLE)
+    outputs = sum(outputs for _, outputs in TABLE)
+    with torch.device("meta"):
+        ordinary, free = VGG13(affine=True), VGG13()
+    assert num_parameters(ordinary) == weights + 3 * outputs == PUBLISHED
+    assert num_parameters(free) == weights
+    assert free.feature_dim == 512
+
+
+@pytest.mark.parametrize("size", [32, 75])
+def test_features_against_the_layer_table(size):
+    model = VGG13(width=0.125).double().eval()
+    weights = list(model.parameters())
+    assert [tuple(weight.shape) for weight in weights] == [
+        (outputs // 8, 3 if inputs == 3 else inputs // 8, 3, 3) for inputs, outputs in TABLE
+    ]
+    x = inputs = images(2, size).double()
+    for index, weight in enumerate(weights):
+        x = (functional.conv2d(x, weight, padding=1) / math.sqrt(1 + 1e-5)).relu()
+        if index % 2 == 1:
+            x = functional.max_pool2d(x, 2)
+    torch.testing.assert_close(model(inputs), x.flatten(2).sum(dim=2) / (x.shape[2] * x.shape[3]))
+
+
+def test_there_are_five_stages_and_a_relu_after_every_normalization():
+    kinds = [type(module) for module in VGG13(width=0.02).modules()]
+    assert kinds.count(nn.MaxPool2d) == 5
+    assert kinds.count(nn.ReLU) == kinds.count(nn.BatchNorm2d) == kinds.count(nn.Conv2d) == 10
+
+
+def test_width_and_channels():
+    model = VGG13(width=0.05, in_channels=1)
+    assert model.feature_dim == 26
+    assert model(images(2, channels=1)).shape == (2, 26)
+    with pytest.raises(ValueError, match="width must be a positive, finite number; got 0"):
+        VGG13(width=0)

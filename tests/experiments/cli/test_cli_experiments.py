@@ -1,0 +1,337 @@
+"""The commands, as a user calls them: output, messages and exit status."""
+
+import errno
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from importlib import metadata
+
+import pytest
+
+from guided_collapse.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.cli import main
+from guided_collapse.experiments.cli.compare import compare_request
+from guided_collapse.experiments.records.schema import StepCost
+from guided_collapse.experiments.training.loop import Training
+from tests.experiments.data.made_up import write_folders
+from tests.experiments.report.made_up import head_counts
+from tests.experiments.training.runs import FREE, flags_of, placed
+from tests.test_docs import ROOT
+
+pytestmark = pytest.mark.slow
+
+SHORT = ["--epochs", "1", "--accelerator", "cpu", "--quiet"]
+
+
+def call(capsys, *arguments):
+    try:
+        status = main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        status = end.code
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_list(capsys):
+    status, out, _ = call(capsys, "list")
+    assert status == 0
+    assert "cifar10-resnet18" in out
+    assert "nearest-etf-lagged" in out
+
+
+def test_version(capsys):
+    assert call(capsys, "--version")[:2] == (0, f"{metadata.version('guided-collapse')}\n")
+
+
+def test_the_demonstration_records_what_its_page_animates():
+    preset, flags = re.search(r"guided-collapse compare (\S+) (.*)", (ROOT / "Makefile").read_text()).groups()
+    request = compare_request(preset, shlex.split(flags))
+    assert request.configuration.trace
+    assert (request.heads[0], len(request.seeds)) == ("linear", 3)
+
+
+def test_an_interrupted_run_says_so_and_goes_on_after_its_first_epoch(capsys, tmp_path, monkeypatch):
+    train_epoch = Training.train_epoch
+
+    def interrupted_in_epoch_two(training, epoch, *given):
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return train_epoch(training, epoch, *given)
+
+    flags = ["--head", "fixed-etf", "--epochs", 3, "--accelerator", "cpu", "--quiet", "--out", tmp_path]
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "train_epoch", interrupted_in_epoch_two)
+        status, _, err = call(capsys, "train", "digits", *flags)
+    assert status == 130
+    assert "begins with epoch 1 of 3 on cpu" in err
+    assert "goes on from its last checkpoint" in err
+    status, _, err = call(capsys, "resume", tmp_path / "digits" / "fixed-etf" / "seed-0", "--quiet")
+    assert status == 0
+    assert "begins with epoch 2 of 3" in err
+
+
+def test_a_finished_run_is_made_longer(capsys, tmp_path):
+    _, out, _ = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    run = out.strip()
+    status, out, err = call(capsys, "resume", run, "--epochs", 2, "--quiet")
+    assert (status, out.strip()) == (0, run), err
+    assert "begins with epoch 2 of 2" in err
+
+
+def test_train_with_ones_own_images(capsys, tmp_path):
+    write_folders(tmp_path / "images", num_per_class=6, size=32)
+    run = tmp_path / "runs" / "images" / "nearest-etf" / "seed-0"
+    flags = ["--batch-size", 9, "--width", 0.125, *SHORT, "--out", tmp_path / "runs"]
+    status, out, err = call(capsys, "train", "--data", tmp_path / "images", "--head", "nearest-etf", *flags)
+    assert (status, out) == (0, f"{run}\n"), err
+    status, out, err = call(capsys, "export", run, "--to", tmp_path / "model.pt2")
+    assert status == 0, err
+    assert (tmp_path / "model.pt2").exists()
+
+
+def test_compare_prints_a_table(capsys, tmp_path):
+    flags = ["--heads", "cosine", "nearest-etf", "--seeds", "0", "1", *SHORT, "--out", tmp_path]
+    status, out, err = call(capsys, "compare", "digits", *flags)
+    assert status == 0, err
+    assert [line.split()[:2] for line in out.splitlines()[:3]] == [["head", "seeds"], ["cosine", "2"], ["nearest-etf", "2"]]
+    page = tmp_path / "digits" / "report" / "report.html"
+    assert out.splitlines()[-1] == str(page)
+    assert "nearest-etf" in page.read_text(encoding="utf-8")
+    status, out, err = call(capsys, "report", tmp_path, "--out", tmp_path / "again", "--epochs", 1)
+    assert (status, out) == (0, f"{tmp_path / 'again' / 'report.html'}\n"), err
+
+
+@pytest.mark.filterwarnings("default:.*seed-0 failed:RuntimeWarning")
+def test_compare_says_what_failed(capsys, tmp_path):
+    (tmp_path / "digits" / "fixed-etf").mkdir(parents=True)
+    (tmp_path / "digits" / "fixed-etf" / "seed-0").write_text("in the way")
+    flags = ["--heads", "fixed-etf", "nearest-etf", "--seeds", "0", *SHORT, "--out", tmp_path]
+    status, out, err = call(capsys, "compare", "digits", *flags)
+    assert status == 1
+    assert "nearest-etf" in out
+    assert f"failed: {tmp_path / 'digits' / 'fixed-etf' / 'seed-0'}" in err
+
+
+def test_data(capsys, tmp_path):
+    assert call(capsys, "data", "digits")[0] == 0
+    status, _, err = call(capsys, "data", "imagenet", "--data-root", tmp_path)
+    assert status == 2
+    assert "imagenet" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "digitz"], "Did you mean digits"),
+        (["train", "digits", "--head", "implict"], "Did you mean implicit"),
+        (["compare", "digits", "--heads", "fixed-etf", "standart"], "Did you mean standard"),
+        (["compare", "digits", "--seed", "0"], "compare takes --seeds"),
+        (["train"], "give --data FOLDER"),
+        (["train", "cifar100-vgg13", "--data-root", "nowhere"], "Run: guided-collapse data cifar100"),
+        (["train", "--data", "nowhere"], "which is neither"),
+        (["train", "digits", "--optimizer", "agd", "--affine"], "dimension"),
+        (["train", "digits", "--feature-dim", "1"], "feature_dim must be at least 2"),
+        (["train", "digits", "--stem", "cifar"], "small has no option stem"),
+        (["train", "digits", "--epochs", "0"], "epochs must be positive"),
+        (["train", "digits", "--color", "red"], "--color"),
+        (["list", "--color"], "--color"),
+        (["report", "nowhere", "--out", "report"], "nowhere"),
+        (["resume"], "resume needs the folder of a run"),
+        (["resume", "nowhere"], "no config.json"),
+        (["resume", "nowhere", "--out", "elsewhere"], "--out"),
+        (["export", "nowhere", "--to", "x.pt2"], "no config.json"),
+    ],
+)
+def test_wrong_requests_exit_with_2_and_say_why(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = call(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert message in " ".join(err.split())
+    assert "Traceback" not in err
+    assert not any(tmp_path.rglob("model.safetensors"))
+
+
+@pytest.mark.parametrize("what", ["one class", "unreadable image"])
+def test_a_bad_folder_is_named(what, capsys, tmp_path):
+    write_folders(tmp_path, num_per_class=4, parts=("",), classes=("cat", "dog"))
+    if what == "one class":
+        shutil.rmtree(tmp_path / "dog")
+    else:
+        next((tmp_path / "dog").iterdir()).write_bytes(b"no image")
+    status, _, err = call(capsys, "train", "--data", tmp_path, *SHORT, "--out", tmp_path / "runs")
+    assert status == 2
+    assert ("cat" if what == "one class" else str(tmp_path / "dog")) in err
+
+
+def test_a_run_that_was_moved_is_not_resumed_elsewhere(capsys, tmp_path):
+    from guided_collapse.experiments.training.loop import train
+
+    run = train(FREE, placed(tmp_path / "runs"))
+    shutil.move(run.path, tmp_path / "moved")
+    status, _, err = call(capsys, "resume", tmp_path / "moved")
+    assert status == 2
+    assert "ufm-10/nearest-etf/seed-0" in err
+
+
+def test_a_run_of_another_configuration_is_refused(capsys, tmp_path):
+    call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    status, _, err = call(capsys, "train", "digits", *SHORT, "--batch-size", "64", "--out", tmp_path)
+    assert status == 2
+    assert "batch_size is 128, not 64" in err
+
+
+@pytest.mark.parametrize("room_for", [0, 2])
+def test_a_full_disk_loses_nothing(room_for, capsys, tmp_path, monkeypatch):
+    written = []
+
+    def fill_up(descriptor):
+        written.append(descriptor)
+        if len(written) > room_for:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("guided_collapse.experiments.records.files.os.fsync", fill_up)
+    status, out, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    assert (status, out) == (1, "")
+    assert "No space left on device" in err
+    monkeypatch.undo()
+    run = tmp_path / "digits" / "nearest-etf" / "seed-0"
+    assert {file.name for file in run.iterdir()} == ({"config.json", "metrics.jsonl"} if room_for else set())
+    assert call(capsys, "train", "digits", *SHORT, "--out", tmp_path)[0] == 0
+    assert (run / "model.safetensors").exists()
+
+
+def test_flags_of_a_configuration_are_understood():
+    from guided_collapse.experiments.cli.train import train_request
+
+    assert train_request("digits", flags_of(FREE)).configuration == FREE
+
+
+def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
+    times = dict(zip(StepCost.PARTS, (1.0, 2.0, 4.0, 8.5), strict=True))
+    counts = (head_counts(), head_counts(device_kind="accelerator", solver="products"))
+    answer = json.dumps(StepCost(**times, peak_mb=12.5, steps=2, hardware={"cpu": "Abacus"}, counts=counts).to_json())
+    done = subprocess.CompletedProcess([], 0, f"Lightning says something\n{answer}\n", "")
+    asked = []
+    monkeypatch.setattr(
+        "guided_collapse.experiments.profiling.cost.subprocess.run", lambda *_, **given: asked.append(given) or done
+    )
+    flags = ("--heads", "nearest-etf", "--no-paper-route", "--steps", 2, "--out", tmp_path)
+    status, out, err = call(capsys, "cost", "digits", *flags, "--peak-tflops", 20, "--peak-gbs", 500)
+    assert status == 0, err
+    lines = [line.split() for line in out.splitlines()]
+    assert ["digits", "nearest-etf", "3", "12.5", "2", "4", "12.5"] in lines
+    assert ["digits", "nearest-etf", "cpu", "factors", "250", "14", "17", "1", "4", "1", "-"] in lines
+    assert ["digits", "nearest-etf", "accelerator", "products", "250", "14", "17", "1", "4", "1", "0.2"] in lines
+    assert out.splitlines()[-1] == str(tmp_path / "digits" / "cost.json")
+    assert json.loads(asked[0]["input"])["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (MemoryError(), 1, "memory ran out. Make the batch"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "memory ran out (DefaultCPUAllocator: can't allocate"),
+        (RuntimeError("two\n  lines"), 1, "guided-collapse: two lines"),
+        (RuntimeError(), 1, "guided-collapse: RuntimeError"),
+        (OSError(errno.ENOSPC, "No space left on device", "file"), 1, "guided-collapse: No space left on device: file"),
+        (OSError(errno.EIO, "Input/output error"), 1, "guided-collapse: Input/output error"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "file"), 1, "No such file or directory: file"),
+        (PermissionError(errno.EACCES, "Permission denied", "file"), 1, "Permission denied: file"),
+        (ValueError("not expected"), 1, "guided-collapse: not expected"),
+        (DamageError("another run"), 1, "guided-collapse: another run"),
+        (WorkError("lost"), 1, "guided-collapse: lost"),
+        (RequestError("wrong"), 2, "guided-collapse: wrong"),
+        (ModuleNotFoundError("No module named 'rich'", name="rich"), 2, "pip install rich, or install guided-collapse"),
+    ],
+)
+def test_the_exit_status_tells_a_wrong_request_from_a_failure_on_the_way(error, status, message, capsys, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("guided_collapse.experiments.training.loop.train", fail)
+    found, out, err = call(capsys, "train", "digits")
+    assert (found, out) == (status, "")
+    assert message in err
+    assert err.count("\n") == 1
+    _, _, err = call(capsys, "--traceback", "train", "digits")
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("guided-collapse: ")
+
+
+def test_an_output_folder_that_cannot_be_written_is_a_wrong_request_and_one_that_is_lost_is_not(capsys, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", "there")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("guided_collapse.experiments.training.folder.run.Path.mkdir", refuse)
+        status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    assert (status, err) == (2, "guided-collapse: Permission denied: there\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("guided_collapse.experiments.training.folder.run.RunFolder.write_records", refuse)
+        status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    assert status == 1
+    assert err.endswith("guided-collapse: Permission denied: there\n")
+
+
+def test_a_value_that_is_refused_in_the_middle_of_a_run_is_no_wrong_request(capsys, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise ValueError("not a number")
+
+    monkeypatch.setattr(Training, "train_epoch", refuse)
+    status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
+    assert (status, err.splitlines()[-1]) == (1, "guided-collapse: not a number")
+
+
+def test_a_reader_that_goes_away_is_no_error(monkeypatch, capsys):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as nobody_reads:
+        monkeypatch.setattr("sys.stdout", nobody_reads)
+        assert main(["list"]) == 141
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("columns", ["1", "5"])
+def test_help_ends_in_a_terminal_of_few_columns(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    status, out, _ = call(capsys, "train", "--help")
+    assert status == 0
+    assert "--epochs" in out
+    assert os.environ["COLUMNS"] == columns
+
+
+def test_what_a_preset_leaves_behind_without_effect_goes_back_to_its_default():
+    from guided_collapse.experiments.cli.train import train_request
+
+    assert train_request("cifar10-resnet18", ["--backbone", "vgg13"]).configuration.stem is None
+    sizes = ["--num-samples", "60", "--num-classes", "10", "--backbone=unconstrained", "--data", "unconstrained"]
+    free = train_request("imagenet-resnet50", sizes).configuration
+    assert (free.flip, free.rotation, free.crop_size, free.random_resized) == (False, 0.0, None, False)
+    assert train_request("digits", ["--optimizer", "sgd", "--gain", "10"]).configuration.gain == 10.0
+
+
+def test_the_learning_rate_of_a_preset_is_for_its_optimizer():
+    from guided_collapse.experiments.cli.train import train_request
+
+    def rate(*flags):
+        return train_request("omniglot-small", flags).configuration.resolved().learning_rate
+
+    assert rate() == rate("--optimizer", "sgd") == 0.3
+    assert rate("--optimizer=adamw") == 1e-3
+    assert rate("--optimizer", "adamw", "--learning-rate", "0.01") == 0.01
+    assert rate("--optimizer", "agd", "--no-affine") is None
+
+
+def test_what_a_head_has_no_use_for_is_a_warning():
+    from guided_collapse.experiments.cli.train import train_request
+
+    flags = ["--proximal-weight", "0.5"]
+    with pytest.warns(UserWarning, match="head fixed has no option proximal_weight"):
+        train_request("digits", ["--head", "fixed-etf", *flags])
+    with pytest.warns(UserWarning, match="head standard and fixed has no option"):
+        compare_request("digits", ["--heads", "cosine", "fixed-etf", *flags])
+    assert compare_request("digits", ["--heads", "cosine", "nearest-etf", *flags]).configuration.proximal_weight == 0.5

@@ -1,0 +1,272 @@
+"""Command lines that mean nothing: each flag of each command with values of the wrong kind, and flags that contradict each other.
+
+What is legal is written down here once more, by field, and shares nothing with the checks: a new field without an entry fails.
+"""
+
+import types
+import typing
+import warnings
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from guided_collapse.experiments.cli import main
+from guided_collapse.experiments.cli.compare import CompareRequest
+from guided_collapse.experiments.cli.resume import ResumeRequest
+from guided_collapse.experiments.cli.train import TrainRequest
+from guided_collapse.experiments.profiling.cost import CostRequest
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+
+HUGE = "9" * 20
+NUMBERS = ["x", "", "nan", "inf", "-inf", "-1", "0", HUGE, "1e308", "1.5"]
+WORDS = ["", "nan", "0", "no-such-thing"]
+
+# Of the values above, these can mean something for these fields. Anything else must be refused.
+LEGAL = {
+    ("experiment",): {"nan", "0", "no-such-thing"},
+    ("out", "data_root", "settings_of"): {"", "nan", "0", "no-such-thing"},
+    ("weight_decay", "checkpoint_seconds", "rotation", "proximal_weight"): {"0", "1.5"},
+    ("gain", "learning_rate", "scale", "width", "long_tail_ratio", "limit_seconds", "peak_tflops", "peak_gbs"): {"1.5"},
+    ("momentum", "seed", "seeds", "crop_padding", "num_workers", "warm_up", "measure_first"): {"0"},
+    ("data", "backbone", "head", "heads", "protocol", "optimizer", "schedule", "stem", "solver", "long_tail"): set(),
+    ("precision", "accelerator", "device_named", "test_fraction", "validation_fraction"): set(),
+    ("epochs", "batch_size", "every", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
+    ("image_size", "crop_size", "images_per_class", "devices", "nodes", "jobs", "steps"): set(),
+}
+LEGAL_OF = {name: values for names, values in LEGAL.items() for name in names}
+
+# With these the field has an effect, so that only its own value is wrong.
+SETTING = {
+    "every": ["--head", "nearest-etf-lagged"],
+    "momentum": ["--optimizer", "sgd"],
+    "learning_rate": ["--optimizer", "sgd"],
+    "weight_decay": ["--optimizer", "sgd"],
+    "schedule": ["--optimizer", "sgd"],
+    "long_tail_ratio": ["--long-tail", "step"],
+    "width": ["--backbone", "vgg13", "--image-size", "32"],
+    "stem": ["--backbone", "resnet18", "--image-size", "32"],
+    "peak_tflops": ["--peak-gbs", "900"],
+    "peak_gbs": ["--peak-tflops", "20"],
+}
+PRESET = dict.fromkeys(("num_samples", "num_classes"), "ufm-10")
+COMMANDS = {
+    "train": TrainRequest,
+    "compare": CompareRequest,
+    "resume": ResumeRequest,
+    "cost": CostRequest,
+}
+
+
+def flat_fields(request):
+    """Name and type of every flag: the fields, and those of fields that are requests themselves."""
+    hints = typing.get_type_hints(request)
+    for field in fields(request):
+        if is_dataclass(hints[field.name]):
+            yield from flat_fields(hints[field.name])
+        else:
+            yield field.name, hints[field.name]
+
+
+def values_for(kind):
+    """Values to try for a field of this type; none for a switch."""
+    if typing.get_origin(kind) is tuple:
+        return ["", *values_for(typing.get_args(kind)[0])]
+    parts = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    if bool in parts:
+        return []
+    return NUMBERS if {int, float} & set(parts) else WORDS
+
+
+def generated():
+    """Every wrong value for every flag; two for a flag that an earlier command has too, which is checked in the same place."""
+    seen = set()
+    for command, request in COMMANDS.items():
+        for name, kind in flat_fields(request):
+            hidden = command == "resume" and name in ("out", "lengthen")
+            foreign = command == "compare" and name in ("head", "seed")
+            if hidden or foreign:
+                continue
+            wrong = [value for value in values_for(kind) if value not in LEGAL_OF[name]]
+            for value in wrong[:2] if (name, kind) in seen else wrong:
+                yield command, name, value
+            seen.add((name, kind))
+
+
+def arguments_for(command, name, value):
+    first = {"resume": "RUN"}.get(command, PRESET.get(name, "digits"))
+    setting = SETTING.get(name, []) if command != "resume" else []
+    return [command, first, *setting, f"--{name.replace('_', '-')}={value}"]
+
+
+CONTRADICTIONS = [
+    "train digits --gain 3 --optimizer sgd",
+    "train digits --optimizer=sgd --gain=3",
+    "train digits --momentum 0.5",
+    "train digits --momentum 0.5 --optimizer adamw",
+    "train digits --learning-rate 0.1",
+    "train digits --schedule cosine",
+    "train ufm-10 --images-per-class 8",
+    "train digits --stem cifar",
+    "train digits --test-fraction 0.5",
+    "train digits --long-tail-ratio 10",
+    "train digits --num-samples 50",
+    "train digits --num-classes 5",
+    "train cifar10-resnet18 --feature-dim 64",
+    "train cifar10-resnet18 --no-batch-norm",
+    "train cifar10-vgg13 --stem cifar",
+    "train ufm-10 --flip",
+    "train ufm-10 --rotation 10",
+    "train ufm-10 --crop-padding 2",
+    "train ufm-10 --crop-size 5",
+    "train ufm-10 --random-resized",
+    "train ufm-10 --image-size 8",
+    "train ufm-10 --long-tail step",
+    "train ufm-10 --affine --optimizer sgd",
+    "train ufm-10 --width 2",
+    "train ufm-10 --data digits",
+    "train digits --backbone unconstrained",
+    "train digits --batch-size 1",
+    "train digits --batch-size 1 --protocol paper --head fixed-etf",
+    "compare digits --batch-size 1 --protocol paper",
+    "train digits --crop-size 9",
+    "train digits --image-size 6 --crop-size 7",
+    "train digits --random-resized --crop-padding 2",
+    "train digits --precision 16-mixed",
+    "train digits --precision 16-mixed --accelerator cpu",
+    "train digits --devices 100000",
+    "train digits --nodes 2",
+    "train digits --accelerator mps",
+    "compare digits --heads",
+    "compare digits --seeds",
+    "compare digits --seeds 0 -1",
+    "compare digits --head fixed-etf",
+    "compare digits --seed 1",
+    "compare ufm-10 --flip",
+    "compare digits --precision 16-mixed",
+    "compare digits --devices 100000",
+    "cost digits --precision 16-mixed",
+    "cost digits --accelerator mps",
+    "cost digits --heads --no-paper-route",
+    "cost ufm-10 --batch-size 1001",
+    "cost digits --peak-tflops 20",
+    "cost digits --peak-gbs 900",
+    "cost digits --device-named A100 --peak-tflops 20",
+    "cost digits --device-named A100 --peak-tflops 20 --peak-gbs 900",
+    "cost digits --heads --device-named A100",
+    "cost digits --heads --peak-tflops 20 --peak-gbs 900",
+    "cost",
+    "train",
+    "resume",
+    "train digits more words",
+    "train --data=",
+    "train digits --experiment ..",
+    "train digits --experiment .",
+    "train digits --experiment .hidden",
+    "train digits --experiment a/b",
+    "train digits --experiment a\\b",
+    "train digits --experiment a\0b",
+    "train digits --experiment a\tb",
+    f"train digits --experiment {'n' * 300}",
+    "train digits --out FILE",
+    "train digits --out FILE/below",
+    f"train digits --out {'n' * 300}",
+    "compare digits --out FILE",
+    "cost digits --out FILE",
+    "train --data FILE",
+    "train --data FOLDER",
+    "train FILE",
+    "resume FILE",
+    "resume FOLDER",
+    "resume RUN --epochs 1",
+    "report FOLDER --out FOLDER",
+    "report FILE --out FOLDER",
+    "report nowhere --out FOLDER",
+    "report RUN --out FILE",
+    "report RUN --out FILE/below",
+    "report RUN --out OTHER --epochs 0",
+    "report RUN --out OTHER --epochs -1",
+    "report RUN --out OTHER --epochs nan",
+    "report RUN --out OTHER --epochs",
+    "report RUN",
+    "report",
+    "data nowhere",
+    "data",
+    "data imagenet --data-root FILE",
+    "data imagenet --data-root FOLDER",
+    "export RUN --to model.txt",
+    "export RUN --to FOLDER",
+    "export FOLDER --to model.pt2",
+    "export FILE --to model.pt2",
+    "export RUN",
+    "measure FOLDER",
+    "measure FILE",
+    "measure ARRAYS --num-classes -5",
+    "measure ARRAYS --num-classes 0",
+    "measure ARRAYS --num-classes 1",
+    "measure ARRAYS --num-classes nan",
+    f"measure ARRAYS --num-classes {HUGE}",
+    "measure ARRAYS --margins",
+    "measure ARRAYS --global-mean median",
+    "melt",
+]
+LINES = [arguments_for(*case) for case in generated()] + [line.split(" ") for line in CONTRADICTIONS]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    from guided_collapse.experiments.training.loop import train
+    from tests.experiments.training.runs import FREE, placed
+
+    folder = tmp_path_factory.mktemp("malformed")
+    (folder / "file").write_text("in the way")
+    (folder / "folder").mkdir()
+    np.savez(folder / "arrays.npz", features=np.random.default_rng(0).normal(size=(9, 4)), labels=np.arange(9) % 3)
+    return {
+        "RUN": str(train(FREE, placed(folder / "runs")).path),
+        "FILE": str(folder / "file"),
+        "FOLDER": str(folder / "folder"),
+        "OTHER": str(folder / "other"),
+        "ARRAYS": str(folder / "arrays.npz"),
+    }
+
+
+@pytest.fixture
+def _nothing_begins(monkeypatch, tmp_path):
+    from guided_collapse.experiments.profiling import cost
+    from guided_collapse.experiments.training import loop
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GUIDED_COLLAPSE_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(loop.Training, "run_to_the_end", lambda *_: pytest.fail("it is being trained"))
+    monkeypatch.setattr(cost, "_measured", lambda *_: pytest.fail("it is being measured"))
+
+
+def status_of(arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return main(arguments)
+        except SystemExit as end:
+            return end.code
+
+
+def test_there_are_at_least_three_hundred_of_them():
+    assert len(LINES) >= 300
+
+
+@pytest.mark.usefixtures("_nothing_begins")
+@pytest.mark.parametrize("arguments", LINES, ids=lambda arguments: " ".join(arguments).replace("\0", "NUL")[:80])
+def test_a_malformed_command_line_is_refused_in_words(arguments, places, capsys):
+    filled = []
+    for argument in arguments:
+        name = argument.split("/")[0]
+        filled.append(argument.replace(name, places[name], 1) if name in places else argument)
+    assert status_of(filled) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.strip()
+    assert "Traceback" not in printed.err
+    assert not any(Path().rglob("*.safetensors"))

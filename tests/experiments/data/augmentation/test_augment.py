@@ -1,0 +1,157 @@
+import itertools
+
+import pytest
+import torch
+
+from guided_collapse.experiments.data.augmentation import Augmentation
+from guided_collapse.experiments.data.augmentation.augment import augment
+
+
+def pictures(num=64, channels=3, height=7, width=7, seed=0):
+    return torch.randint(1, 256, (num, channels, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def shifted(image, down, right):
+    """One image moved by whole pixels, black coming in: a loop over every pixel."""
+    result = torch.zeros_like(image)
+    for row, column in itertools.product(range(image.shape[1]), range(image.shape[2])):
+        if 0 <= row + down < image.shape[1] and 0 <= column + right < image.shape[2]:
+            result[:, row, column] = image[:, row + down, column + right]
+    return result
+
+
+def which_shift(image, result, padding, mirrored=(False, True)):
+    """(down, right, mirrored) that turn the image into the result, or None."""
+    for down, right, flip in itertools.product(range(-padding, padding + 1), range(-padding, padding + 1), mirrored):
+        candidate = shifted(image, down, right)
+        if torch.equal(candidate.flip(-1) if flip else candidate, result):
+            return down, right, flip
+    return None
+
+
+def test_a_padded_crop_with_flip_is_a_shift_with_black_borders():
+    images = pictures(num=200, height=6, width=5)
+    results = augment(images, Augmentation(flip=True, crop_padding=2), generator())
+    assert results.shape == images.shape
+    assert results.dtype == torch.uint8
+    found = [which_shift(image, result, 2) for image, result in zip(images, results, strict=True)]
+    assert None not in found
+    # Every shift and both orientations turn up, independently of each other.
+    assert {shift[0] for shift in found} == {shift[1] for shift in found} == set(range(-2, 3))
+    assert 60 < sum(shift[2] for shift in found) < 140
+    assert len(set(found)) > 40
+
+
+def test_a_flip_alone_mirrors_about_half_of_the_images():
+    images = pictures(num=400)
+    results = augment(images, Augmentation(flip=True), generator())
+    kept = (results == images).flatten(1).all(dim=1)
+    mirrored = (results == images.flip(-1)).flatten(1).all(dim=1)
+    assert bool((kept ^ mirrored).all())
+    assert 150 < int(kept.sum()) < 250
+
+
+def test_shifts_are_uniform():
+    # One bright pixel in the middle: where it lands is the shift.
+    images = torch.zeros(9000, 1, 9, 9, dtype=torch.uint8)
+    images[:, :, 4, 4] = 255
+    results = augment(images, Augmentation(crop_padding=1), generator())
+    counts = results[:, 0, 3:6, 3:6].bool().sum(dim=0)
+    assert int(counts.sum()) == 9000
+    assert int((counts - 1000).abs().max()) < 150
+
+
+def test_a_crop_of_another_size_is_a_window():
+    images = pictures(num=30, height=8, width=9)
+    results = augment(images, Augmentation(crop_size=5), generator())
+    assert results.shape == (30, 3, 5, 5)
+    for image, result in zip(images, results, strict=True):
+        assert any(torch.equal(image[:, top : top + 5, left : left + 5], result) for top in range(4) for left in range(5))
+
+
+def test_rotation_stays_within_its_angle():
+    # A bar through the center: the direction of its pixels is the angle.
+    images = torch.zeros(300, 1, 33, 33, dtype=torch.uint8)
+    images[:, :, 16, :] = 255
+    results = augment(images, Augmentation(rotation=20.0), generator()).float()[:, 0]
+    across = torch.arange(33) - 16.0
+    weight = results[:, 8:25, 8:25]
+    rows, columns = across[8:25, None], across[None, 8:25]
+    angles = torch.atan2(-(weight * rows * columns).sum((1, 2)), (weight * columns.square()).sum((1, 2))).rad2deg()
+    assert 17 < float(angles.max()) < 20.5
+    assert -20.5 < float(angles.min()) < -17
+    assert abs(float(angles.mean())) < 2
+
+
+def test_random_resized_crops_show_parts_of_the_image_undistorted_in_value():
+    ramp = torch.arange(64, dtype=torch.uint8).mul(3).expand(200, 1, 64, 64).contiguous()
+    results = augment(ramp, Augmentation(crop_size=32, random_resized=True), generator()).float()
+    assert results.shape == (200, 1, 32, 32)
+    # Along the ramp the crop stays a ramp, whose slope is the share of the width; down it is constant.
+    assert float((results - results[:, :, :1]).abs().max()) <= 1
+    shares = (results[:, 0, 0, 28] - results[:, 0, 0, 4]) / 24 / 6
+    assert 0.2 < float(shares.min()) < 0.45
+    assert 0.95 < float(shares.max()) < 1.01
+    starts = results[:, 0, 0, 0]
+    assert float(starts.min()) < 6
+    assert float(starts.max()) > 90
+    assert float(results.max()) <= 189
+
+
+@pytest.mark.parametrize(
+    "augmentation",
+    [
+        Augmentation(flip=True, crop_padding=4),
+        Augmentation(flip=True, crop_padding=2, rotation=15.0),
+        Augmentation(flip=True, crop_size=5, random_resized=True),
+    ],
+)
+def test_the_generator_alone_decides(augmentation):
+    images = pictures()
+    before, global_state = images.clone(), torch.get_rng_state()
+    first = augment(images, augmentation, generator(3))
+    assert torch.equal(first, augment(images, augmentation, generator(3)))
+    assert not torch.equal(first, augment(images, augmentation, generator(4)))
+    assert torch.equal(images, before)
+    assert torch.equal(torch.get_rng_state(), global_state)
+    source = generator(3)
+    halves = [augment(part, augmentation, source) for part in images.split([10, 54])]
+    assert torch.equal(torch.cat(halves), first)
+
+
+def test_one_change_does_not_move_another():
+    images = pictures()
+    flips = augment(images, Augmentation(flip=True), generator())
+    both = augment(images, Augmentation(flip=True, crop_padding=1), generator())
+    mirrored = [not torch.equal(image, flip) for image, flip in zip(images, flips, strict=True)]
+    assert [which_shift(image, result, 1)[2] for image, result in zip(images, both, strict=True)] == mirrored
+
+
+def test_nothing_asked_for_changes_nothing():
+    assert torch.equal(augment(pictures(), Augmentation(), generator()), pictures())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"crop_padding": -1}, "crop_padding must be at least 0"),
+        ({"crop_size": 0}, "crop_size at least 1"),
+        ({"rotation": -5.0}, "from 0 to 180 degrees; got -5.0"),
+        ({"rotation": float("nan")}, "from 0 to 180"),
+        ({"random_resized": True, "crop_padding": 4}, "no room for padding"),
+    ],
+)
+def test_augmentations_that_make_no_sense(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Augmentation(**fields)
+
+
+def test_images_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"must be uint8 .*got torch\.float32"):
+        augment(pictures().float(), Augmentation(flip=True), generator())
+    with pytest.raises(ValueError, match="as large as the crop"):
+        augment(pictures(), Augmentation(crop_size=8), generator())

@@ -1,0 +1,113 @@
+import pytest
+import torch
+
+from guided_collapse.experiments.data.batches import batches
+from guided_collapse.experiments.data.readers import pictures
+from guided_collapse.experiments.data.readers.folders import load_folder
+from guided_collapse.experiments.data.readers.pictures import decode
+from tests.experiments.data.made_up import write_folders
+from tests.experiments.data.test_batches import same_batches
+
+
+@pytest.mark.parametrize("test_name", ["test", "val", "validation"])
+def test_train_and_test_folders(tmp_path, test_name):
+    write_folders(tmp_path / "mine", num_per_class=4, parts=("train", test_name))
+    data = load_folder(tmp_path / "mine")
+    assert data.name == "mine"
+    assert data.class_names == ("cat", "dog", "eel")
+    assert data.image_shape == (3, 16, 16)
+    assert data.train.labels.tolist() == data.test.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert isinstance(data.train.images, torch.Tensor)
+    for split, part in ((data.train, "train"), (data.test, test_name)):
+        for number, class_name in ((0, "cat"), (5, "dog"), (11, "eel")):
+            path = tmp_path / "mine" / part / class_name / f"{number:04d}.png"
+            assert torch.equal(split.images[number], decode(path, (3, 16, 16), name="it"))
+
+
+def test_a_test_folder_without_classes_is_passed_over(tmp_path):
+    # ImageNet as people have it: val has class folders, test has images without labels.
+    write_folders(tmp_path, num_per_class=3, parts=("train", "val"))
+    (tmp_path / "test").mkdir()
+    (tmp_path / "val" / "cat" / "0000.png").rename(tmp_path / "test" / "0000.png")
+    assert len(load_folder(tmp_path).test) == 8
+
+
+@pytest.mark.parametrize("parts", [("",), ("train",)])
+def test_a_share_of_every_class_is_held_out(tmp_path, parts):
+    write_folders(tmp_path, num_per_class=10, parts=parts)
+    data = load_folder(tmp_path, test_fraction=0.3)
+    assert data.train.labels.bincount().tolist() == [7] * 3
+    assert data.test.labels.bincount().tolist() == [3] * 3
+    everything = torch.cat([data.train.images, data.test.images]).flatten(1).tolist()
+    assert len({tuple(image) for image in everything}) == 30
+    assert torch.equal(data.test.images, load_folder(tmp_path, test_fraction=0.3).test.images)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_streaming_equals_memory(tmp_path, num_workers, monkeypatch):
+    write_folders(tmp_path, num_per_class=6, suffix=".jpg")
+    monkeypatch.setattr(pictures, "IN_MEMORY_BYTES", 18 * 3 * 12 * 12)
+    kept = load_folder(tmp_path, image_size=12)
+    monkeypatch.setattr(pictures, "IN_MEMORY_BYTES", 18 * 3 * 12 * 12 - 1)
+    streamed = load_folder(tmp_path, image_size=12)
+    assert isinstance(kept.train.images, torch.Tensor)
+    assert not isinstance(streamed.train.images, torch.Tensor)
+    assert streamed.image_shape == kept.image_shape == (3, 12, 12)
+    assert torch.equal(streamed.train.labels, kept.train.labels)
+    assert same_batches(kept.train, streamed.train, num_workers=num_workers)
+
+
+def test_other_files_and_hidden_folders_are_passed_over(tmp_path):
+    write_folders(tmp_path, num_per_class=4, parts=("",))
+    (tmp_path / "cat" / "notes.txt").write_text("none")
+    (tmp_path / "readme.md").write_text("none")
+    (tmp_path / "empty").mkdir()
+    write_folders(tmp_path / ".hidden", num_per_class=1, parts=("",))
+    (tmp_path / "dog" / "0004.png").rename(tmp_path / "dog" / "UPPER.PNG")
+    assert load_folder(tmp_path).class_names == ("cat", "dog", "eel")
+    assert len(load_folder(tmp_path).train) == 9
+
+
+def test_images_of_several_sizes_become_one(tmp_path):
+    write_folders(tmp_path, num_per_class=2, size=16)
+    write_folders(tmp_path, num_per_class=1, size=24, parts=("train",))  # the first image of every class is another one now
+    data = load_folder(tmp_path)
+    assert data.train.image_shape == data.test.image_shape == (3, 16, 16)
+    assert load_folder(tmp_path, image_size=9).image_shape == (3, 9, 9)
+
+
+def read_all(folder):
+    data = load_folder(folder)
+    return list(batches(data.train, [list(range(len(data.train)))], device="cpu"))
+
+
+@pytest.mark.parametrize("in_memory_bytes", [10**9, 0])
+def test_an_unreadable_image_is_named(tmp_path, in_memory_bytes, monkeypatch):
+    monkeypatch.setattr(pictures, "IN_MEMORY_BYTES", in_memory_bytes)
+    write_folders(tmp_path, num_per_class=3)
+    bad = tmp_path / "train" / "dog" / "0004.png"
+    bad.write_bytes(bad.read_bytes()[:100])
+    with pytest.raises(ValueError, match=f"{bad} is not"):
+        read_all(tmp_path)
+
+
+def test_folders_that_will_not_do(tmp_path):
+    with pytest.raises(ValueError, match="there is no folder"):
+        load_folder(tmp_path / "missing")
+    with pytest.raises(ValueError, match="has no images"):
+        load_folder(tmp_path)
+    write_folders(tmp_path, num_per_class=3, classes=("cat",), parts=("",))
+    with pytest.raises(ValueError, match=r"at least two classes; .* has only cat"):
+        load_folder(tmp_path)
+    write_folders(tmp_path, num_per_class=1, classes=("dog",), parts=("",))
+    with pytest.raises(ValueError, match=r"has no test folder, and holding images out failed: .*the rarest with 1"):
+        load_folder(tmp_path)
+    with pytest.raises(ValueError, match="between 0 and 1; got"):
+        load_folder(tmp_path, test_fraction=1.5)
+
+
+def test_classes_of_the_test_images_alone(tmp_path):
+    write_folders(tmp_path, num_per_class=2, parts=("train",))
+    write_folders(tmp_path, num_per_class=2, parts=("test",), classes=("cat", "yak"))
+    with pytest.raises(ValueError, match="got yak besides cat, dog, eel"):
+        load_folder(tmp_path)

@@ -1,0 +1,273 @@
+import contextlib
+import io
+import os
+import struct
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from guided_collapse.experiments.data.readers import pictures as pictures_module
+from guided_collapse.experiments.data.readers.folders import load_folder
+from guided_collapse.experiments.data.readers.parquet import load_parquet
+from guided_collapse.experiments.data.readers.pictures import Files, Pictures, decode, fits_in_memory, usual_size
+from tests.experiments.data.made_up import cifar10_members, encode, make_up, write_folders, write_parquet, write_tarball
+from tests.experiments.data.readers.test_cifar_package import load_cifar10_package
+
+
+def picture(height, width, channels=3):
+    return np.random.default_rng(0).integers(0, 256, (height, width, channels)).astype(np.uint8)
+
+
+def saved(image, file_format="PNG"):
+    buffer = io.BytesIO()
+    image.save(buffer, file_format)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_of_the_right_size_is_itself(channels):
+    image = picture(6, 9, channels)
+    assert torch.equal(decode(encode(image), (channels, 6, 9), name="it"), torch.from_numpy(image.transpose(2, 0, 1)))
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 14), (15, 8), (40, 16), (5, 4), (3, 11)])
+def test_an_oblong_image_is_scaled_and_cut_to_its_center(height, width):
+    # Left to right the image goes from red to green, top to bottom from dark to light blue.
+    image = np.zeros((height, width, 3), dtype=np.uint8)
+    image[:, :, 0] = np.linspace(0, 250, width)
+    image[:, :, 2] = np.linspace(0, 250, height)[:, None]
+    result = decode(encode(image), (3, 8, 8), name="it").float()
+    assert result.shape == (3, 8, 8)
+    assert float((result[0].mean() - 125).abs()) < 10
+    assert float((result[2].mean() - 125).abs()) < 10
+    across, down = float(result[0].max() - result[0].min()), float(result[2].max() - result[2].min())
+    # The shorter side is seen whole, the longer one in part.
+    assert (across > down) == (width < height)
+
+
+def test_gray_becomes_color_and_color_gray():
+    gray = picture(4, 4, 1)
+    assert torch.equal(decode(encode(gray), (3, 4, 4), name="it"), torch.from_numpy(gray.transpose(2, 0, 1)).expand(3, 4, 4))
+    assert decode(encode(picture(4, 4)), (1, 4, 4), name="it").shape == (1, 4, 4)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "P", "LA", "1", "CMYK"])
+def test_images_of_other_modes(mode):
+    image = Image.fromarray(picture(4, 4)).convert(mode)
+    file_format = "TIFF" if mode == "CMYK" else "PNG"
+    expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    assert torch.equal(decode(saved(image, file_format), (3, 4, 4), name="it"), torch.from_numpy(expected.copy()))
+
+
+def test_a_large_jpeg_is_close_to_a_plain_reduction():
+    rows, columns = np.mgrid[0:400, 0:600]
+    smooth = np.stack([rows * 0.6, columns * 0.4, (rows + columns) * 0.25], axis=2).astype(np.uint8)
+    contents = encode(smooth, "JPEG")
+    result = decode(contents, (3, 32, 32), name="it").int()
+    plain = Image.open(io.BytesIO(contents)).resize((48, 32), Image.Resampling.BOX).crop((8, 0, 40, 32))
+    assert int((result - torch.from_numpy(np.array(plain).transpose(2, 0, 1)).int()).abs().max()) <= 6
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        b"",
+        b"no image",
+        encode(picture(30, 30))[:-400],
+        encode(picture(30, 30), "JPEG")[:300],
+        saved(Image.fromarray(np.full((4, 4), 5000, np.uint16))),
+    ],
+    ids=["empty", "text", "short PNG", "short JPEG", "16 bits"],
+)
+def test_an_unreadable_image_is_named(contents):
+    with pytest.raises(ValueError, match="every image must be readable; the third one is not"):
+        decode(contents, (3, 8, 8), name="the third one")
+
+
+def test_an_unreadable_file_is_named(tmp_path):
+    for source in (tmp_path / "missing.png", tmp_path):
+        with pytest.raises(ValueError, match="every image must be readable; it is not"):
+            decode(source, (3, 8, 8), name="it")
+        with pytest.raises(ValueError, match="every image must be readable; it is not"):
+            usual_size(Them([source]))
+
+
+class Them(list):
+    """Pictures that are all called "it"."""
+
+    source = list.__getitem__
+
+    def name(self, index):
+        return "it"
+
+
+def test_the_usual_size_is_that_of_most_pictures():
+    first, others, wide = (encode(picture(*size)) for size in ((9, 9), (30, 40), (30, 4000)))
+    assert usual_size(Them([first, others, wide, others])) == (30, 40)
+    assert usual_size(Them([first, wide, wide])) == (30, 256)
+    assert usual_size(Them([first, others])) == (9, 9)  # as frequent as the other, and first
+
+
+def test_the_headers_of_a_part_tell_the_usual_size(monkeypatch):
+    monkeypatch.setattr(pictures_module, "MOST_LOOKED_AT", 3)
+    looked_at, passed_over = encode(picture(5, 5)), b"not even opened"
+    assert usual_size(Them([looked_at, passed_over] * 3)) == (5, 5)
+
+
+def test_pictures_are_the_same_one_by_one_and_in_memory(tmp_path):
+    images = [picture(5 + number, 7) for number in range(3)]
+    for number, image in enumerate(images):
+        (tmp_path / f"{number}.png").write_bytes(encode(image))
+    pictures = Pictures(Files(sorted(tmp_path.iterdir())), (3, 5, 7))
+    assert len(pictures) == 3
+    assert torch.equal(pictures.to_memory(), torch.stack([pictures[index] for index in range(3)]))
+
+
+def test_what_fits_in_memory(monkeypatch):
+    monkeypatch.setattr(pictures_module, "IN_MEMORY_BYTES", 4 * 3 * 5 * 7)
+    assert fits_in_memory(4, (3, 5, 7))
+    assert not fits_in_memory(5, (3, 5, 7))
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+
+
+@pytest.fixture
+def ghostscript(tmp_path, monkeypatch):
+    """A stand-in for Ghostscript that leaves a file behind; gives the path of that file."""
+    marker, program = tmp_path / "started", tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch '{marker}'\necho 10.0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # Pillow looks for it once
+    return marker
+
+
+def eps_in_a_folder(folder, monkeypatch):
+    write_folders(folder, num_per_class=2)
+    (folder / "train" / "cat" / "0001.png").write_bytes(EPS)
+    load_folder(folder)
+
+
+def eps_in_a_parquet_file(folder, monkeypatch):
+    monkeypatch.setattr("tests.experiments.data.made_up.encode", lambda image: EPS)
+    write_parquet(folder, num_train=4, num_test=4)
+    load_parquet(folder, name="made up", channels=3, image_size=8, test_part="test")
+
+
+def eps_in_the_package(folder, monkeypatch):
+    members = cifar10_members(make_up(50, 10, size=32, channels=3, num_classes=10))
+    write_tarball(folder / "package.tgz", {**members, "package/test_batch.png": EPS})
+    load_cifar10_package(folder / "package.tgz")
+
+
+@pytest.mark.parametrize("load", [eps_in_a_folder, eps_in_a_parquet_file, eps_in_the_package])
+def test_postscript_under_another_name_starts_no_program(tmp_path, ghostscript, monkeypatch, load):
+    with pytest.raises(ValueError, match=r"every image must be readable; .* is not: it is none of PNG, JPEG"):
+        load(tmp_path / "data", monkeypatch)
+    assert not ghostscript.exists()
+
+
+def test_the_stand_in_for_ghostscript_would_be_started(ghostscript):
+    with pytest.raises(Exception), Image.open(io.BytesIO(EPS)) as image:  # noqa: B017, PT011
+        image.load()
+    assert ghostscript.exists()
+
+
+def test_every_format_that_is_named_can_be_read():
+    image = Image.fromarray(np.full((4, 5, 3), 77, dtype=np.uint8))
+    for file_format in pictures_module.FORMATS:
+        assert (decode(saved(image, file_format), (3, 4, 5), name=file_format).int() - 77).abs().max() < 4
+    assert {Image.registered_extensions()[suffix] for suffix in pictures_module.SUFFIXES} == set(pictures_module.FORMATS)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes with names")
+def test_a_pipe_or_a_device_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    for name in ("pipe.png", "device.png"):
+        with pytest.raises(ValueError, match=f"{name} is not: it is not a regular file"):
+            decode(tmp_path / name, (3, 8, 8), name=name)
+        with pytest.raises(ValueError, match=f"{name} is not: it is not a regular file"):
+            usual_size(Files([tmp_path / name]))
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    with pytest.raises(ValueError, match=r"loop\.png is not: .*[Ss]ymbolic link"):
+        decode(tmp_path / "loop.png", (3, 8, 8), name="loop.png")
+
+
+def plain_png(width, height):
+    """A gray picture, all black, made without Pillow and row by row."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    compressor = zlib.compressobj(9)
+    rows = b"".join(compressor.compress(bytes(1 + width)) for _ in range(height)) + compressor.flush()
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("side", [8, 40, 256])
+@pytest.mark.parametrize(("width", "height"), [(1, 1_000_000), (80_000_000, 1)])
+def test_a_long_and_narrow_picture_is_refused_before_it_takes_memory(width, height, side):
+    resource = pytest.importorskip("resource")
+    contents = plain_png(width, height)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=rf"it has {width} x {height} pixels, which would be .* when scaled.*cut it"):
+        decode(contents, (3, side, side), name="it")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
+
+
+def test_an_ordinary_oblong_picture_is_still_taken():
+    assert decode(plain_png(20, 4000), (3, 40, 40), name="it").shape == (3, 40, 40)
+
+
+@pytest.mark.parametrize("side", [10_000, 30_000])
+def test_a_picture_of_too_many_pixels_is_refused_with_its_name(side):
+    header_only = plain_png(1, 1)[:16] + struct.pack(">II", side, side) + b"\x08\x00\x00\x00\x00"
+    header_only += struct.pack(">I", zlib.crc32(header_only[12:])) + plain_png(1, 1)[33:]
+    for refused in (lambda: decode(header_only, (3, 8, 8), name="it"), lambda: usual_size(Them([header_only]))):
+        with pytest.raises(ValueError, match=r"every image must be readable; it is not: .*exceeds limit of"):
+            refused()
+
+
+def test_of_several_frames_the_first_is_taken():
+    frames = [Image.fromarray(np.full((4, 4, 3), value, dtype=np.uint8)) for value in (10, 200)]
+    for file_format in ("GIF", "TIFF"):
+        buffer = io.BytesIO()
+        frames[0].save(buffer, file_format, save_all=True, append_images=frames[1:])
+        assert decode(buffer.getvalue(), (3, 4, 4), name="it").unique().tolist() == [10]
+
+
+def test_a_palette_with_transparency_is_read_without_a_warning():
+    image = Image.fromarray(picture(4, 4)).convert("P")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", transparency=bytes(range(256)))
+    expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    assert torch.equal(decode(buffer.getvalue(), (3, 4, 4), name="it"), torch.from_numpy(expected.copy()))
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_file_that_may_not_be_read_is_named(tmp_path):
+    (tmp_path / "secret.png").write_bytes(encode(picture(4, 4)))
+    (tmp_path / "secret.png").chmod(0)
+    with pytest.raises(ValueError, match=r"it is not: .*Permission denied"):
+        decode(tmp_path / "secret.png", (3, 8, 8), name="it")
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_damaged_pictures_are_read_or_refused_and_nothing_else(file_format):
+    whole = saved(Image.fromarray(picture(20, 30)), file_format)
+    generator = np.random.default_rng(0)
+    for _ in range(100):
+        damaged = bytearray(whole)
+        for place in generator.integers(0, min(len(whole), 200), 3):
+            damaged[place] = generator.integers(0, 256)
+        with contextlib.suppress(ValueError):
+            assert decode(bytes(damaged), (3, 16, 16), name="it").shape == (3, 16, 16)

@@ -1,0 +1,62 @@
+import pytest
+import torch
+
+from guided_collapse.experiments.data.batches import batches
+from guided_collapse.experiments.data.split import Split
+from guided_collapse.sampling.stratified import StratifiedBatchSampler
+from tests.experiments.data.test_split import Streamed
+
+
+def made_up(num=23):
+    return torch.randint(0, 256, (num, 3, 5, 4), dtype=torch.uint8), torch.arange(num) % 3
+
+
+class Broken(Streamed):
+    def __getitem__(self, index):
+        raise ValueError(f"image {index} is not readable")
+
+
+def same_batches(kept, streamed, *, num_workers):
+    """Whether two splits of at least 18 images give the same batches."""
+    order = [[5, 0, 17], [3], [16, 2]]
+    expected = batches(kept, order, device="cpu")
+    found = batches(streamed, order, device="cpu", num_workers=num_workers)
+    return all(torch.equal(*pair) for both in zip(expected, found, strict=True) for pair in zip(*both, strict=True))
+
+
+@pytest.mark.parametrize(("streamed", "num_workers"), [(False, 0), (True, 0), (True, 2)])
+def test_batches_follow_the_sampler(streamed, num_workers):
+    images, labels = made_up()
+    split = Split(Streamed(images) if streamed else images, labels)
+    sampler = StratifiedBatchSampler(labels, 6, seed=1)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        expected = list(sampler)
+        found = list(batches(split, sampler, device="cpu", num_workers=num_workers))
+        for batch, indices in zip(found, expected, strict=True):
+            assert batch.inputs.dtype == torch.uint8
+            assert torch.equal(batch.inputs, images[indices])
+            assert torch.equal(batch.labels, labels[indices])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_global_generator_is_left_alone(streamed):
+    images, labels = made_up()
+    before = torch.get_rng_state()
+    list(batches(Split(Streamed(images) if streamed else images, labels), [[0, 1], [2]], device="cpu", num_workers=int(streamed)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_batch_does_not_share_memory_with_the_split():
+    images, labels = made_up()
+    before = images.clone()
+    for batch in batches(Split(images, labels), [[0, 1], [2]], device="cpu"):
+        batch.inputs.zero_()
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_error_of_a_worker_comes_through(num_workers):
+    images, labels = made_up()
+    with pytest.raises(ValueError, match="image 2 is not readable"):
+        list(batches(Split(Broken(images), labels), [[2]], device="cpu", num_workers=num_workers))

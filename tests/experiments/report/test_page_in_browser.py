@@ -1,0 +1,313 @@
+"""The page in a headless Chromium: nothing goes wrong, nothing leaves, everything is drawn, everything can be used."""
+
+import time
+
+import numpy as np
+import pytest
+
+from guided_collapse.experiments.records.reading import read_records
+from guided_collapse.experiments.report.experiment import by_experiment
+from guided_collapse.experiments.report.page.page import page
+from guided_collapse.experiments.report.styles import styles_of
+from guided_collapse.experiments.report.tables.formats import all_tables
+from tests.experiments.report.browser import Browser
+from tests.experiments.report.made_up import lines, trace, write_cost, write_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+
+EVIL = "<script>alert(1)</script>"
+# plotly itself takes <b> and <a> for markup.
+EVIL_HEAD = f"<b>bold</b><a href='x'>link</a><img src=x onerror=alert(2)>{EVIL}"
+HEADS = ["cosine", "fixed-etf", "nearest-etf"]
+RIGHT, TAB, END = "\ue014", "\ue004", "\ue010"
+DRAWN = "document.body.dataset.drawn === 'all'"
+
+
+def written_page(folder, heads=(*HEADS, EVIL_HEAD, "paper-route")):
+    """The page of the runs in a folder."""
+    records = read_records([folder / "runs"])
+    experiments = by_experiment(records.runs)
+    tables = all_tables(experiments, records.costs, (5, 20))
+    path = folder / "report.html"
+    path.write_text(page(records, experiments, tables, styles_of(heads)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def _one_browser(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("browser")
+    for head in HEADS:
+        for seed in range(2):
+            write_run(folder / "runs", "toy", head, seed, trace=trace(seed=len(head)) if seed == 0 else None)
+    write_run(folder / "runs", EVIL, EVIL_HEAD, 0, folder="evil", trace=True)
+    write_cost(folder / "runs", "toy")
+    path = written_page(folder)
+    with Browser(folder / "profile") as found:
+        found.requests()  # forgets those of the empty first tab
+        found.path = path
+        found.as_it_opens = False
+        yield found
+
+
+@pytest.fixture
+def browser(_one_browser):
+    """The page, as it opens but for what a test leaves as it found it."""
+    if not _one_browser.as_it_opens:
+        _one_browser.open(_one_browser.path)
+        _one_browser.wait(DRAWN)
+        _one_browser.as_it_opens = True
+    return _one_browser
+
+
+@pytest.fixture(autouse=True)
+def _without_errors(_one_browser):
+    yield
+    assert _one_browser.log_of("browser") == []
+
+
+@pytest.fixture
+def to_be_changed(browser):
+    """The page for a test that changes it."""
+    yield browser
+    browser.as_it_opens = False
+
+
+@pytest.fixture
+def elsewhere(_one_browser):
+    """The browser for a test that opens a page itself."""
+    _one_browser.as_it_opens = False
+    return _one_browser
+
+
+def panel(browser, title, code):
+    """Runs code with `plot`, the chart of that title in the experiment toy, and `figure` around it."""
+    script = """
+    const all = [...document.querySelectorAll("#experiment-1 .panel")];
+    const figure = all.find((found) => found.querySelector("h4").textContent === arguments[0]);
+    const plot = figure.querySelector(".plot");
+    """
+    return browser.run(script + code, title)
+
+
+def medians(browser, title):
+    return panel(browser, title, "return plot.data.filter((t) => t.meta.role === 'median').map((t) => [t.meta.head, t.name, t.y])")
+
+
+def test_no_request_leaves_the_page(browser):
+    asked = [address for address in browser.requests() if not address.startswith(("data:", "blob:", "chrome:"))]
+    assert set(asked) <= {browser.path.resolve().as_uri()}
+    assert browser.run("return document.title") == "guided-collapse report"
+
+
+def test_every_figure_is_drawn(browser):
+    count = "plot.querySelectorAll('.scatterlayer .js-line').length"
+    shown = browser.run(f"return [...document.querySelectorAll('.plot')].map((plot) => [{count}, plot.clientHeight])")
+    assert len(shown) == 28
+    assert all(drawn > 0 and height > 100 for drawn, height in shown)
+    pixels = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
+    painted = browser.run(f"return [...document.querySelectorAll('canvas')].map((c) => {pixels}.some((value) => value))")
+    assert painted == [True] * 4
+
+
+def test_a_frame_of_more_classes_than_a_simplex_has_is_drawn_and_turns(elsewhere, tmp_path):
+    corners = np.concatenate([np.eye(3), -np.eye(3)])
+    still = np.tile(corners, (2, 1, 1)).astype(np.float32)
+    made_up = trace(epochs=(1, 2)) | {"classes": np.arange(6), "weights": still, "means": still, "samples": still}
+    write_run(tmp_path / "runs", "narrow", num_classes=6, feature_dim=3, trace=made_up | {"sample_labels": np.arange(6)})
+    elsewhere.open(written_page(tmp_path))
+    elsewhere.wait(DRAWN)
+    # The octahedron has 12 edges and 3 diagonals, which are no neighbors.
+    assert elsewhere.run("return edgesOf(DATA.experiments[0].animations[0], 1).length") == 12
+    assert elsewhere.run("return [0, 1, 2, 3, 4, 5].map(shapeOf)") == [0, 1, 2, 3, 1, 2]
+    pixels = "return document.querySelector('canvas').toDataURL()"
+    first = elsewhere.run(pixels)
+    elsewhere.run("document.querySelector('.play').click()")
+    elsewhere.wait("document.querySelector('output').textContent === 'epoch 2'")
+    # The points stand still, and the view has turned.
+    assert elsewhere.run(pixels) != first
+
+
+def test_of_many_figures_those_are_drawn_that_come_into_view(elsewhere, tmp_path):
+    browser = elsewhere
+    for number in range(10):
+        write_run(tmp_path / "runs", f"toy-{number}", epochs=3)
+    browser.open(written_page(tmp_path))
+    drawn = "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelectorAll('.js-line').length > 0)"
+    first, last = f"{drawn}[0]", f"{drawn}.at(-1)"
+    browser.run("document.querySelector('.plot').scrollIntoView()")
+    browser.wait(f"{first} && {DRAWN}")
+    found = browser.run(f"return {drawn}")
+    assert len(found) == 140
+    assert sum(found) < 100
+    assert not found[-1]
+    browser.run("[...document.querySelectorAll('.plot')].at(-1).scrollIntoView()")
+    browser.wait(f"{last} && {DRAWN}")
+
+
+def test_curves_equal_an_independent_computation(browser):
+    for place, (_, name, shown) in enumerate(medians(browser, "Loss, train")):
+        runs = [[line["train"]["loss"] for line in lines(HEADS[place], seed, 20)] for seed in range(2)]
+        assert name == HEADS[place]
+        np.testing.assert_allclose(shown, np.median(runs, axis=0), rtol=1e-5)
+    bound = panel(browser, "Loss, train", "return plot.data.filter((t) => t.meta.role === 'reference').map((t) => t.y[0])")
+    assert bound == [0.0342]
+
+
+def test_a_head_that_is_switched_off_disappears(browser):
+    box = "document.querySelectorAll('.head')[1]"
+    assert browser.run(f"return {box}.parentElement.textContent") == "fixed-etf"
+    browser.run(f"{box}.focus()")
+    browser.press(" ")
+    browser.wait(DRAWN)
+    assert [name for _, name, _ in medians(browser, "Loss, train")] == ["cosine", "nearest-etf"]
+    assert browser.run("return [...document.querySelectorAll('#experiment-1 .stage')].map((s) => s.hidden)") == [False, True, False]
+    bars = "[...document.querySelectorAll('.bars li')].filter((bar) => bar.clientHeight === 0).map((bar) => bar.textContent)"
+    assert browser.run(f"return {bars}") == ["F/F1.5 ms", "F/B2 ms"]
+    browser.press(" ")
+    browser.wait(DRAWN)
+    assert len(medians(browser, "Loss, train")) == 3
+
+
+def test_the_log_switches_change_the_axis(to_be_changed):
+    browser = to_be_changed
+
+    def kinds():
+        titles = ("Loss, train", "NC1, within-class variability", "Cosine margins at the end, train")
+        return [panel(browser, title, "return plot._fullLayout.yaxis.type") for title in titles]
+
+    assert kinds() == ["linear", "log", "linear"]
+    panel(browser, "Loss, train", "figure.querySelector('.axis').click()")
+    assert kinds() == ["log", "log", "linear"]
+    assert panel(browser, "Loss, train", "return figure.querySelector('.axis').getAttribute('aria-pressed')") == "true"
+    for choice, expected in (("linear", ["linear"] * 3), ("log", ["log", "log", "linear"]), ("own", ["linear", "log", "linear"])):
+        browser.run("document.querySelector(`[name=axes][value=${arguments[0]}]`).click()", choice)
+        browser.wait(DRAWN)
+        assert kinds() == expected
+    browser.run("document.getElementById('log-epochs').click()")
+    browser.wait(DRAWN)
+    assert panel(browser, "Loss, train", "return plot._fullLayout.xaxis.type") == "log"
+
+
+def test_zero_on_a_logarithmic_axis_is_said(browser):
+    said = panel(browser, "NC2, weights to nearest frame", "return figure.querySelector('.zero').textContent")
+    assert said == "0 throughout, so not on this axis: fixed"
+    fixed = next(shown for head, _, shown in medians(browser, "NC2, weights to nearest frame") if head == 1)
+    assert set(fixed) == {None}
+
+
+def test_a_chart_is_read_with_the_keyboard(browser):
+    panel(browser, "Loss, train", "plot.focus()")
+    browser.press(RIGHT, RIGHT)
+    said = panel(browser, "Loss, train", "return figure.querySelector('.readout').textContent")
+    losses = sorted(lines("cosine", seed, 20)[1]["train"]["loss"] for seed in range(2))
+    assert said.startswith(f"epoch 2: standard {sum(losses) / 2:.4g} ({losses[0]:.4g} to {losses[1]:.4g}); fixed ")
+    browser.press(END)
+    assert panel(browser, "Loss, train", "return figure.querySelector('.readout').textContent").startswith("epoch 20:")
+
+
+def test_every_control_is_reached_by_tab(browser):
+    browser.run("document.querySelector('.skip').focus()")
+    reached = {"skip"}
+    for _ in range(20):
+        browser.press(TAB)
+        reached |= set(browser.run("return [document.activeElement.id, ...document.activeElement.classList]"))
+    assert {"skip", "theme", "head", "log-epochs", "axis", "plot"} <= reached
+
+
+def test_the_animation_moves(to_be_changed):
+    browser = to_be_changed
+    part = "document.querySelector('#experiment-1 .animation')"
+    pixels = f"return [...{part}.querySelectorAll('canvas')].map((c) => c.toDataURL())"
+    first = browser.run(pixels)
+    assert browser.run(f"return {part}.querySelector('output').textContent") == "epoch 1"
+    browser.run(f"{part}.querySelector('.play').click()")
+    browser.wait(f"{part}.querySelector('output').textContent === 'epoch 20'")
+    last = browser.run(pixels)
+    assert len(first) == 3
+    assert all(one != other for one, other in zip(first, last, strict=True))
+    browser.wait(f"{part}.querySelector('.play').textContent === 'Play'")
+    browser.run(f"{part}.querySelector('.epoch').focus()")
+    browser.press("\ue011")
+    assert browser.run(f"return {part}.querySelector('output').textContent") == "epoch 1"
+    assert browser.run(pixels) == first
+    browser.run(f"{part}.querySelector('canvas').focus()")
+    browser.press(RIGHT)
+    assert browser.run(pixels) != first
+    assert "epoch 1: samples" in browser.run(f"return {part}.querySelector('canvas').getAttribute('aria-label')")
+
+
+def test_names_are_shown_as_text(browser):
+    assert browser.run("return document.querySelector('#experiment-0 h2').textContent") == EVIL
+    assert browser.run("return document.querySelectorAll('img, #experiment-0 script').length") == 0
+    # Hovering shows plotly's own rendering of the name.
+    browser.run("Plotly.Fx.hover(document.querySelector('#experiment-0 .plot'), [{curveNumber: 0, pointNumber: 3}])")
+    time.sleep(0.3)
+    hover = browser.run("return document.querySelector('#experiment-0 .plot .hoverlayer').textContent")
+    assert EVIL_HEAD in hover
+
+
+def test_dark_and_light(to_be_changed):
+    browser = to_be_changed
+
+    def ground():
+        return browser.run("return getComputedStyle(document.body).backgroundColor")
+
+    def line():
+        return panel(browser, "Loss, train", "return plot.data.find((t) => t.meta.role === 'median').line.color")
+
+    light = ground(), line()
+    browser.run("document.getElementById('theme').click()")
+    browser.wait(DRAWN)
+    assert ground() == "rgb(20, 23, 27)"
+    assert line() != light[1]
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.command("Emulation.setEmulatedMedia", features=features)
+    browser.open(browser.path)
+    browser.wait(DRAWN)
+    assert ground() == "rgb(20, 23, 27)"
+    browser.command("Emulation.setEmulatedMedia", features=[])
+
+
+def bottoms(browser, selector):
+    """Where elements end, in pixels from the top of the window."""
+    return browser.run("return [...document.querySelectorAll(arguments[0])].map((e) => e.getBoundingClientRect().bottom)", selector)
+
+
+@pytest.mark.parametrize("experiments", [["toy"], ["toy", "ufm-10", "ufm-100"]], ids=["one", "three"])
+def test_the_first_screen_holds_the_answer(elsewhere, tmp_path, experiments):
+    browser = elsewhere
+    for experiment in experiments:
+        for head in HEADS:
+            for seed in range(3):
+                known = {"trace": True} if experiment == "toy" and seed == 0 else {"num_test": 100 * (experiment == "toy")}
+                write_run(tmp_path / "runs", experiment, head, seed, epochs=5, **known)
+    browser.command("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
+    try:
+        browser.open(written_page(tmp_path, HEADS))
+        browser.wait(DRAWN)
+        first = "#experiment-0"
+        for selector in ("[data-table=outcome] table", "[data-table=pairs] table", ".answer .plot .main-svg", ".play"):
+            found = bottoms(browser, f"{first} {selector}")
+            assert found, selector
+            assert max(found) <= 800, selector
+        assert len(bottoms(browser, "#results tbody tr")) == (0 if len(experiments) == 1 else 3)
+        assert max(bottoms(browser, "#results table"), default=0) < 800
+        hidden = "[...document.querySelectorAll('.answer .scroll')].filter((part) => part.scrollWidth > part.clientWidth)"
+        assert browser.run(f"return {hidden}.length") == 0
+        if len(experiments) == 1:
+            # The animation, but for its last quarter where letters are larger.
+            assert max(bottoms(browser, f"{first} canvas")) <= 850
+        assert browser.run("return document.querySelector('main').lastElementChild.id") == "runs"
+    finally:
+        browser.command("Emulation.clearDeviceMetricsOverride")
+
+
+def test_a_phone_needs_no_sideways_scrolling(elsewhere):
+    browser = elsewhere
+    browser.command("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+    browser.open(browser.path)
+    browser.wait(DRAWN)
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    widths = browser.run("return [...document.querySelectorAll('.plot .main-svg')].map((svg) => svg.getBoundingClientRect().right)")
+    assert max(widths) <= 390
+    browser.command("Emulation.clearDeviceMetricsOverride")

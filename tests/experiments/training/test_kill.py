@@ -1,0 +1,65 @@
+"""A run that is killed at any point, resumed, and compared with one that was not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from guided_collapse.experiments.cli import main
+from guided_collapse.experiments.training.folder.run import RunFolder
+from guided_collapse.experiments.training.loop import train
+from tests.experiments.training.runs import DIGITS, assert_same, flags_of, placed
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+
+CONFIGURATION = replace(DIGITS, epochs=6, flip=True, head="nearest-etf", measure_every=2)
+
+
+def start(folder):
+    command = [
+        sys.executable,
+        "-m",
+        "guided_collapse.experiments.cli",
+        "train",
+        "digits",
+        *flags_of(CONFIGURATION),
+        "--out",
+        str(folder),
+    ]
+    command += ["--accelerator", "cpu", "--quiet", "--checkpoint-seconds", "0"]
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+
+
+def wait_for(condition, process):
+    while not condition() and process.poll() is None:
+        time.sleep(0.002)
+
+
+def test_killed_while_saving_and_resumed_equals_not_killed(tmp_path, capsys):
+    whole = train(CONFIGURATION, placed(tmp_path / "whole"))
+    run = RunFolder.of(CONFIGURATION, tmp_path / "killed")
+    process = start(tmp_path / "killed")
+    wait_for(lambda: (run.path / "previous.ckpt").exists() and any(run.path.glob(".last.ckpt.*.part")), process)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not run.is_finished
+    assert main(["resume", str(run.path), "--accelerator", "cpu", "--quiet"]) == 0
+    assert capsys.readouterr().out == f"{run.path}\n"
+    assert_same(whole, run)
+    assert not list(run.path.glob(".*.part"))
+
+
+def test_a_damaged_last_checkpoint_is_worked_around(tmp_path):
+    whole = train(CONFIGURATION, placed(tmp_path / "whole"))
+    run = train(CONFIGURATION, placed(tmp_path / "damaged", checkpoint_seconds=0.0))
+    # As if it had been killed after epoch 5: the last checkpoint is damaged, and the one before is that of epoch 4.
+    run.model_file.unlink()
+    checkpoint = run.path / "last.ckpt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-10])
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        train(CONFIGURATION, placed(tmp_path / "damaged"))
+    assert_same(whole, run)

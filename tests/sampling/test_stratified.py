@@ -1,0 +1,296 @@
+import hashlib
+import itertools
+import json
+import re
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.data import DataLoader, TensorDataset
+
+from guided_collapse import StratifiedBatchSampler
+from guided_collapse.sampling.batch_sampler import ShuffledBatchSampler
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+
+
+def labels_of(counts, seed=0):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return np.random.default_rng(seed).permutation(labels)
+
+
+def check_epoch(labels, batches):
+    """Every sample once, even sizes, and every class in every batch within one sample of its share."""
+    assert sorted(itertools.chain.from_iterable(batches)) == list(range(len(labels)))
+    for batch in batches:
+        counts = np.bincount(labels[batch], minlength=labels.max() + 1)
+        # In whole numbers, so that nothing is rounded: |count - n B/N| < 1.
+        assert np.abs(counts * len(labels) - len(batch) * np.bincount(labels)).max() < len(labels)
+
+
+@settings(max_examples=150)
+@given(
+    counts=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(sum), batch_size=st.integers(1, 70), seed=st.integers(0, 5)
+)
+def test_every_batch_has_every_class_in_proportion(counts, batch_size, seed):
+    labels = labels_of(counts)
+    sampler = StratifiedBatchSampler(labels, batch_size, seed=seed)
+    batches = list(sampler)
+    check_epoch(labels, batches)
+    sizes = [len(batch) for batch in batches]
+    assert len(sampler) == len(batches) == -(-len(labels) // batch_size)
+    assert max(sizes) <= batch_size
+    assert max(sizes) - min(sizes) <= 1
+
+
+@settings(max_examples=100)
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    local_size=st.integers(1, 20),
+    replicas=st.integers(2, 5),
+)
+def test_several_processes_share_a_stratified_global_batch(counts, local_size, replicas):
+    labels = labels_of(counts)
+    batch_size = local_size * replicas
+    if len(labels) // replicas < -(-len(labels) // batch_size):
+        with pytest.raises(ValueError, match="every process needs a sample in every batch"):
+            StratifiedBatchSampler(labels, batch_size, num_replicas=replicas, rank=0)
+        return
+    local = [list(StratifiedBatchSampler(labels, batch_size, num_replicas=replicas, rank=rank)) for rank in range(replicas)]
+    assert len({len(batches) for batches in local}) == 1
+    together = [list(itertools.chain(*parts)) for parts in zip(*local, strict=True)]
+    left_over = len(labels) % replicas
+    check_epoch(labels, together)
+    uneven = 0
+    for parts in zip(*local, strict=True):
+        sizes = [len(part) for part in parts]
+        assert min(sizes) >= 1
+        assert sum(sizes) <= batch_size
+        uneven += max(sizes) != min(sizes)
+        per_class = np.array([np.bincount(labels[part], minlength=len(counts)) for part in parts])
+        assert (per_class.max(0) - per_class.min(0)).max() <= 1
+    assert uneven <= (1 if left_over else 0)
+
+
+def random_case(number):
+    """Labels of few or many classes, even or long-tailed, a batch size and a number of processes."""
+    generator = np.random.default_rng(number)
+    counts = generator.integers(0, generator.choice([3, 12, 60]), generator.integers(1, generator.choice([4, 30])))
+    counts[0] += 1
+    replicas = int(generator.integers(1, 7))
+    return generator.permutation(np.repeat(np.arange(len(counts)), counts)), replicas * int(generator.integers(1, 12)), replicas
+
+
+def test_every_class_has_its_share_in_every_batch_for_any_number_of_processes():
+    num_checked = 0
+    cases = [random_case(number) for number in range(600)]
+    for labels, batch_size, replicas in cases:
+        if len(labels) // replicas < -(-len(labels) // batch_size):
+            continue  # refused: see below
+        samplers = [StratifiedBatchSampler(labels, batch_size, num_replicas=replicas, rank=rank) for rank in range(replicas)]
+        parts = list(zip(*samplers, strict=True))
+        check_epoch(labels, [list(itertools.chain(*part)) for part in parts])
+        sizes = np.array([[len(own) for own in part] for part in parts])
+        assert sizes.min() >= 1
+        assert (sizes.max(1) - sizes.min(1)).max() <= 1
+        assert (sizes.max(1) > sizes.min(1)).sum() <= 1
+        assert np.ptp(sizes.sum(1)) <= replicas
+        assert sizes.sum(1).max() <= batch_size
+        num_checked += 1
+    assert num_checked > len(cases) / 2
+
+
+@pytest.mark.parametrize("counts", [[33, 26, 7, 33], [9, 2, 9, 7]])
+def test_every_class_has_its_share_where_most_choices_of_the_left_over_sample_would_not_leave_it(counts):
+    labels = labels_of(counts)
+    samplers = [StratifiedBatchSampler(labels, 6, num_replicas=2, rank=rank) for rank in range(2)]
+    for epoch in range(60):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        batches = [first + second for first, second in zip(*samplers, strict=True)]
+        check_epoch(labels, batches)
+        assert sum(len(batch) % 2 for batch in batches) == 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "batch_size", "replicas", "seed", "epoch", "members", "checksum"),
+    [
+        ([40, 30, 50], 24, 1, 0, 0, "89ecd71cb569bfec", "169e510f50271102"),
+        ([100] * 10, 13, 1, 7, 3, "e854976ec123cbe2", "f0c2b029de7b95bf"),
+        ([500, 3, 1, 60, 0, 17], 32, 1, 2, 11, "512c4d0e3e0d1cd7", "6ac547bb558ab912"),
+        ([7, 1], 8, 1, 0, 5, "073c6b080b40ec0a", "b01cd4d8473faca8"),
+        ([40, 30, 50], 24, 2, 0, 1, "58cfd35cd2b726f2", "c0f4333cd04530b4"),
+        ([33, 17, 10, 3], 12, 3, 4, 2, "2e5bd1715196f382", "778fd36cd1c2defb"),
+        ([100] * 10, 52, 4, 1, 1, "3f76f6f85443fcd1", "21bd86915c7fc156"),
+    ],
+)
+def test_the_order_on_which_recorded_runs_depend(counts, batch_size, replicas, seed, epoch, members, checksum):
+    orders = []
+    for rank in range(replicas):
+        sampler = StratifiedBatchSampler(labels_of(counts), batch_size, num_replicas=replicas, rank=rank, seed=seed)
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+    # Earlier versions gave the same batches, each ordered by class.
+    assert checksum_of([[sorted(batch) for batch in batches] for batches in orders]) == members
+    assert checksum_of(orders) == checksum
+
+
+def checksum_of(orders):
+    return hashlib.sha256(json.dumps(orders).encode()).hexdigest()[:16]
+
+
+def test_neighbors_in_a_batch_are_of_different_classes_as_in_a_plain_shuffle():
+    # torchvision's MixUp and CutMix mix a batch with itself, moved by one.
+    labels = labels_of([100] * 10)
+    for replicas in (1, 2):
+        shares = []
+        for rank in range(replicas):
+            sampler = StratifiedBatchSampler(labels, 100 * replicas, num_replicas=replicas, rank=rank)
+            for epoch in range(5):
+                sampler.set_epoch(epoch)
+                shares += [np.mean(labels[batch] != labels[np.roll(batch, 1)]) for batch in sampler]
+        assert 0.88 < np.mean(shares) < 0.94
+
+
+def test_whoever_would_divide_the_batches_once_more_is_refused():
+    labels = labels_of([6, 10])
+    assert StratifiedBatchSampler(labels, 4).drop_last is False
+    shared = StratifiedBatchSampler(labels, 4, num_replicas=2, rank=0)
+    with pytest.raises(ValueError, match=r"because it divides them itself; got .* 2 processes.*prepare model and optimizer alone"):
+        _ = shared.drop_last
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        with pytest.raises(ValueError, match="2 processes"):
+            _ = StratifiedBatchSampler(labels, 4, num_replicas=1, rank=0).drop_last
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_trainers_find_set_epoch_where_they_look_for_it():
+    sampler = StratifiedBatchSampler(labels_of([6, 10]), 4)
+    assert sampler.sampler is sampler
+
+
+def test_one_process_and_several_see_the_same_global_batches():
+    labels = labels_of([40, 30, 50])
+    alone = [sorted(batch) for batch in StratifiedBatchSampler(labels, 24)]
+    halves = [StratifiedBatchSampler(labels, 24, num_replicas=2, rank=rank) for rank in range(2)]
+    assert [sorted(first + second) for first, second in zip(*halves, strict=True)] == alone
+
+
+def test_every_class_is_in_every_batch_when_there_is_room():
+    labels = labels_of([100] * 10)
+    for batch in StratifiedBatchSampler(labels, 13):
+        assert len(np.unique(labels[batch])) == 10
+
+
+def test_order_depends_on_seed_and_epoch_alone():
+    labels = labels_of([20, 30, 10])
+
+    def epoch(seed, number):
+        sampler = StratifiedBatchSampler(labels, 8, seed=seed)
+        sampler.set_epoch(number)
+        return list(sampler)
+
+    assert epoch(0, 3) == epoch(0, 3)
+    assert epoch(0, 3) != epoch(0, 4)
+    assert epoch(0, 3) != epoch(1, 3)
+    assert epoch(0, 1) != epoch(1, 0)
+
+
+def test_samples_meet_different_ones_from_epoch_to_epoch():
+    labels = labels_of([50, 50])
+    sampler = StratifiedBatchSampler(labels, 10)
+    mates = []
+    for number in range(2):
+        sampler.set_epoch(number)
+        mates.append({sample: frozenset(batch) for batch in sampler for sample in batch})
+    assert sum(mates[0][sample] == mates[1][sample] for sample in range(100)) < 5
+
+
+def test_in_a_data_loader():
+    labels = torch.arange(60) % 4
+    loader = DataLoader(TensorDataset(torch.arange(60), labels), batch_sampler=StratifiedBatchSampler(labels, 16))
+    seen = torch.cat([samples for samples, _ in loader])
+    assert torch.equal(seen.sort().values, torch.arange(60))
+    assert len(loader) == 4
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor, np.array])
+def test_labels_of_any_kind(kind):
+    labels = [0, 1, 1, 2, 0, 1]
+    assert list(StratifiedBatchSampler(kind(labels), 3)) == list(StratifiedBatchSampler(labels, 3))
+
+
+def test_world_size_and_rank_come_from_torch_distributed():
+    labels = labels_of([6, 10])
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        sampler = StratifiedBatchSampler(labels, 4)
+        assert (sampler.num_replicas, sampler.rank) == (2, 1)
+        given = StratifiedBatchSampler(labels, 6, num_replicas=3, rank=0)
+        assert (given.num_replicas, given.rank) == (3, 0)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert list(sampler) == list(StratifiedBatchSampler(labels, 4, num_replicas=2, rank=1))
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        ([0, 1], {"batch_size": 0}, "at least 1.*batch_size=0"),
+        (
+            [0, 1, 1, 0],
+            {"batch_size": 3, "num_replicas": 2, "rank": 0},
+            "multiple of num_replicas; got batch_size=3, num_replicas=2",
+        ),
+        ([0, 1], {"batch_size": 2, "num_replicas": 2, "rank": 2}, "rank=2, num_replicas=2"),
+        ([], {"batch_size": 2}, r"got shape \(0,\)"),
+        ([[0, 1]], {"batch_size": 2}, r"got shape \(1, 2\)"),
+        ([0.5, 1.0], {"batch_size": 2}, "integers.*float64"),
+        ([0, -1], {"batch_size": 2}, "must not be negative; got -1"),
+        ([0, 1, 0], {"batch_size": 2, "num_replicas": 2, "rank": 0}, "got 3 samples for 2 batches over num_replicas=2"),
+    ],
+)
+def test_refusals(labels, options, message):
+    with pytest.raises(ValueError, match=message):
+        StratifiedBatchSampler(labels, **options)
+
+
+def test_labels_with_large_gaps_take_no_memory_for_the_gaps():
+    labels = np.array([5, 10**12, 7] * 20)
+    tracemalloc.start()
+    batches = list(StratifiedBatchSampler(labels, 12))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10**6
+    assert all(sorted(np.unique(labels[batch], return_counts=True)[1]) == [4, 4, 4] for batch in batches)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "num_replicas", "rank", "seed"])
+@pytest.mark.parametrize("value", [1.0, np.float64(1), "1"])
+def test_only_whole_numbers_are_taken(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number; got {re.escape(repr(value))}"):
+        StratifiedBatchSampler([0, 1, 0, 1], **{"batch_size": 2, "num_replicas": 2, "rank": 0, "seed": 0, name: value})
+
+
+@pytest.mark.parametrize("sampler", [StratifiedBatchSampler([0, 1, 0, 1], 2), ShuffledBatchSampler(4, 2)])
+def test_epochs_are_whole_numbers_of_any_kind(sampler):
+    orders = []
+    for epoch in (3, np.int64(3), np.uint8(3), torch.tensor(3)):
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+    assert all(order == orders[0] for order in orders)
+    for bad, message in ((1.0, "a whole number; got 1.0"), (None, "a whole number; got None"), (-1, "not be negative; got -1")):
+        with pytest.raises(ValueError, match=f"epoch must {'be ' if 'whole' in message else ''}{message}"):
+            sampler.set_epoch(bad)
+
+
+def test_sizes_and_seed_may_be_numbers_of_numpy():
+    numbers = {"batch_size": 4, "num_replicas": 2, "rank": 1, "seed": 5}
+    plain = StratifiedBatchSampler([0, 1] * 10, **numbers)
+    assert list(StratifiedBatchSampler([0, 1] * 10, **{name: np.int32(number) for name, number in numbers.items()})) == list(plain)
