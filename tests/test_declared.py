@@ -15,7 +15,8 @@ from tests.experiments.data.made_up import write_folders
 ADDITION = """
 from guided_collapse.experiments.backbones import declared as backbones
 from guided_collapse.experiments.data import known
-from guided_collapse.experiments.records.declared import heads, metrics
+from guided_collapse.experiments.records.declared import heads
+from guided_collapse.metrics import declared as metrics
 from guided_collapse.metrics.declaration import MetricDeclaration
 
 heads.declare(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guided_collapse import report
+from guided_collapse.experiments import report
 from guided_collapse.experiments.cli import main
 from guided_collapse.experiments.records.files import NotWrittenError
 from guided_collapse.experiments.report.write import write_report

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from guided_collapse.experiments.records.declared import metrics
+from guided_collapse.metrics import declared as metrics
 from guided_collapse.experiments.records.schema import Split
 from guided_collapse.metrics.declaration import MetricDeclaration, Reference
 
