@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from guided_collapse.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments import comparison
 from guided_collapse.experiments import search as room
 from guided_collapse.experiments.cli.compare import run as run_compare

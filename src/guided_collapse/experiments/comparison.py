@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any
 
-from guided_collapse.errors import WorkError
+from guided_collapse.experiments.errors import WorkError
 from guided_collapse.experiments.records.declared.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
 from guided_collapse.experiments.records.text import aligned
 from guided_collapse.experiments.training.folder.facts import configuration_of

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments.comparison import Comparison, run_all
 from guided_collapse.experiments.records.declared.heads import HEADS
 from guided_collapse.experiments.records.declared.quantities import TEST_LOSS, TEST_TOP1

@@ -11,7 +11,7 @@ from importlib import metadata
 
 import pytest
 
-from guided_collapse.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments.cli import main
 from guided_collapse.experiments.cli.compare import compare_request
 from guided_collapse.experiments.records.schema import StepCost

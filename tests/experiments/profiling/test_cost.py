@@ -10,7 +10,7 @@ import torch
 from lightning_fabric import Fabric
 from torch.nn import functional
 
-from guided_collapse.errors import RequestError
+from guided_collapse.experiments.errors import RequestError
 from guided_collapse.experiments.cli.cost import cost_request
 from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.presets import PRESETS

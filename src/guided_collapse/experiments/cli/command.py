@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 
-from guided_collapse.errors import RequestError, in_words
+from guided_collapse.experiments.errors import RequestError, in_words
 
 DONE = 0
 FAILED = 1

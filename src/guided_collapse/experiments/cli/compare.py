@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from guided_collapse.errors import RequestError, requested
+from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.cli.command import DONE, FAILED
 from guided_collapse.experiments.cli.requests import checked, named_fields, parsed, split_words, starting_point
 from guided_collapse.experiments.training.settings.checks import at_least, check_ranges

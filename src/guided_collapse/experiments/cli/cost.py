@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from guided_collapse.errors import RequestError
+from guided_collapse.experiments.errors import RequestError
 from guided_collapse.experiments.cli.command import DONE
 from guided_collapse.experiments.cli.requests import asks_for_help, check_heads, check_out, parsed, split_words
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset

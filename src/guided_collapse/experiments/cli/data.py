@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from guided_collapse.errors import requested
+from guided_collapse.experiments.errors import requested
 from guided_collapse.experiments.cli.command import DONE
 
 

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from guided_collapse.errors import RequestError, requested
+from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.cli.command import DONE
 
 

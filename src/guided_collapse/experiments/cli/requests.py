@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import tyro
 
-from guided_collapse.errors import RequestError, requested
+from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.backbones.declared import BACKBONES
 from guided_collapse.experiments.data.known import KNOWN
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset

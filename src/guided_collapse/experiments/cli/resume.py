@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from guided_collapse.errors import RequestError, requested
+from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.cli.requests import parsed, split_words
 from guided_collapse.experiments.cli.train import TrainRequest, carried_out
 from guided_collapse.experiments.records.schema import CONFIG

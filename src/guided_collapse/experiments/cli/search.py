@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guided_collapse.errors import RequestError, requested
+from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.cli.command import DONE, FAILED
 from guided_collapse.experiments.cli.compare import refuse_single
 from guided_collapse.experiments.cli.requests import asks_for_help, checked, parsed, split_words, starting_point

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from guided_collapse.errors import RequestError
+from guided_collapse.experiments.errors import RequestError
 from guided_collapse.experiments.data.augmentation.resampling import resize
 from guided_collapse.experiments.data.known import KNOWN, KnownData, known_data
 from guided_collapse.experiments.data.readers.archives import load_archive

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.errors import RequestError, WorkError, requested
+from guided_collapse.experiments.errors import RequestError, WorkError, requested
 from guided_collapse.experiments.profiling.peaks import GIVEN, KNOWN_DEVICES, DeviceName
 from guided_collapse.experiments.records.files import write_json
 from guided_collapse.experiments.records.schema import COST, CostRecord, HeadCost, PeakRates, StepCost

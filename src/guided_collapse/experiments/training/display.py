@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from guided_collapse.errors import requested
+from guided_collapse.experiments.errors import requested
 from guided_collapse.experiments.records.schema import SPLITS, EpochRecord
 from guided_collapse.metrics.declared import LOSS, NC1, TOP1
 from guided_collapse.optional import optional

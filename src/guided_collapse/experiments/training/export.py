@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from guided_collapse.errors import DamageError, RequestError, WorkError, requested
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError, requested
 from guided_collapse.experiments.records.files import write_bytes
 from guided_collapse.experiments.records.schema import OF_A_RUN, Inputs, RunFacts
 from guided_collapse.experiments.training import randomness

@@ -18,7 +18,7 @@ from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from guided_collapse.errors import RequestError, WorkError
+from guided_collapse.experiments.errors import RequestError, WorkError
 from guided_collapse.experiments.training.settings.configuration import Precision
 from guided_collapse.experiments.training.settings.placement import Accelerator, Placement
 

@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guided_collapse.errors import requested
+from guided_collapse.experiments.errors import requested
 from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.records import schema
 from guided_collapse.experiments.records.schema import EpochRecord, RunFacts

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from guided_collapse.errors import DamageError
+from guided_collapse.experiments.errors import DamageError
 from guided_collapse.experiments.records.files import written_whole
 from guided_collapse.experiments.records.schema import LAST_CHECKPOINT as LAST
 from guided_collapse.experiments.records.schema import PREVIOUS_CHECKPOINT as PREVIOUS

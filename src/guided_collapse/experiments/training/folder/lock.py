@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from guided_collapse.errors import WorkError, requested
+from guided_collapse.experiments.errors import WorkError, requested
 
 try:
     import fcntl

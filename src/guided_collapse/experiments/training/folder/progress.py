@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from guided_collapse.errors import DamageError
+from guided_collapse.experiments.errors import DamageError
 from guided_collapse.experiments.records.epochs import records_from_json
 from guided_collapse.experiments.records.schema import LAST_CHECKPOINT, EpochRecord
 from guided_collapse.experiments.training.folder.checkpoint import Checkpoint, load_checkpoint, not_a_checkpoint

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from guided_collapse.errors import DamageError, RequestError
+from guided_collapse.experiments.errors import DamageError, RequestError
 from guided_collapse.experiments.records import schema
 from guided_collapse.experiments.records.contents import read_object
 from guided_collapse.experiments.records.epochs import records_as_text, records_from_text

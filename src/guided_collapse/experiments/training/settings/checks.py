@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from guided_collapse.errors import RequestError
+from guided_collapse.experiments.errors import RequestError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_type_hints
 
-from guided_collapse.errors import RequestError
+from guided_collapse.experiments.errors import RequestError
 from guided_collapse.experiments.backbones.declared import BACKBONES
 from guided_collapse.experiments.data.augmentation import Augmentation
 from guided_collapse.experiments.records.declared.heads import HEADS

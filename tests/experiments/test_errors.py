@@ -2,7 +2,7 @@ import errno
 
 import pytest
 
-from guided_collapse.errors import DamageError, RequestError, WorkError, requested
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError, requested
 from guided_collapse.experiments.data.sources import MissingData
 
 
