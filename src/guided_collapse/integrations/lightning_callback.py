@@ -7,7 +7,7 @@ from torch import nn
 
 from guided_collapse.integrations.measurement import RepeatedMeasurement
 from guided_collapse.metrics.model import Loader
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 PACKAGES = [name for name in ("lightning", "pytorch_lightning") if find_spec(name)] or ["lightning"]
 # Lightning comes under two names, whose trainers know their own callbacks alone.

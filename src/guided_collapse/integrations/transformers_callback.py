@@ -4,7 +4,7 @@ from typing import Any
 
 from guided_collapse.integrations.measurement import RepeatedMeasurement
 from guided_collapse.metrics.model import Loader
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 from guided_collapse.sampling.batch_sampler import SeededBatchSampler
 
 TrainerCallback: Any = optional("transformers", extra="integrations").TrainerCallback

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 NAMES = ("features", "labels", "weight", "bias", "test_features", "test_labels")
 

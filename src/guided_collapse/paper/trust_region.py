@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 from guided_collapse.paper.problem import ProximalProblem
 
 

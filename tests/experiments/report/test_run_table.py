@@ -7,7 +7,7 @@ import pytest
 
 from guided_collapse.experiments.report import load_runs
 from guided_collapse.experiments.report.run_table import epochs_of
-from guided_collapse.optional import MissingPackageError
+from guided_collapse.lazy import MissingPackageError
 from tests.experiments.report.made_up import lines, write_cost, write_run
 
 
@@ -69,6 +69,6 @@ def test_refusals(tmp_path, monkeypatch):
         return real(name, *rest)
 
     real = builtins.__import__
-    monkeypatch.setattr("guided_collapse.optional.import_module", without_pandas)
+    monkeypatch.setattr("guided_collapse.lazy.import_module", without_pandas)
     with pytest.raises(MissingPackageError, match="pip install pandas, or install guided-collapse with its extra notebook"):
         load_runs(tmp_path)

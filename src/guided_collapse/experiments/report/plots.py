@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from guided_collapse.experiments.report.run_table import NEEDED
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

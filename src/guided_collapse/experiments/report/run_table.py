@@ -11,7 +11,7 @@ from guided_collapse.experiments.records.epochs import Epochs, read_epoch_record
 from guided_collapse.experiments.records.reading import read_records
 from guided_collapse.experiments.records.run import Run
 from guided_collapse.experiments.records.schema import SPLITS, EpochRecord
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 if TYPE_CHECKING:
     from pandas import DataFrame

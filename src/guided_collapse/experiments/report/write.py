@@ -11,7 +11,7 @@ from guided_collapse.experiments.records.run import Run
 from guided_collapse.experiments.report.experiment import by_experiment
 from guided_collapse.experiments.report.styles import styles_of
 from guided_collapse.experiments.report.tables.formats import all_tables, csv_text, latex, markdown
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 PACKAGES = ("jinja2", "matplotlib", "plotly")
 PAPER_EPOCHS = (50, 200)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from guided_collapse.experiments.errors import requested
 from guided_collapse.experiments.records.schema import SPLITS, EpochRecord
 from guided_collapse.metrics.declared import LOSS, NC1, TOP1
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 REFRESH_SECONDS = 0.2
 

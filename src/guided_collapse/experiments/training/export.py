@@ -23,7 +23,7 @@ from guided_collapse.experiments.training.folder.run import RunFolder
 from guided_collapse.experiments.training.settings.checks import check_choice
 from guided_collapse.experiments.training.tasks import image_backbone
 from guided_collapse.heads.classifier import Classifier
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 SUFFIXES = (".onnx", ".pt2", ".safetensors")
 

@@ -22,7 +22,7 @@ from guided_collapse.integrations.sharing.description import (
     described_head,
     head_of,
 )
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 CARD = "README.md"
 Kind = TypeVar("Kind", bound=Classifier)

@@ -13,7 +13,7 @@ from guided_collapse.experiments.data.readers.decoded import Arrays, decoded
 from guided_collapse.experiments.data.readers.parquet_files import Columns, find_parquet, open_parquet, read_columns
 from guided_collapse.experiments.data.readers.pictures import Encoded, Pictures, Shape, fits_in_memory
 from guided_collapse.experiments.data.split import ImageData, Split
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 
 class Rows:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from guided_collapse.optional import optional
+from guided_collapse.lazy import optional
 
 LABEL_COLUMNS = ("fine_label", "label", "labels")  # CIFAR-100 has a coarse_label too
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from guided_collapse.optional import MissingPackageError, optional
+from guided_collapse.lazy import MissingPackageError, optional
 
 
 def test_a_package_that_is_there():
