@@ -23,7 +23,7 @@ from guided_collapse.experiments.training.build import build_model
 from guided_collapse.experiments.training.display import Display
 from guided_collapse.experiments.training.folder.run import RunFolder
 from guided_collapse.experiments.training.loop import Training
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import Placement
 
 NUM_IMAGES, TURNS = 2560, 9
 

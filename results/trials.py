@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guided_collapse.experiments.records.declared.heads import HEADS, declare
+from guided_collapse.experiments.heads import HEADS, declare
 
 if TYPE_CHECKING:
     from guided_collapse.experiments import Comparison, Configuration, Placement

@@ -15,7 +15,7 @@ from tests.experiments.data.made_up import write_folders
 ADDITION = """
 from guided_collapse.experiments.backbones import declared as backbones
 from guided_collapse.experiments.data import known
-from guided_collapse.experiments.records.declared import heads
+from guided_collapse.experiments import heads
 from guided_collapse.metrics import declared as metrics
 from guided_collapse.metrics.declaration import MetricDeclaration
 
@@ -58,7 +58,7 @@ def least_margin(measured, samples):
 def __getattr__(name):
     if name != "Shallow":
         raise AttributeError(name)
-    from guided_collapse.experiments.backbones.small import SmallConvNet
+    from guided_collapse.experiments.backbones.plain import SmallConvNet
 
     class Shallow(SmallConvNet):
         pass

@@ -18,10 +18,10 @@ from guided_collapse.experiments.cli.compare import compare_request
 from guided_collapse.experiments.cli.cost import cost_request
 from guided_collapse.experiments.cli.requests import split_words
 from guided_collapse.experiments.cli.search import plan_of, search_request
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records.reading import read_records
 from guided_collapse.experiments.report.experiment import by_experiment
-from guided_collapse.experiments.training.settings.configuration import HEAD_FIELDS
+from guided_collapse.experiments.configuration import HEAD_FIELDS
 from results import build, tables
 from results.collect import collect, thinned
 from tests.experiments.report.made_up import write_cost, write_run

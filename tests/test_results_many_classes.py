@@ -8,7 +8,7 @@ import statistics
 import pytest
 from scipy.stats import spearmanr
 
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.heads import HEADS
 from results.many_classes import DATA
 from tests.test_results import RECORDS, cells_of
 

@@ -10,8 +10,8 @@ from guided_collapse.lazy import on_demand
 if TYPE_CHECKING:
     from guided_collapse.experiments.comparison import Comparison, compare, comparison_table
     from guided_collapse.experiments.presets import PRESETS, preset
-    from guided_collapse.experiments.training.settings.configuration import Configuration
-    from guided_collapse.experiments.training.settings.placement import Placement
+    from guided_collapse.experiments.configuration import Configuration
+    from guided_collapse.experiments.configuration import Placement
 
 __all__ = ["PRESETS", "Comparison", "Configuration", "Placement", "compare", "comparison_table", "preset"]
 
@@ -20,8 +20,8 @@ __getattr__, __dir__ = on_demand(
     {
         "PRESETS": "experiments.presets",
         "Comparison": "experiments.comparison",
-        "Configuration": "experiments.training.settings.configuration",
-        "Placement": "experiments.training.settings.placement",
+        "Configuration": "experiments.configuration",
+        "Placement": "experiments.configuration",
         "compare": "experiments.comparison",
         "comparison_table": "experiments.comparison",
         "preset": "experiments.presets",

@@ -20,8 +20,8 @@ from guided_collapse.experiments.training.folder.facts import configuration_of
 from guided_collapse.experiments.training.folder.progress import has_come_to_its_end
 from guided_collapse.experiments.training.folder.run import RunFolder
 from guided_collapse.experiments.training.loop import train
-from guided_collapse.experiments.training.settings.configuration import Configuration, HeadName
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import Configuration, HeadName
+from guided_collapse.experiments.configuration import Placement
 
 
 @dataclass(frozen=True)

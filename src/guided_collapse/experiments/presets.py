@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from guided_collapse.experiments.training.settings.checks import check_choice
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import check_choice
+from guided_collapse.experiments.configuration import Configuration
 
 
 def _unconstrained(num_classes: int, feature_dim: int, num_samples: int, *, name: str | None = None) -> Configuration:

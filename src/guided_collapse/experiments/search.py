@@ -18,7 +18,7 @@ from typing import Any
 
 from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments.comparison import Comparison, run_all
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records.declared.quantities import TEST_LOSS, TEST_TOP1
 from guided_collapse.experiments.records.fields import RecordError
 from guided_collapse.experiments.records.files import write_json
@@ -26,9 +26,9 @@ from guided_collapse.experiments.records.reading import read_record
 from guided_collapse.experiments.records.schema import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
 from guided_collapse.experiments.training.folder.lock import locked, wait_until_free
 from guided_collapse.experiments.training.folder.run import RunFolder
-from guided_collapse.experiments.training.settings.checks import check_choice
-from guided_collapse.experiments.training.settings.configuration import HEAD_FIELDS, Configuration, HeadName
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import check_choice
+from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName
+from guided_collapse.experiments.configuration import Placement
 
 SEARCHED = ("learning_rate", "scale", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
 """The fields that a grid may have."""

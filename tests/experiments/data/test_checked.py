@@ -17,7 +17,7 @@ from guided_collapse.experiments.data.checked import (
 )
 from guided_collapse.experiments.data.download import check
 from guided_collapse.experiments.data.known import CIFAR10_PACKAGE, KNOWN
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 from guided_collapse.experiments.training.tasks import build_task
 from tests.experiments.data.made_up import write_cifar10_package, write_folders, write_idx, write_parquet
 

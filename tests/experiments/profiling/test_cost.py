@@ -25,7 +25,7 @@ from guided_collapse.experiments.profiling.step_cost import (
     made_up_task,
     measure_step,
 )
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records.reading import read_cost
 from guided_collapse.experiments.records.schema import PeakRates, StepCost
 from guided_collapse.experiments.training.build import build_model, build_optimizer

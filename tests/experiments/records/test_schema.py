@@ -22,7 +22,7 @@ from guided_collapse.experiments.records.schema import (
     RunFacts,
     StepCost,
 )
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "guided_collapse"

@@ -1,4 +1,4 @@
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.report.styles import STYLES, in_order, label, letter, styles_of
 
 

@@ -16,8 +16,8 @@ from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.experiments.records.schema import CHECKSUM, LAST_CHECKPOINT, MARGINS
 from guided_collapse.experiments.training.folder.checkpoint import load_checkpoint, save_checkpoint
 from guided_collapse.experiments.training.folder.run import RunFolder
-from guided_collapse.experiments.training.settings.configuration import Configuration
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import Configuration
+from guided_collapse.experiments.configuration import Placement
 
 DIGITS = replace(PRESETS["digits"], epochs=2, batch_size=256)
 FREE = replace(PRESETS["ufm-10"], num_samples=60, feature_dim=16, batch_size=60, epochs=12, measure_every=5)

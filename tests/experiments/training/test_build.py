@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.experiments.training.build import build_head
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 
 CONFIGURATION = replace(PRESETS["omniglot-small"], head="linear")
 

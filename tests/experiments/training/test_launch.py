@@ -8,7 +8,7 @@ import torch.distributed
 
 from guided_collapse.experiments.cli import main
 from guided_collapse.experiments.training.launch import PATIENCE, build_fabric, check_device, check_launch, peers_named
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import Placement
 from tests.processes import results_of_two_processes
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}

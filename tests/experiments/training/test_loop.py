@@ -8,7 +8,7 @@ import torch
 
 from guided_collapse import measure_collapse
 from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records.schema import RunFacts
 from guided_collapse.experiments.training import loop
 from guided_collapse.experiments.training.build import build_model

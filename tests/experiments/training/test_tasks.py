@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.training.tasks import build_task
 from tests.experiments.data.made_up import write_folders
 from tests.experiments.training.runs import DIGITS, FREE

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from guided_collapse import Classifier, CosineHead, FixedETFHead, NearestETFHead, collapse_of
-from guided_collapse.experiments.backbones.declared import build_backbone
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.backbones import build_backbone
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.lazy import imported
 from guided_collapse.lazy import MissingPackageError
 

@@ -9,8 +9,8 @@ from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.cli.command import DONE, FAILED
 from guided_collapse.experiments.cli.requests import checked, named_fields, parsed, split_words, starting_point
 from guided_collapse.experiments.training.settings.checks import at_least, check_ranges
-from guided_collapse.experiments.training.settings.configuration import Configuration, HeadName
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import Configuration, HeadName
+from guided_collapse.experiments.configuration import Placement
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from guided_collapse.experiments.cli.command import DONE
 from guided_collapse.experiments.cli.requests import asks_for_help, check_heads, check_out, parsed, split_words
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 from guided_collapse.experiments.profiling.cost import CostRequest
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 
 
 class Wanted(NamedTuple):

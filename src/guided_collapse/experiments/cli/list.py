@@ -10,7 +10,7 @@ def run(words: list[str]) -> int:
     description = "List all experiments and heads."
     argparse.ArgumentParser(prog="guided-collapse list", description=description).parse_args(words)
     from guided_collapse.experiments.presets import PRESETS
-    from guided_collapse.experiments.records.declared.heads import HEADS
+    from guided_collapse.experiments.heads import HEADS
     from guided_collapse.experiments.records.text import aligned
 
     rows = [

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 import tyro
 
 from guided_collapse.experiments.errors import RequestError, requested
-from guided_collapse.experiments.backbones.declared import BACKBONES
+from guided_collapse.experiments.backbones import BACKBONES
 from guided_collapse.experiments.data.known import KNOWN
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
-from guided_collapse.experiments.records.declared.heads import HEADS
-from guided_collapse.experiments.training.settings.checks import check_choice
-from guided_collapse.experiments.training.settings.configuration import HEAD_FIELDS, Configuration, HeadName
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.heads import HEADS
+from guided_collapse.experiments.configuration import check_choice
+from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName
+from guided_collapse.experiments.configuration import Placement
 
 FEWEST_COLUMNS = 40
 

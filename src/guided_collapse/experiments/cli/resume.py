@@ -14,7 +14,7 @@ from guided_collapse.experiments.records.schema import CONFIG
 from guided_collapse.experiments.training.folder.facts import configuration_of
 from guided_collapse.experiments.training.folder.run import RunFolder
 from guided_collapse.experiments.training.settings.checks import POSITIVE_COUNT, check_ranges
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import Placement
 
 
 @dataclass(frozen=True)

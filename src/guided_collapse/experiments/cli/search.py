@@ -10,8 +10,8 @@ from guided_collapse.experiments.cli.command import DONE, FAILED
 from guided_collapse.experiments.cli.compare import refuse_single
 from guided_collapse.experiments.cli.requests import asks_for_help, checked, parsed, split_words, starting_point
 from guided_collapse.experiments.training.settings.checks import at_least, check_ranges
-from guided_collapse.experiments.training.settings.configuration import Configuration, HeadName
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import Configuration, HeadName
+from guided_collapse.experiments.configuration import Placement
 
 if TYPE_CHECKING:
     from guided_collapse.experiments.records.schema import SearchRecord

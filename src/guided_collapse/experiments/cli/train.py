@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from guided_collapse.experiments.cli.command import DONE
 from guided_collapse.experiments.cli.requests import checked, parsed, split_words, starting_point
-from guided_collapse.experiments.training.settings.configuration import Configuration
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import Configuration
+from guided_collapse.experiments.configuration import Placement
 
 
 @dataclass(frozen=True)

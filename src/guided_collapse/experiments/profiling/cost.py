@@ -25,8 +25,8 @@ from guided_collapse.experiments.training.settings.checks import (
     check_choice,
     check_ranges,
 )
-from guided_collapse.experiments.training.settings.configuration import Configuration, HeadName, Precision
-from guided_collapse.experiments.training.settings.placement import Accelerator
+from guided_collapse.experiments.configuration import Configuration, HeadName, Precision
+from guided_collapse.experiments.configuration import Accelerator
 
 PAPER_ROUTE = "paper-route"
 """The name of the implicit head as the paper computes it, beside those of the heads."""

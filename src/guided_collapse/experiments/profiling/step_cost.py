@@ -29,7 +29,7 @@ from guided_collapse.experiments.profiling.memory import peak_mb, start_counting
 from guided_collapse.experiments.records.schema import StepCost
 from guided_collapse.experiments.training.build import build_model, build_optimizer
 from guided_collapse.experiments.training.environment import hardware
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 from guided_collapse.experiments.training.tasks import ImageTask, Task, UnconstrainedTask
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import check_frame_exists

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.training import randomness
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 from guided_collapse.experiments.training.tasks import Task
 from guided_collapse.geometry.tight.bounds import tight_frame_cross_entropy_bound
 from guided_collapse.geometry.tight.unit_rows import can_be_centered

@@ -20,7 +20,7 @@ from guided_collapse.experiments.training import randomness
 from guided_collapse.experiments.training.build import build_head
 from guided_collapse.experiments.training.folder.facts import Facts, configuration_of, inputs_of
 from guided_collapse.experiments.training.folder.run import RunFolder
-from guided_collapse.experiments.training.settings.checks import check_choice
+from guided_collapse.experiments.configuration import check_choice
 from guided_collapse.experiments.training.tasks import image_backbone
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.lazy import optional

@@ -19,8 +19,8 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from guided_collapse.experiments.errors import RequestError, WorkError
-from guided_collapse.experiments.training.settings.configuration import Precision
-from guided_collapse.experiments.training.settings.placement import Accelerator, Placement
+from guided_collapse.experiments.configuration import Precision
+from guided_collapse.experiments.configuration import Accelerator, Placement
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for another, at the start and at every step, before it gives up."""

@@ -33,8 +33,8 @@ from guided_collapse.experiments.training.folder.progress import (
 from guided_collapse.experiments.training.folder.run import RunFolder
 from guided_collapse.experiments.training.launch import build_fabric, check_launch, peers_named
 from guided_collapse.experiments.training.measure import Measurement, measure
-from guided_collapse.experiments.training.settings.configuration import Configuration
-from guided_collapse.experiments.training.settings.placement import Placement
+from guided_collapse.experiments.configuration import Configuration
+from guided_collapse.experiments.configuration import Placement
 from guided_collapse.experiments.training.tasks import Task, build_task
 from guided_collapse.experiments.training.trace import TraceRecorder
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.experiments.backbones.backbone import Backbone
-from guided_collapse.experiments.backbones.declared import build_backbone
+from guided_collapse.experiments.backbones import build_backbone
 from guided_collapse.experiments.backbones.unconstrained import UnconstrainedFeatures
 from guided_collapse.experiments.data.augmentation.normalize import PixelStatistics, pixel_statistics
 from guided_collapse.experiments.data.batches import Batch, ImageBatches, ProcessShare
@@ -21,7 +21,7 @@ from guided_collapse.experiments.data.sampling.thinning import few_of_each, long
 from guided_collapse.experiments.data.split import ImageData
 from guided_collapse.experiments.records.schema import Inputs
 from guided_collapse.experiments.training import randomness
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 from guided_collapse.sampling.batch_sampler import SeededBatchSampler, ShuffledBatchSampler
 from guided_collapse.sampling.stratified import StratifiedBatchSampler
 

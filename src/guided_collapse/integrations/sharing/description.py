@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from torch import nn
 
 from guided_collapse.experiments.backbones.backbone import ImageBackbone
-from guided_collapse.experiments.backbones.declared import BACKBONES, build_backbone
-from guided_collapse.experiments.records.declared.heads import HEADS
+from guided_collapse.experiments.backbones import BACKBONES, build_backbone
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records.fields import MaybeText, Numbers, Object, RecordError, Text, VersionedRecord
 from guided_collapse.heads.head import Head
 from guided_collapse.lazy import imported
@@ -52,7 +52,7 @@ def described_head(head: Head) -> dict[str, Plain]:
     if _head_classes().get(name) is not type(head):
         raise ValueError(
             f"a shared head must be one that is declared, so that it can be made again; got {name}. "
-            "Declare it: guided_collapse.experiments.records.declared.heads.declare."
+            "Declare it: guided_collapse.experiments.heads.declare."
         )
     return {"class": name} | {option: _kept(head, option, default) for option, default in _options(type(head)).items()}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from guided_collapse.experiments.presets import PRESETS
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 
 RECORDS = Path(__file__).parents[3] / "results" / "records"
 # Fields that the records do not have, and what they mean without them.

@@ -7,7 +7,7 @@ from typing import Any
 from guided_collapse.experiments.records.fields import told_of
 from guided_collapse.experiments.records.files import checksum
 from guided_collapse.experiments.records.schema import CHECKSUM, Hardware, Inputs, RunFacts
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 
 Facts = dict[str, Any]
 """As JSON has them, with every field, so that the least change is seen; `RunFacts` says what is in them."""

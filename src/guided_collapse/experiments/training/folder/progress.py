@@ -13,7 +13,7 @@ from guided_collapse.experiments.records.schema import LAST_CHECKPOINT, EpochRec
 from guided_collapse.experiments.training.folder.checkpoint import Checkpoint, load_checkpoint, not_a_checkpoint
 from guided_collapse.experiments.training.folder.facts import Facts, configuration_of
 from guided_collapse.experiments.training.folder.run import RunFolder, differences, of_two_runs
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 
 STATE: dict[str, type] = {"epoch": int, "model": dict, "optimizer": dict, "random": torch.Tensor}
 

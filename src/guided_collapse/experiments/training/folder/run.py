@@ -41,7 +41,7 @@ from guided_collapse.experiments.training.folder.facts import (
     with_checksum,
     with_configuration,
 )
-from guided_collapse.experiments.training.settings.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,333 @@
+"""Time, memory and operation counts of a training step for each head, on random inputs of the experiment's shape.
+
+    python -m benchmarks.cost ufm-10 --steps 5
+
+prints the tables and writes `OUT/<experiment>.json` after each head. Each head runs in a process of its own, so that its peak
+memory is its own; so does the nearest-ETF head as the paper computes it (trust region and dense gradient), where it fits into
+memory. Operation counts are the same on every machine. With peak rates, given or those of a known device, the counts come with
+lower bounds of time.
+"""
+
+import copy
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.cost_tables import cost_table, counts_table
+from benchmarks.counting import CountOperations, OperationCounts, peak_mb, start_counting_memory
+from guided_collapse.experiments.data.augmentation.normalize import PixelStatistics
+from guided_collapse.experiments.data.batches import Batch, ProcessShare
+from guided_collapse.experiments.data.known import known_data
+from guided_collapse.experiments.data.split import ImageData, Split
+from guided_collapse.experiments.presets import preset
+from guided_collapse.experiments.training.build import build_model, build_optimizer
+from guided_collapse.experiments.training.environment import commit, hardware, versions
+from guided_collapse.experiments.configuration import Configuration, HeadName, Precision
+from guided_collapse.experiments.configuration import Accelerator
+from guided_collapse.experiments.training.tasks import ImageTask, Task, UnconstrainedTask
+from guided_collapse.geometry.nearest import checked_solver, unit_frobenius_norm
+from guided_collapse.geometry.simplex import check_frame_exists
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.heads.head import Head
+from guided_collapse.heads.nearest import NearestETFHead
+from guided_collapse.paper.problem import ProximalProblem
+from guided_collapse.paper.route import basis_by_paper_route
+from guided_collapse.paper.trust_region import solve_by_trust_region
+
+PAPER_ROUTE = "paper-route"
+PARTS = ("backbone_forward_ms", "head_forward_ms", "head_backward_ms", "backbone_backward_ms")
+NVIDIA = "float32 without tensor cores"
+# TFLOP/s, GB/s and where the figures come from.
+KNOWN_DEVICES: dict[str, tuple[float, float, str]] = {
+    "A100": (19.5, 1555.0, f"NVIDIA A100 data sheet, 40 GB SXM, {NVIDIA}"),
+    "H100": (67.0, 3350.0, f"NVIDIA H100 data sheet, SXM, {NVIDIA}"),
+    "V100": (15.7, 900.0, f"NVIDIA V100 data sheet, SXM2, {NVIDIA}"),
+    "T4": (8.1, 300.0, f"NVIDIA T4 data sheet, {NVIDIA}"),
+    "RTX-4090": (82.6, 1008.0, f"NVIDIA GeForce RTX 4090 specifications, {NVIDIA}"),
+    "M1": (2.6, 68.0, "Apple's announcement of M1, graphics with 8 cores; its memory, LPDDR4X-4266 of 128 bits"),
+}
+DeviceName = tyro.extras.literal_type_from_choices(list(KNOWN_DEVICES))
+# A meta tensor has a shape and no values; heads treat it like any tensor that is not on a CPU.
+DEVICE_KINDS = (("cpu", torch.device("cpu")), ("accelerator", torch.device("meta")))
+
+
+@dataclass(frozen=True)
+class CostRequest:
+    """Measure time, memory and operation counts of a training step for each head."""
+
+    experiment: tyro.conf.Positional[str]
+    """Name of a preset."""
+    heads: tuple[HeadName, ...] = ("cosine", "fixed-etf", "nearest-etf", "nearest-etf-detached", "nearest-etf-lagged")
+    """Heads to measure."""
+    paper_route: bool = True
+    """Also measure the nearest-ETF head as the paper computes it, where memory allows."""
+    steps: int = 10
+    """Number of measured steps; the result is their median."""
+    warm_up: int = 3
+    """Number of steps before the measured ones."""
+    batch_size: int | None = None
+    """Samples per step; by default the experiment's batch size."""
+    precision: Precision = "32-true"
+    """Precision of the forward and backward pass."""
+    accelerator: Accelerator = "auto"
+    """Kind of device to run on."""
+    limit_seconds: float = 240.0
+    """Time limit for each head, including its start."""
+    device_named: DeviceName | None = None
+    """A device whose peak rates are known, for lower bounds of time."""
+    peak_rates: tuple[float, float] | None = None
+    """Peak rates of another device: 10^12 float32 operations and 10^9 bytes per second."""
+    out: Path = Path("runs/cost")
+    """Output folder."""
+
+    @property
+    def configuration(self) -> Configuration:
+        """The experiment to measure."""
+        start = preset(self.experiment)
+        return replace(start, precision=self.precision, batch_size=self.batch_size or start.batch_size).resolved()
+
+    @property
+    def peaks(self) -> dict[str, Any] | None:
+        """The peak rates of the record; None if no device is named and no rates are given."""
+        if self.device_named is None and self.peak_rates is None:
+            return None
+        tflops, gbs, source = KNOWN_DEVICES[self.device_named] if self.device_named else (*self.peak_rates, "as given")
+        return {"device_name": self.device_named, "float32_tflops": tflops, "memory_gbs": gbs, "source": source}
+
+
+def measure_cost(request: CostRequest) -> dict[str, Any]:
+    """Measures every head in a process of its own, and returns the record, which is written after each of them."""
+    configuration = request.configuration
+    record: dict[str, Any] = {"format": 1, "kind": "cost", "experiment": configuration.experiment, "rows": []}
+    record |= {name: getattr(configuration, name) for name in ("batch_size", "precision")}
+    record |= {"feature_dim": None, "num_classes": None, "versions": versions(), "commit": commit(), "hardware": {}}
+    record |= {"counts": [], **({"peaks": request.peaks} if request.peaks else {})}
+    request.out.mkdir(parents=True, exist_ok=True)
+    for head in [*dict.fromkeys(request.heads), *([PAPER_ROUTE] if request.paper_route else [])]:
+        print(f"{configuration.experiment} {head}: measuring for up to {request.limit_seconds:g} s", file=sys.stderr, flush=True)
+        answer = _measured_in_a_process(request, head)
+        record["rows"].append(_row(head, answer))
+        record["counts"] += answer.get("counts", [])
+        record |= {name: answer[name] for name in ("feature_dim", "num_classes", "hardware") if name in answer}
+        (request.out / f"{configuration.experiment}.json").write_text(json.dumps(record, indent=2) + "\n")
+    return record
+
+
+def _measured_in_a_process(request: CostRequest, head: str) -> dict[str, Any]:
+    asked = {"experiment": request.experiment, "head": head, "steps": request.steps, "warm_up": request.warm_up}
+    asked |= {"batch_size": request.batch_size, "precision": request.precision, "accelerator": request.accelerator}
+    command = [sys.executable, "-m", "benchmarks.cost", "--one", json.dumps(asked | {"seconds": request.limit_seconds / 2})]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=request.limit_seconds)
+    except subprocess.TimeoutExpired:
+        return {"note": f"not one step done after {request.limit_seconds:.0f} s"}
+    if done.returncode < 0:
+        return {"note": f"its process was killed by signal {-done.returncode}, probably for lack of memory"}
+    if done.returncode > 0:
+        return {"note": f"failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
+    backbone_forward, head_forward, head_backward, backbone_backward = (answer.get(name) for name in PARTS)
+    return {
+        "head": head,
+        "forward_ms": None if head_forward is None else backbone_forward + head_forward,
+        "backward_ms": None if backbone_backward is None else head_backward + backbone_backward,
+        "head_forward_ms": head_forward,
+        "head_backward_ms": head_backward,
+        "peak_mb": None if answer.get("note") else answer.get("peak_mb"),  # an unfinished step has not reached its peak
+        "steps": answer.get("steps"),
+        "note": answer.get("note"),
+    }
+
+
+def measure_step(
+    request: CostRequest, head_name: str, *, steps: int, warm_up: int, seconds: float = 120.0, configuration: Configuration | None = None
+) -> dict[str, Any]:
+    """Medians of the parts of a step in milliseconds, the MB that it adds at the peak, and operation counts.
+
+    A step that runs out of memory has the times of the parts before, and a note.
+    """
+    # Loads libraries, and calls everything once, before memory is counted.
+    tiny = replace(preset("ufm-10"), num_classes=3, feature_dim=4, num_samples=6, batch_size=6).resolved()
+    inputs, labels = next(_batches(tiny_task := made_up_task(tiny), ProcessShare()))
+    functional.cross_entropy(build_model(tiny, tiny_task, torch.device("cpu"))(inputs, labels), labels).backward()
+
+    configuration = configuration or request.configuration
+    fabric = Fabric(accelerator=request.accelerator, devices=1, precision=configuration.precision)
+    fabric.launch()
+    task = made_up_task(configuration)
+    mb_before = start_counting_memory(fabric.device)
+    model = _model(configuration, task, head_name, fabric.device)
+    _, optimizer = fabric.setup(model, build_optimizer(configuration, model.parameters()))
+    batches = _batches(task, ProcessShare(device=fabric.device))
+    start, measured, note = time.perf_counter(), [], None
+    for step in range(warm_up + steps):
+        spent = time.perf_counter() - start
+        if measured and spent > (seconds if step > warm_up else seconds / 2):
+            if step > warm_up:
+                break
+            continue  # a slow step leaves no time for the rest of the warm-up
+        marks = Marks(fabric.device)
+        try:
+            train_step(model, optimizer, fabric, next(batches), marks)
+        except MemoryError as error:
+            note = str(error)
+        measured = [*(measured if step > warm_up else []), marks.milliseconds()]
+        if note:
+            break
+    return {
+        **{name: statistics.median(times) for name, times in zip(PARTS, zip(*measured, strict=True), strict=False)},
+        "peak_mb": peak_mb(fabric.device) - mb_before,
+        "steps": len(measured),
+        "note": note,
+        # The paper's route leaves torch.
+        "counts": [] if head_name == PAPER_ROUTE else head_counts(head_name, model.head, configuration.batch_size),
+        "feature_dim": model.head.feature_dim,
+        "num_classes": model.head.num_classes,
+        "hardware": hardware(fabric.device, 1).to_json(),
+    }
+
+
+class Marks:
+    """Points in time of the device's work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[Any] = []
+
+    def add(self) -> None:
+        if self._device.type == "cuda":
+            self._marks.append(torch.cuda.Event(enable_timing=True))
+            self._marks[-1].record()
+            return
+        if self._device.type == "mps":
+            torch.mps.synchronize()
+        self._marks.append(time.perf_counter())
+
+    def milliseconds(self) -> list[float]:
+        """The time from each mark to the next."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            return [before.elapsed_time(after) for before, after in itertools.pairwise(self._marks)]
+        return [1e3 * (after - before) for before, after in itertools.pairwise(self._marks)]
+
+
+def train_step(model: Classifier, optimizer: torch.optim.Optimizer, fabric: Fabric, batch: Batch, marks: Marks) -> None:
+    """One training step, with a mark before and after each of `PARTS`; the optimizer's own work is not timed."""
+    model.train()
+    optimizer.zero_grad()
+    marks.add()
+    with fabric.autocast():
+        features = model.backbone(batch.inputs)
+        marks.add()
+        loss = functional.cross_entropy(model.head(features, batch.labels), batch.labels)
+    marks.add()
+    grad_features, *grads = torch.autograd.grad(loss, [features, *model.head.parameters()])
+    marks.add()
+    for parameter, grad in zip(model.head.parameters(), grads, strict=True):
+        parameter.grad = grad
+    features.backward(grad_features)
+    marks.add()
+    optimizer.step()
+
+
+def made_up_task(configuration: Configuration, num_images: int | None = None) -> Task:
+    """The experiment with random images, by default one batch of them: the cost of a step does not depend on what they show."""
+    if configuration.is_unconstrained:
+        return UnconstrainedTask(configuration)
+    known = known_data(configuration.data)
+    size = configuration.image_size or known.image_size
+    num_images = num_images or configuration.batch_size
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (num_images, known.channels, size, size), dtype=torch.uint8, generator=generator)
+    split = Split(images, torch.arange(num_images) % known.num_classes)
+    data = ImageData(configuration.data, split, split, tuple(map(str, range(known.num_classes))))
+    return ImageTask(configuration, data, PixelStatistics(known.mean, known.std))
+
+
+def _batches(task: Task, share: ProcessShare) -> Iterator[Batch]:
+    for epoch in itertools.count(1):
+        yield from task.training_batches(epoch, share)
+
+
+def _model(configuration: Configuration, task: Task, head_name: str, device: torch.device) -> Classifier:
+    if head_name != PAPER_ROUTE:
+        return build_model(replace(configuration, head=head_name), task, device)
+    model = build_model(replace(configuration, head="fixed-etf"), task, device)
+    sizes = model.head.feature_dim, model.head.num_classes
+    check_frame_exists(*sizes)
+    head = PaperRouteHead(*sizes, scale=configuration.scale, proximal_weight=configuration.proximal_weight)
+    return Classifier(model.backbone, head)
+
+
+class PaperRouteHead(NearestETFHead):
+    """The nearest-ETF head as the paper computes it: by the trust region, differentiated by the dense declarative node."""
+
+    def _solve(self, centered_class_means: Tensor) -> Tensor:
+        unit_means = unit_frobenius_norm(centered_class_means)
+        anchor = self.basis.detach().clone()
+        if int(self.class_means.steps) == 1:
+            first = ProximalProblem(unit_means.detach().double().cpu().T, None, self.proximal_weight)
+            anchor = solve_by_trust_region(first, anchor.double().cpu()).to(anchor)
+        return basis_by_paper_route(unit_means, anchor, self.proximal_weight)
+
+
+def head_counts(name: str, head: Head, batch_size: int) -> list[dict[str, Any]]:
+    """Counts of one step of a copy of the head and the loss, forward and backward, for each kind of device."""
+    return [
+        {
+            "head": name,
+            "device_kind": kind,
+            "solver": checked_solver(head.solver, device) if isinstance(head, NearestETFHead) else None,
+            **asdict(step_counts(copy.deepcopy(head).to(device), batch_size, device)),
+        }
+        for kind, device in DEVICE_KINDS
+    ]
+
+
+def step_counts(head: Head, batch_size: int, device: torch.device) -> OperationCounts:
+    """Counts of a head's second step from here, because the very first one may do more."""
+    head.train()
+    labels = torch.arange(batch_size, device=device) % head.num_classes
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        features = torch.randn(batch_size, head.feature_dim, generator=generator).to(device).requires_grad_()
+        with CountOperations() as counting:
+            loss = functional.cross_entropy(head(features, labels), labels)
+            torch.autograd.grad(loss, [features, *head.parameters()])
+    return counting.counts
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["--one"]:
+        asked = json.loads(arguments[1])
+        steps = {name: asked.pop(name) for name in ("steps", "warm_up", "seconds")}
+        head = asked.pop("head")
+        print(json.dumps(measure_step(CostRequest(**asked), head, **steps)))
+        return
+    request = tyro.cli(CostRequest, prog="python -m benchmarks.cost", args=arguments)
+    record = measure_cost(request)
+    print(cost_table([record]))
+    if record["counts"]:
+        print(counts_table([record]))
+    print(request.out / f"{record['experiment']}.json")
+
+
+if __name__ == "__main__":
+    main()

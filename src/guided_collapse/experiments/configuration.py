@@ -1,0 +1,342 @@
+"""What a run computes and where: `Configuration` and `Placement`. It does not import torch, so that the command line starts fast."""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform
+
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from guided_collapse.experiments.backbones import BACKBONES
+from guided_collapse.experiments.data.augmentation import Augmentation
+from guided_collapse.experiments.errors import RequestError
+from guided_collapse.experiments.heads import HEADS
+
+# The names are declared elsewhere. The command line shows them; type checkers need not know them.
+if TYPE_CHECKING:
+    HeadName: TypeAlias = str
+    BackboneName: TypeAlias = str
+else:
+    HeadName = Literal[tuple(HEADS)]
+    BackboneName = Literal[(*BACKBONES, "unconstrained")]
+OptimizerName = Literal["agd", "sgd", "adamw"]
+Schedule = Literal["constant", "cosine", "step"]
+Protocol = Literal["fair", "paper"]
+SolverName = Literal["factors", "products"]
+LongTail = Literal["none", "exponential", "step"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+Accelerator = Literal["auto", "cpu", "cuda", "mps"]
+
+# Far beyond any rate, factor or time that could be meant, and far from the largest float32.
+LARGEST = 1e9
+LARGEST_COUNT = 2**31 - 1
+LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary files beside it have longer names
+
+
+def check_folder_name(value: str) -> str:
+    """Returns `value` if it makes a good folder name."""
+    hidden_or_spaced = value.startswith(".") or value != value.strip()
+    if not value or hidden_or_spaced or not value.isprintable() or set(value) & set("/\\") or len(value.encode()) > LONGEST_NAME:
+        shown = value if len(value) <= LONGEST_NAME else f"{value[:20]}... ({len(value.encode(errors='replace'))} bytes)"
+        raise ValueError(
+            "experiment must be a folder name: not empty, printable, without / and \\, not starting with a dot or a space, "
+            f"and at most {LONGEST_NAME} bytes; got {shown!r}. To write somewhere else, use --out."
+        )
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
+NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+CountOrZero = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+FolderName = Annotated[str, AfterValidator(check_folder_name)]
+
+Kind = TypeVar("Kind")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(Field,))
+def settings(kind: type[Kind]) -> type[Kind]:
+    """A frozen dataclass that checks types and ranges; wrong values and unknown fields raise RequestError."""
+    checked = pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(kind)
+    initialize = checked.__init__  # type: ignore[misc]
+
+    @functools.wraps(initialize)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        try:
+            initialize(self, *arguments, **named)
+        except ValidationError as error:
+            raise RequestError(" ".join(_in_words(problem) for problem in error.errors(include_url=False))) from None
+
+    checked.__init__ = __init__  # type: ignore[method-assign,misc]
+    return checked  # type: ignore[return-value]
+
+
+def _in_words(problem: Mapping[str, Any]) -> str:
+    """What pydantic found, in the form that all errors here have."""
+    name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    if problem["type"] in ("missing", "missing_argument"):
+        return f"{name} is required; got nothing. Add it."
+    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"{name} is not a known field; got {name}={value!r}. Check the spelling, or leave it out."
+    if problem["type"] == "literal_error":
+        return unknown_choice(name, value, re.findall(r"'([^']*)'", problem["ctx"]["expected"]))
+    return f"{name} {problem['msg'].replace('Input should be', 'must be')}; got {value!r}."
+
+
+def unknown_choice(name: str, value: object, legal: Sequence[str]) -> str:
+    """The message for a value that is not among the legal ones, with the closest ones."""
+    near = get_close_matches(str(value), legal, n=2)
+    guess = f" Did you mean {' or '.join(near)}?" if near else ""
+    return f"{name} must be one of {', '.join(legal)}; got {value!r}.{guess}"
+
+
+def check_choice(name: str, value: object, legal: Sequence[str]) -> None:
+    """Refuses a value that is not among the legal ones.
+
+    Raises:
+        RequestError: with the legal values and the closest ones.
+    """
+    if value not in legal:
+        raise RequestError(unknown_choice(name, value, legal))
+
+
+# Used for fields that are not given.
+DEFAULTS: Mapping[OptimizerName, Mapping[str, Any]] = {
+    "agd": {"schedule": "constant", "learning_rate": None, "weight_decay": 0.0},
+    "sgd": {"schedule": "cosine", "learning_rate": 0.1, "weight_decay": 5e-4},
+    "adamw": {"schedule": "cosine", "learning_rate": 1e-3, "weight_decay": 0.05},
+}
+
+HEAD_FIELDS = ("scale", "proximal_weight", "solver", "every")
+"""Fields that only some heads take; `HEADS` says which."""
+
+
+@settings
+class Configuration:
+    """What a run computes: the same configuration gives the same result on every machine, up to rounding.
+
+    Raises:
+        RequestError: for values that are out of range, have no effect, or contradict each other.
+
+    Example:
+        >>> from guided_collapse.experiments import Configuration
+        >>> Configuration("mine", data="digits", backbone="small", head="fixed-etf", epochs=5).head
+        'fixed-etf'
+    """
+
+    experiment: FolderName
+    """Name of the experiment; its runs go into a folder of this name."""
+    data: str
+    """Name of a data set, or a folder of images with one subfolder per class, or `unconstrained`."""
+    backbone: BackboneName
+    """Network that computes the features; `unconstrained` makes them free variables."""
+    head: HeadName = "nearest-etf"
+    """Classifier head."""
+    seed: CountOrZero = 0
+    """Seed for initial weights, batches and augmentation."""
+    epochs: Count = 200
+    """Number of passes over the training data."""
+    batch_size: Count = 256
+    """Samples per step, summed over all processes."""
+    protocol: Protocol = "fair"
+    """fair: all heads get stratified batches, and all but nn.Linear centered features; paper: as in the paper."""
+    optimizer: OptimizerName = "agd"
+    """Optimizer; agd needs no learning rate, and a network without biases."""
+    gain: Positive = 10.0
+    """Step size factor of agd."""
+    learning_rate: Positive | None = None
+    """Initial learning rate; by default 0.1 for sgd and 0.001 for adamw."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Momentum of sgd."""
+    weight_decay: NonNegative | None = None
+    """Weight decay; by default 0.0005 for sgd and 0.05 for adamw."""
+    schedule: Schedule | None = None
+    """Learning rate over time; step divides it by 10 after 1/2 and 3/4 of all steps. By default cosine, with agd constant."""
+    scale: Positive = 5.0
+    """Factor on the cosine: the norm that features are scaled to."""
+    proximal_weight: NonNegative = 1e-3
+    """How strongly the nearest-etf heads stay close to the frame of the previous step."""
+    solver: SolverName | None = None
+    """How the nearest-etf heads compute their frame; by default by factors on a CPU, elsewhere by matrix products alone."""
+    every: Count = 1
+    """Steps between updates of the nearest-etf-lagged frame."""
+    width: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Factor on the number of channels of the network."""
+    stem: Literal["imagenet", "cifar"] | None = None
+    """First layers of a ResNet: imagenet is a 7x7 convolution with stride 2 and a max-pool, cifar a 3x3 convolution."""
+    affine: bool = False
+    """Use BatchNorm with learned scale and shift, and layers with biases; not possible with agd."""
+    batch_norm: bool = True
+    """Use BatchNorm; only the small network can do without it."""
+    feature_dim: Count | None = None
+    """Number of features of the small network, of unconstrained features, or of a linear layer at the end of a ResNet."""
+    num_samples: Count | None = None
+    """Number of samples, for unconstrained features only."""
+    num_classes: Annotated[int, Field(ge=2, le=LARGEST_COUNT)] | None = None
+    """Number of classes, for unconstrained features only."""
+    image_size: Count | None = None
+    """Resize images to this height and width; by default that of the named data set, or of most images in the folder, up to 256."""
+    test_fraction: Fraction = 0.2
+    """Fraction of the images held out for testing, if the folder has no test images of its own."""
+    validation_fraction: Fraction | None = None
+    """Hold out this fraction of the training images of each class and test on them instead of the test images."""
+    images_per_class: Count | None = None
+    """Train on this many images of each class, the same in every run; by default all. Test images stay as they are."""
+    long_tail: LongTail = "none"
+    """Make the training classes unbalanced: exponentially, or in two steps."""
+    long_tail_ratio: Annotated[float, Field(ge=1, le=LARGEST)] = 100.0
+    """Size of the largest training class divided by that of the smallest."""
+    flip: bool = False
+    """Mirror training images at random."""
+    crop_padding: CountOrZero = 0
+    """Shift training images at random by up to this many pixels."""
+    rotation: Annotated[float, Field(ge=0, le=180)] = 0.0
+    """Rotate training images at random by up to this many degrees."""
+    crop_size: Count | None = None
+    """Crop training images at random, and test images at the center, to this height and width."""
+    random_resized: bool = False
+    """Crop training images at a random size and aspect ratio, as is usual for ImageNet."""
+    precision: Precision = "32-true"
+    """Precision of the forward and backward pass."""
+    measure_every: Count = 5
+    """Measure after every this many epochs, and always after the first ones and the last."""
+    measure_first: CountOrZero = 10
+    """Measure after each of this many first epochs."""
+    trace: bool = False
+    """Record the animation of the collapse for the report."""
+
+    def __post_init__(self) -> None:
+        if self.optimizer == "agd" and (
+            self.learning_rate is not None or self.weight_decay not in (None, 0.0) or self.schedule not in (None, "constant")
+        ):
+            raise ValueError(
+                "agd has no learning rate, schedule or weight decay; "
+                f"got learning_rate={self.learning_rate}, schedule={self.schedule}, weight_decay={self.weight_decay}. "
+                "Choose --optimizer sgd or adamw, or leave them out."
+            )
+        sizes = (self.num_samples, self.num_classes)
+        fits = self.data == "unconstrained" and None not in sizes if self.is_unconstrained else sizes == (None, None)
+        if not fits or self.is_unconstrained != (self.data == "unconstrained"):
+            raise ValueError(
+                "unconstrained features need data and backbone `unconstrained`, num_samples and num_classes; images need neither; "
+                f"got data={self.data!r}, backbone={self.backbone!r}, num_samples={self.num_samples}, "
+                f"num_classes={self.num_classes}."
+            )
+        self.augmentation  # noqa: B018  checks its values
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        return f"{self.experiment} {self.head} seed {self.seed}"
+
+    @property
+    def is_unconstrained(self) -> bool:
+        """True if features are free variables."""
+        return self.backbone == "unconstrained"
+
+    @property
+    def takes_stratified_batches(self) -> bool:
+        """True if every batch has every class in proportion: always in the fair protocol, in the paper's for nearest-etf heads."""
+        return self.protocol == "fair" or HEADS[self.head].stratified
+
+    @property
+    def protocol_differences(self) -> list[str]:
+        """How this run differs from other heads' runs of the same protocol, in words; empty in the fair protocol."""
+        if self.protocol == "fair":
+            return []
+        return [
+            "batches are stratified for nearest-etf heads and shuffled for the others; here: "
+            + ("stratified" if self.takes_stratified_batches else "shuffled"),
+            "features are centered for fixed-etf and nearest-etf heads and not for learned ones; here: "
+            + ("centered" if HEADS[self.head].centers(self.protocol) else "not centered"),
+        ]
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """The random changes of training images."""
+        return Augmentation(self.flip, self.crop_padding, self.rotation, self.crop_size, self.random_resized)
+
+    def resolved(self) -> "Configuration":
+        """The same configuration with the optimizer's defaults filled in."""
+        defaults = DEFAULTS[self.optimizer]
+        return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
+
+    def lengthened(self, epochs: int) -> "Configuration":
+        """The same configuration with at least as many epochs.
+
+        Raises:
+            RequestError: for fewer epochs, or a learning rate that depends on the number of epochs.
+        """
+        if epochs < self.epochs:
+            raise RequestError(f"a run can be extended, not shortened: it has {self.epochs} epochs; got {epochs}.")
+        if epochs > self.epochs and self.schedule != "constant":
+            raise RequestError(
+                f"only a run with a constant learning rate can be extended; this one's schedule is {self.schedule} over "
+                f"{self.epochs} epochs; got {epochs}. Start a new run with another --out or --experiment."
+            )
+        return replace(self, epochs=epochs)
+
+    def becomes(self, other: "Configuration") -> bool:
+        """True if the other configuration is this one, or this one extended."""
+        try:
+            return self.lengthened(other.epochs) == other
+        except ValueError:
+            return False
+
+    def differences(self, other: "Configuration") -> str:
+        """Fields that differ, in words."""
+        ours, theirs = self.to_dict(), other.to_dict()
+        return "; ".join(f"{name} is {ours[name]!r}, not {theirs[name]!r}" for name in ours if ours[name] != theirs[name])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Configuration":
+        """The configuration with these values; refused as by the constructor."""
+        return cls(**values)
+
+
+@settings
+class Placement:
+    """Where a run is computed and stored; this does not change what it computes.
+
+    Example:
+        >>> from guided_collapse.experiments import Placement
+        >>> Placement(devices=4, nodes=2).processes
+        8
+    """
+
+    out: Path = Path("runs")
+    """Output folder."""
+    data_root: Path | None = None
+    """Folder of all data sets; by default $GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
+    accelerator: Accelerator = "auto"
+    """Kind of device to run on."""
+    devices: Count = 1
+    """Number of devices per machine; with several, each gets its own process."""
+    nodes: Count = 1
+    """Number of machines; start the same command on each with torchrun, Slurm or another launcher known to Lightning Fabric."""
+    num_workers: CountOrZero = 2
+    """Number of processes that load images, for data sets too large for memory."""
+    checkpoint_seconds: NonNegative = 30.0
+    """Shortest time between two checkpoints; the first and the last epoch always get one."""
+    lengthen: bool = False
+    """Extend a shorter run of the same configuration to this many epochs, if its learning rate is constant."""
+    quiet: bool = False
+    """Print one line per measurement instead of a progress bar."""
+    tensorboard: bool = False
+    """Also write curves for TensorBoard into the run's folder."""
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that share a batch."""
+        return self.devices * self.nodes

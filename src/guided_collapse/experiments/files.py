@@ -1,0 +1,110 @@
+"""Files that are written completely or not at all, and locks on folders."""
+
+import hashlib
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from guided_collapse.experiments.errors import WorkError, requested
+
+LOCK = ".lock"
+
+
+class NotWrittenError(OSError):
+    """A file could not be written; its earlier version is intact."""
+
+    def __init__(self, path: Path, reason: OSError) -> None:
+        words = f"{path} could not be written: {reason.strerror or reason}. Its earlier version, if any, is intact"
+        super().__init__(reason.errno, f"{words}. Free some space or choose another folder, and run the command again.")
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` to write to; it replaces `path` on success and is removed on failure.
+
+    Raises:
+        NotWrittenError: for a full disk and other system errors.
+    """
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        yield beside
+        with beside.open("rb+") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except NotWrittenError:
+        raise
+    except OSError as error:
+        raise NotWrittenError(path, error) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file.
+
+    Raises:
+        NotWrittenError: for a full disk and other system errors.
+    """
+    with written_whole(path) as beside:
+        beside.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file in UTF-8."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def checksum(content: bytes) -> str:
+    """SHA-256, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes the temporary files of processes that were killed."""
+    for file in folder.glob(".*.part"):
+        file.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Locks the folder against other processes; the lock ends with the process, even if it is killed.
+
+    Raises:
+        RequestError: if the folder cannot be written.
+        WorkError: if another process holds the lock.
+    """
+    lock = FileLock(folder / LOCK)
+    try:
+        with requested():
+            lock.acquire(timeout=0)
+    except Timeout as error:
+        raise WorkError(f"another process is using {folder}. Wait for it or stop it, or choose another --out.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def wait_until_free(folder: Path) -> None:
+    """Waits while another process is using the folder, and says so."""
+    if not folder.is_dir():
+        return
+    try:
+        with locked(folder):
+            return
+    except WorkError as error:
+        print(f"waiting: {error}", file=sys.stderr)
+    with FileLock(folder / LOCK):
+        return

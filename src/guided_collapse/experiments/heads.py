@@ -1,0 +1,88 @@
+"""The heads: one table from a head's name to its class, options and label, without torch, so that the command line starts fast.
+
+To add a head, add an entry to `HEADS`: the command line, records, tables and figures take it from there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from guided_collapse.lazy import imported
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from guided_collapse.experiments.configuration import Configuration
+
+
+@dataclass(frozen=True)
+class HeadDeclaration:
+    """One head.
+
+    Attributes:
+        name: on the command line and in records.
+        label: in tables and figures.
+        letter: abbreviation in cost tables.
+        style: index of its color, dash pattern and marker in figures.
+        built_by: "module:class", called with feature_dim, num_classes, the options, and a generator.
+        takes: fields of the configuration that are passed on.
+        follows: keyword arguments taken from a field of the configuration with another name.
+        options: other keyword arguments.
+        stratified: True if the paper trains it with stratified batches, which every head gets in the fair protocol.
+        centering: whether it centers features always, in the fair protocol only, or never; its class takes `center` unless "always".
+    """
+
+    name: str
+    label: str
+    letter: str
+    style: int
+    built_by: str
+    takes: tuple[str, ...] = ("scale",)
+    follows: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stratified: bool = False
+    centering: Literal["always", "fair", "never"] = "always"
+
+    def centers(self, protocol: str) -> bool:
+        """True if it centers features in that protocol, "fair" or "paper"."""
+        return self.centering in ("always", protocol)
+
+
+_LINEAR = "guided_collapse.heads.linear:CosineHead"
+_COSINE = "guided_collapse.heads.linear:CosineHead"
+_FIXED = "guided_collapse.heads.fixed:FixedETFHead"
+_NEAREST: Mapping[str, Any] = {
+    "built_by": "guided_collapse.heads.nearest:NearestETFHead",
+    "takes": ("scale", "proximal_weight", "solver"),
+    "stratified": True,
+}
+_DETACHED: Mapping[str, Any] = {"implicit_gradient": False}
+_LAGGED: Mapping[str, Any] = {**_NEAREST, "takes": (*_NEAREST["takes"], "every"), "options": {**_DETACHED, "lagged": True}}
+_PLAIN: Mapping[str, Any] = {"takes": (), "follows": {"learned_bias": "affine"}, "options": {"normalize": False}}
+
+HEADS: dict[str, HeadDeclaration] = {
+    head.name: head
+    for head in (
+        # With a bias if the network's layers have one, on the raw features: what most people use.
+        HeadDeclaration("linear", "nn.Linear", "Li", 5, _LINEAR, centering="never", **_PLAIN),
+        HeadDeclaration("cosine", "Cosine", "C", 0, _COSINE, centering="fair"),
+        HeadDeclaration("fixed-etf", "Fixed ETF", "F", 1, _FIXED),
+        HeadDeclaration("fixed-etf-random", "Fixed ETF, random", "Fr", 4, _FIXED, options={"direction": "random"}),
+        HeadDeclaration("nearest-etf", "Nearest ETF", "N", 2, **_NEAREST),
+        HeadDeclaration("nearest-etf-detached", "Nearest ETF, detached", "Nd", 3, **_NEAREST, options=_DETACHED),
+        HeadDeclaration("nearest-etf-lagged", "Nearest ETF, lagged", "Nl", 6, **_LAGGED),
+    )
+}
+"""By name, in the order in which they are shown."""
+
+
+def build_head(configuration: "Configuration", feature_dim: int, num_classes: int, generator: "torch.Generator") -> "nn.Module":
+    """The head that the configuration names; `generator` draws its initial weight or random direction."""
+    declared = HEADS[configuration.head]
+    fields = {name: name for name in declared.takes} | dict(declared.follows)
+    options = {name: getattr(configuration, source) for name, source in fields.items()} | dict(declared.options)
+    if declared.centering != "always":
+        options["center"] = declared.centers(configuration.protocol)
+    head: nn.Module = imported(declared.built_by)(feature_dim, num_classes, **options, generator=generator)
+    return head
