@@ -1,0 +1,121 @@
+"""Peak memory, and the operations that a computation asks of a device, counted on any machine."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from guided_collapse.geometry.registration import IMPLEMENTATIONS
+
+# Operations that hand the host a value from the device, or a shape that depends on one: the host has to wait for the device.
+WAITING = frozenset(
+    {
+        *("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"),
+        *("nonzero", "nonzero_numpy", "masked_select", "bincount", "unique_dim", "_unique2", "unique_consecutive"),
+    }
+)
+# Prefixes of their names.
+FACTORIZATIONS = (
+    *("linalg_eig", "linalg_svd", "linalg_qr", "linalg_cholesky", "linalg_lu", "linalg_inv", "linalg_ldl", "geqrf"),
+    *("_linalg_eig", "_linalg_svd", "_linalg_solve", "_linalg_det", "_linalg_slogdet", "cholesky"),
+)
+
+
+class WholeStep(TorchDispatchMode):
+    """Calls `seen` after every tensor operation, including those inside our own operations, which FlopCounterMode cannot enter."""
+
+    def seen(self, name: str, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Receives one finished operation."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        ours = IMPLEMENTATIONS.get(func)
+        if ours is not None:
+            with self:
+                return ours(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self.seen(func.name().removeprefix("aten::").split(".")[0], func, args, kwargs, result)
+        return result
+
+
+@dataclass
+class OperationCounts:
+    """What was asked of a device."""
+
+    operations: int = 0
+    """Operations that compute something; views do not count."""
+    waits: int = 0
+    """How often the host waits for a value."""
+    double_precision: int = 0
+    """Operations with a float64 tensor."""
+    factorizations: int = 0
+    """Eigenvalues, singular values, QR, Cholesky and the like."""
+    work: int = 0
+    """Floating-point operations of matrix products and convolutions, by the formulas of torch's FlopCounterMode."""
+    moved_bytes: int = 0
+    """Bytes that operations read and write if nothing is fused."""
+
+
+class CountOperations(WholeStep):
+    """Counts the operations inside its context, in `counts`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = OperationCounts()
+
+    def seen(self, name: str, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        counts = self.counts
+        counts.waits += name in WAITING
+        tensors = list(_tensors((args, kwargs, result)))
+        if operation.is_view or not tensors:
+            return
+        counts.operations += 1
+        counts.double_precision += any(tensor.dtype == torch.float64 for tensor in tensors)
+        counts.factorizations += name.startswith(FACTORIZATIONS)
+        counts.moved_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        formula = flop_registry.get(operation.overloadpacket)
+        if formula is not None:
+            counts.work += formula(*args, **kwargs, out_val=result)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    return (value for value in tree_leaves(values) if isinstance(value, Tensor))
+
+
+def start_counting_memory(device: torch.device) -> float:
+    """Resets the peak that `peak_mb` returns, and returns the MB in use now: of torch's tensors on a GPU, else of the process."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device) / 1e6
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        return _resident_mb("VmRSS")
+    except OSError:  # not Linux, or not allowed: only the peak so far is known
+        return peak_mb(device)
+
+
+def peak_mb(device: torch.device) -> float:
+    """The peak MB since `start_counting_memory`, or since the process began if the operating system cannot reset it."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    try:
+        return _resident_mb("VmHWM")
+    except OSError:
+        import resource  # not every system has it
+
+        # In units of 1024 bytes, except on macOS, which counts bytes.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+def _resident_mb(name: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise OSError(f"the operating system does not report {name}")
