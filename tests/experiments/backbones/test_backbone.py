@@ -201,7 +201,7 @@ def test_images_that_are_too_small_are_refused_with_the_least_size(case, options
 @CASES
 @pytest.mark.parametrize("in_channels", [0, -1, 2.5])
 def test_channels_must_be_positive(case, in_channels):
-    with pytest.raises(ValueError, match=f"in_channels must be a whole number, at least 1; got {in_channels}"):
+    with pytest.raises(ValueError, match=f"in_channels must be an integer, at least 1; got {in_channels}"):
         build(case, in_channels=in_channels)
 
 

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from guided_collapse.experiments.backbones.backbone import ImageBackbone
-from guided_collapse.experiments.backbones.declared import BACKBONES, build_backbone
+from guided_collapse.experiments.backbones import BACKBONES, build_backbone
 from guided_collapse.experiments.backbones.resnet import ResNet
-from guided_collapse.experiments.backbones.small import SmallConvNet
-from guided_collapse.experiments.backbones.vgg import VGG13
+from guided_collapse.experiments.backbones.plain import SmallConvNet
+from guided_collapse.experiments.backbones.plain import VGG13
 
 
 @pytest.mark.parametrize(

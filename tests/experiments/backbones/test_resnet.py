@@ -89,7 +89,7 @@ def test_a_linear_layer_gives_as_many_features_as_asked_for():
     assert features.shape == (4, 16) == (4, model.feature_dim)
     assert torch.equal(features, pooled["features"] @ model.linear.weight.T + model.linear.bias)
     assert ResNet(18, width=0.25, feature_dim=16).linear.bias is None
-    with pytest.raises(ValueError, match="feature_dim must be a whole number, at least 1; got 0"):
+    with pytest.raises(ValueError, match="feature_dim must be an integer, at least 1; got 0"):
         ResNet(18, feature_dim=0)
 
 

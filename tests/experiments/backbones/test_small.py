@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from guided_collapse import AGD, Classifier, NearestETFHead, StratifiedBatchSampler
-from guided_collapse.experiments.backbones.small import SmallConvNet
+from guided_collapse.experiments.backbones.plain import SmallConvNet
 from tests.experiments.backbones.cases import images
 
 
@@ -53,5 +53,5 @@ def test_it_learns_digits_in_a_few_epochs(batch_norm):
 
 @pytest.mark.parametrize("feature_dim", [0, -3, 1.5])
 def test_the_feature_dimension_must_be_positive(feature_dim):
-    with pytest.raises(ValueError, match=f"feature_dim must be a whole number, at least 1; got {feature_dim}"):
+    with pytest.raises(ValueError, match=f"feature_dim must be an integer, at least 1; got {feature_dim}"):
         SmallConvNet(feature_dim)

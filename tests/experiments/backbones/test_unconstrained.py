@@ -119,5 +119,5 @@ def test_indices_that_do_not_fit_are_refused(indices, message):
     ("num_samples", "feature_dim", "name"), [(0, 4, "num_samples"), (4, 0, "feature_dim"), (2.0, 4, "num_samples")]
 )
 def test_sizes_must_be_positive(num_samples, feature_dim, name):
-    with pytest.raises(ValueError, match=f"{name} must be a whole number, at least 1"):
+    with pytest.raises(ValueError, match=f"{name} must be an integer, at least 1"):
         UnconstrainedFeatures(num_samples, feature_dim)

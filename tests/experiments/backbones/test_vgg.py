@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from guided_collapse.experiments.backbones.vgg import VGG13
+from guided_collapse.experiments.backbones.plain import VGG13
 from tests.experiments.backbones.cases import images, num_parameters
 
 # Inputs and outputs of the ten 3x3 convolutions in configuration B of Simonyan and Zisserman.
