@@ -13,7 +13,7 @@ import pytest
 from tests.experiments.data.made_up import write_folders
 
 ADDITION = """
-from guided_collapse.experiments.backbones import declared as backbones
+from guided_collapse.experiments import backbones
 from guided_collapse.experiments.data import known
 from guided_collapse.experiments import heads
 from guided_collapse.metrics import declared as metrics
@@ -22,9 +22,7 @@ from guided_collapse.metrics.declaration import MetricDeclaration
 heads.declare(
     heads.HeadDeclaration("steady", "Steady ETF", "St", 4, "guided_collapse.heads.fixed:FixedETFHead", options={"center": False})
 )
-backbones.declare(
-    backbones.BackboneDeclaration("shallow", "addition:Shallow", ("in_channels", "affine", "feature_dim"))
-)
+backbones.BACKBONES["shallow"] = backbones.BackboneDeclaration("addition:Shallow", ("in_channels", "affine", "feature_dim"))
 MARGIN = "The smallest cosine margin of a sample.", "min over samples", "C/(C-1)"
 MEAN = "The largest distance of a class mean from the global mean.", "max_c |mu_c - mu_G|", "that of all"
 for metric in (

@@ -12,7 +12,7 @@ from guided_collapse.experiments.backbones.backbone import Backbone
 from guided_collapse.experiments.backbones import build_backbone
 from guided_collapse.experiments.backbones.unconstrained import UnconstrainedFeatures
 from guided_collapse.experiments.data.augmentation.normalize import PixelStatistics, pixel_statistics
-from guided_collapse.experiments.data.batches import Batch, ImageBatches, ProcessShare
+from guided_collapse.experiments.data.batches import Batch, ImageBatches, ProcessShare, ShuffledBatchSampler
 from guided_collapse.experiments.data.checked import load_checked
 from guided_collapse.experiments.data.known import KNOWN, check_source, known_data
 from guided_collapse.experiments.data.readers.folders import load_folder
@@ -22,8 +22,7 @@ from guided_collapse.experiments.data.split import ImageData
 from guided_collapse.experiments.records.schema import Inputs
 from guided_collapse.experiments.training import randomness
 from guided_collapse.experiments.configuration import Configuration
-from guided_collapse.sampling.batch_sampler import SeededBatchSampler, ShuffledBatchSampler
-from guided_collapse.sampling.stratified import StratifiedBatchSampler
+from guided_collapse.sampling import SeededBatchSampler, StratifiedBatchSampler
 
 LARGEST_MEASURED_BATCH = 1000
 
