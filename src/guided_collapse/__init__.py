@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from guided_collapse.metrics.model import collapse_of
     from guided_collapse.metrics.result import CollapseResult
     from guided_collapse.optim.agd import AGD
-    from guided_collapse.sampling.stratified import StratifiedBatchSampler
+    from guided_collapse.sampling import StratifiedBatchSampler
 
 __version__ = version("guided-collapse")
 
@@ -67,7 +67,7 @@ __getattr__, __dir__ = on_demand(
         "NearestETFLoss": "heads.drop_in.loss",
         "RunningClassMeans": "heads.means.running_means",
         "SecondPass": "metrics.machinery.second_pass",
-        "StratifiedBatchSampler": "sampling.stratified",
+        "StratifiedBatchSampler": "sampling",
         "collapse_of": "metrics.model",
         "cross_entropy_lower_bound": "metrics.formulas.frames",
         "measure_collapse": "metrics.collapse",

@@ -38,7 +38,7 @@ torch.distributed.destroy_process_group()
 def test_accelerate_does_not_divide_the_batches_once_more(tmp_path):
     results = results_of_two_processes(ACCELERATE_WORKER, tmp_path)
     for result in results:
-        assert "prepare model and optimizer alone" in result["refusal"]
+        assert "prepare only model and optimizer" in result["refusal"]
     seen = torch.cat([batch for result in results for batch in result["batches"]])
     assert seen.sort().values.tolist() == list(range(97))
     assert all(9 <= len(batch) <= 10 for result in results for batch in result["batches"])

@@ -1,7 +1,6 @@
 import hashlib
 import itertools
 import json
-import re
 import tracemalloc
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, TensorDataset
 
 from guided_collapse import StratifiedBatchSampler
-from guided_collapse.sampling.batch_sampler import ShuffledBatchSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 
@@ -47,61 +45,34 @@ def test_every_batch_has_every_class_in_proportion(counts, batch_size, seed):
     assert max(sizes) - min(sizes) <= 1
 
 
-@settings(max_examples=100)
-@given(
-    counts=st.lists(st.integers(1, 60), min_size=1, max_size=12),
-    local_size=st.integers(1, 20),
-    replicas=st.integers(2, 5),
-)
-def test_several_processes_share_a_stratified_global_batch(counts, local_size, replicas):
-    labels = labels_of(counts)
-    batch_size = local_size * replicas
-    if len(labels) // replicas < -(-len(labels) // batch_size):
-        with pytest.raises(ValueError, match="every process needs a sample in every batch"):
-            StratifiedBatchSampler(labels, batch_size, num_replicas=replicas, rank=0)
-        return
-    local = [list(StratifiedBatchSampler(labels, batch_size, num_replicas=replicas, rank=rank)) for rank in range(replicas)]
-    assert len({len(batches) for batches in local}) == 1
-    together = [list(itertools.chain(*parts)) for parts in zip(*local, strict=True)]
-    left_over = len(labels) % replicas
-    check_epoch(labels, together)
-    uneven = 0
-    for parts in zip(*local, strict=True):
-        sizes = [len(part) for part in parts]
-        assert min(sizes) >= 1
-        assert sum(sizes) <= batch_size
-        uneven += max(sizes) != min(sizes)
-        per_class = np.array([np.bincount(labels[part], minlength=len(counts)) for part in parts])
-        assert (per_class.max(0) - per_class.min(0)).max() <= 1
-    assert uneven <= (1 if left_over else 0)
+def sizes_to_sweep():
+    """8 to 60 samples of 2 to 6 classes, even or long-tailed, for 2 to 5 processes; batches are no smaller than the classes."""
+    generator = np.random.default_rng(0)
+    for num_samples, num_classes, replicas in itertools.product(range(8, 61), range(2, 7), range(2, 6)):
+        shares = generator.dirichlet(np.full(num_classes, generator.choice([0.5, 2.0, 100.0])))
+        labels = generator.choice(num_classes, num_samples, p=shares)
+        batch_size = replicas * int(generator.integers(-(-num_classes // replicas), num_samples // replicas + 2))
+        if num_samples // replicas >= -(-num_samples // batch_size):  # otherwise refused: see below
+            yield labels, batch_size, replicas
 
 
-def random_case(number):
-    """Labels of few or many classes, even or long-tailed, a batch size and a number of processes."""
-    generator = np.random.default_rng(number)
-    counts = generator.integers(0, generator.choice([3, 12, 60]), generator.integers(1, generator.choice([4, 30])))
-    counts[0] += 1
-    replicas = int(generator.integers(1, 7))
-    return generator.permutation(np.repeat(np.arange(len(counts)), counts)), replicas * int(generator.integers(1, 12)), replicas
-
-
-def test_every_class_has_its_share_in_every_batch_for_any_number_of_processes():
+def test_every_class_has_its_share_of_every_global_batch_for_any_number_of_processes():
     num_checked = 0
-    cases = [random_case(number) for number in range(600)]
-    for labels, batch_size, replicas in cases:
-        if len(labels) // replicas < -(-len(labels) // batch_size):
-            continue  # refused: see below
+    for labels, batch_size, replicas in sizes_to_sweep():
         samplers = [StratifiedBatchSampler(labels, batch_size, num_replicas=replicas, rank=rank) for rank in range(replicas)]
         parts = list(zip(*samplers, strict=True))
         check_epoch(labels, [list(itertools.chain(*part)) for part in parts])
         sizes = np.array([[len(own) for own in part] for part in parts])
         assert sizes.min() >= 1
-        assert (sizes.max(1) - sizes.min(1)).max() <= 1
-        assert (sizes.max(1) > sizes.min(1)).sum() <= 1
+        assert (np.ptp(sizes, axis=1) > 0).sum() <= (len(labels) % replicas > 0)
+        assert np.ptp(sizes, axis=1).max() <= 1
         assert np.ptp(sizes.sum(1)) <= replicas
         assert sizes.sum(1).max() <= batch_size
+        for part in parts:
+            per_class = np.array([np.bincount(labels[own], minlength=6) for own in part])
+            assert np.ptp(per_class, axis=0).max() <= 1
         num_checked += 1
-    assert num_checked > len(cases) / 2
+    assert num_checked > 900
 
 
 @pytest.mark.parametrize("counts", [[33, 26, 7, 33], [9, 2, 9, 7]])
@@ -128,13 +99,13 @@ def test_every_class_has_its_share_where_most_choices_of_the_left_over_sample_wo
         ([100] * 10, 52, 4, 1, 1, "3f76f6f85443fcd1", "21bd86915c7fc156"),
     ],
 )
-def test_the_order_on_which_recorded_runs_depend(counts, batch_size, replicas, seed, epoch, members, checksum):
+def test_the_order_on_which_published_results_depend(counts, batch_size, replicas, seed, epoch, members, checksum):
     orders = []
     for rank in range(replicas):
         sampler = StratifiedBatchSampler(labels_of(counts), batch_size, num_replicas=replicas, rank=rank, seed=seed)
         sampler.set_epoch(epoch)
         orders.append(list(sampler))
-    # Earlier versions gave the same batches, each ordered by class.
+    # Runs take the same batches, sorted by class.
     assert checksum_of([[sorted(batch) for batch in batches] for batches in orders]) == members
     assert checksum_of(orders) == checksum
 
@@ -160,7 +131,9 @@ def test_whoever_would_divide_the_batches_once_more_is_refused():
     labels = labels_of([6, 10])
     assert StratifiedBatchSampler(labels, 4).drop_last is False
     shared = StratifiedBatchSampler(labels, 4, num_replicas=2, rank=0)
-    with pytest.raises(ValueError, match=r"because it divides them itself; got .* 2 processes.*prepare model and optimizer alone"):
+    with pytest.raises(
+        ValueError, match=r"splits its batches between processes itself.*with 2 processes.*prepare only model and optimizer"
+    ):
         _ = shared.drop_last
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
     try:
@@ -182,12 +155,6 @@ def test_one_process_and_several_see_the_same_global_batches():
     assert [sorted(first + second) for first, second in zip(*halves, strict=True)] == alone
 
 
-def test_every_class_is_in_every_batch_when_there_is_room():
-    labels = labels_of([100] * 10)
-    for batch in StratifiedBatchSampler(labels, 13):
-        assert len(np.unique(labels[batch])) == 10
-
-
 def test_order_depends_on_seed_and_epoch_alone():
     labels = labels_of([20, 30, 10])
 
@@ -200,16 +167,6 @@ def test_order_depends_on_seed_and_epoch_alone():
     assert epoch(0, 3) != epoch(0, 4)
     assert epoch(0, 3) != epoch(1, 3)
     assert epoch(0, 1) != epoch(1, 0)
-
-
-def test_samples_meet_different_ones_from_epoch_to_epoch():
-    labels = labels_of([50, 50])
-    sampler = StratifiedBatchSampler(labels, 10)
-    mates = []
-    for number in range(2):
-        sampler.set_epoch(number)
-        mates.append({sample: frozenset(batch) for batch in sampler for sample in batch})
-    assert sum(mates[0][sample] == mates[1][sample] for sample in range(100)) < 5
 
 
 def test_in_a_data_loader():
@@ -240,24 +197,25 @@ def test_world_size_and_rank_come_from_torch_distributed():
 
 
 @pytest.mark.parametrize(
-    ("labels", "options", "message"),
+    ("labels", "options", "error", "message"),
     [
-        ([0, 1], {"batch_size": 0}, "at least 1.*batch_size=0"),
-        (
-            [0, 1, 1, 0],
-            {"batch_size": 3, "num_replicas": 2, "rank": 0},
-            "multiple of num_replicas; got batch_size=3, num_replicas=2",
-        ),
-        ([0, 1], {"batch_size": 2, "num_replicas": 2, "rank": 2}, "rank=2, num_replicas=2"),
-        ([], {"batch_size": 2}, r"got shape \(0,\)"),
-        ([[0, 1]], {"batch_size": 2}, r"got shape \(1, 2\)"),
-        ([0.5, 1.0], {"batch_size": 2}, "integers.*float64"),
-        ([0, -1], {"batch_size": 2}, "must not be negative; got -1"),
-        ([0, 1, 0], {"batch_size": 2, "num_replicas": 2, "rank": 0}, "got 3 samples for 2 batches over num_replicas=2"),
+        ([0, 1], {"batch_size": 0}, ValueError, "batch_size must be at least 1; got 0"),
+        ([0, 1] * 2, {"batch_size": 3, "num_replicas": 2}, ValueError, "multiple of num_replicas.*batch_size=3, num_replicas=2"),
+        ([0, 1], {"batch_size": 2, "num_replicas": 2, "rank": 2}, ValueError, "rank=2, num_replicas=2"),
+        ([], {"batch_size": 2}, ValueError, r"got shape \(0,\)"),
+        ([[0, 1]], {"batch_size": 2}, ValueError, r"got shape \(1, 2\)"),
+        ([0.5, 1.0], {"batch_size": 2}, TypeError, "integers; got float64"),
+        ([0, -1], {"batch_size": 2}, ValueError, "must not be negative; got -1"),
+        ([0, 1, 0], {"batch_size": 2, "num_replicas": 2}, ValueError, "got 3 samples for 2 batches over num_replicas=2"),
+        ([0, 1], {"batch_size": 2, "seed": -1}, ValueError, "seed must be at least 0; got -1"),
+        ([0, 1], {"batch_size": 2.0}, TypeError, "batch_size must be an integer; got 2.0"),
+        ([0, 1], {"batch_size": 2, "num_replicas": "1"}, TypeError, "num_replicas must be an integer; got '1'"),
+        ([0, 1], {"batch_size": 2, "rank": 0.0}, TypeError, "rank must be an integer; got 0.0"),
+        ([0, 1], {"batch_size": 2, "seed": None}, TypeError, "seed must be an integer; got None"),
     ],
 )
-def test_refusals(labels, options, message):
-    with pytest.raises(ValueError, match=message):
+def test_refusals(labels, options, error, message):
+    with pytest.raises(error, match=message):
         StratifiedBatchSampler(labels, **options)
 
 
@@ -271,26 +229,13 @@ def test_labels_with_large_gaps_take_no_memory_for_the_gaps():
     assert all(sorted(np.unique(labels[batch], return_counts=True)[1]) == [4, 4, 4] for batch in batches)
 
 
-@pytest.mark.parametrize("name", ["batch_size", "num_replicas", "rank", "seed"])
-@pytest.mark.parametrize("value", [1.0, np.float64(1), "1"])
-def test_only_whole_numbers_are_taken(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be a whole number; got {re.escape(repr(value))}"):
-        StratifiedBatchSampler([0, 1, 0, 1], **{"batch_size": 2, "num_replicas": 2, "rank": 0, "seed": 0, name: value})
-
-
-@pytest.mark.parametrize("sampler", [StratifiedBatchSampler([0, 1, 0, 1], 2), ShuffledBatchSampler(4, 2)])
-def test_epochs_are_whole_numbers_of_any_kind(sampler):
-    orders = []
+def test_epochs_are_integers_of_any_kind():
+    sampler, orders = StratifiedBatchSampler([0, 1, 0, 1], 2), []
     for epoch in (3, np.int64(3), np.uint8(3), torch.tensor(3)):
         sampler.set_epoch(epoch)
         orders.append(list(sampler))
     assert all(order == orders[0] for order in orders)
-    for bad, message in ((1.0, "a whole number; got 1.0"), (None, "a whole number; got None"), (-1, "not be negative; got -1")):
-        with pytest.raises(ValueError, match=f"epoch must {'be ' if 'whole' in message else ''}{message}"):
-            sampler.set_epoch(bad)
-
-
-def test_sizes_and_seed_may_be_numbers_of_numpy():
-    numbers = {"batch_size": 4, "num_replicas": 2, "rank": 1, "seed": 5}
-    plain = StratifiedBatchSampler([0, 1] * 10, **numbers)
-    assert list(StratifiedBatchSampler([0, 1] * 10, **{name: np.int32(number) for name, number in numbers.items()})) == list(plain)
+    with pytest.raises(TypeError, match=r"epoch must be an integer; got 1\.0"):
+        sampler.set_epoch(1.0)
+    with pytest.raises(ValueError, match="epoch must be at least 0; got -1"):
+        sampler.set_epoch(-1)

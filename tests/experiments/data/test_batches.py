@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from guided_collapse.experiments.data.batches import batches
+from guided_collapse.experiments.data.batches import ShuffledBatchSampler, batches
 from guided_collapse.experiments.data.split import Split
-from guided_collapse.sampling.stratified import StratifiedBatchSampler
+from guided_collapse.sampling import StratifiedBatchSampler
 from tests.experiments.data.test_split import Streamed
 
 
@@ -60,3 +60,16 @@ def test_an_error_of_a_worker_comes_through(num_workers):
     images, labels = made_up()
     with pytest.raises(ValueError, match="image 2 is not readable"):
         list(batches(Split(Broken(images), labels), [[2]], device="cpu", num_workers=num_workers))
+
+
+def test_a_shuffled_epoch_has_every_sample_once_in_even_batches_that_processes_share():
+    sampler = ShuffledBatchSampler(23, 6, seed=1)
+    orders = []
+    for epoch in (0, 1, 0):
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+        assert sorted(sum(orders[-1], [])) == list(range(23))
+        assert sorted(map(len, orders[-1])) == [5, 6, 6, 6]
+    assert orders[0] == orders[2] != orders[1]
+    parts = zip(sampler.parts(0, 2), sampler.parts(1, 2), strict=True)
+    assert [sorted(first + second) for first, second in parts] == [sorted(batch) for batch in orders[0]]

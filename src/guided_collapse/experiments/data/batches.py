@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -12,7 +13,7 @@ from guided_collapse.experiments.data.augmentation.augment import augment
 from guided_collapse.experiments.data.augmentation.normalize import PixelStatistics, normalize
 from guided_collapse.experiments.data.augmentation.resampling import center_crop
 from guided_collapse.experiments.data.split import ImageData, Split
-from guided_collapse.sampling.batch_sampler import SeededBatchSampler
+from guided_collapse.sampling import SeededBatchSampler
 
 PREFETCHED_BATCHES = 4  # of each worker process
 
@@ -42,6 +43,22 @@ class ProcessShare(NamedTuple):
         """This process's samples of all, in order, in batches of that size at most."""
         own = range(self.rank, num_samples, self.processes)
         return [list(own[start : start + batch_size]) for start in range(0, len(own), batch_size)]
+
+
+class ShuffledBatchSampler(SeededBatchSampler):
+    """Yields every sample once per epoch, in random order, in batches of nearly equal size."""
+
+    def __init__(self, num_samples: int, batch_size: int, *, seed: int = 0) -> None:
+        super().__init__(num_samples, batch_size, seed=seed)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.parts(0, 1)
+
+    def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
+        """Deals the samples of every batch to the processes one by one."""
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_samples)
+        for batch in np.array_split(order, len(self)):
+            yield batch[rank::processes].tolist()
 
 
 class Batch(NamedTuple):
