@@ -1,12 +1,12 @@
-"""The report: tables, figures for print and a page to look at, from the records of runs alone; and runs as a table or a figure."""
+"""Reports from the records of runs alone: tables, figures for print, an interactive page; and runs as a DataFrame or a figure."""
 
 from typing import TYPE_CHECKING
 
 from guided_collapse.lazy import on_demand
 
 if TYPE_CHECKING:
-    from guided_collapse.experiments.report.plots import plot_collapse
-    from guided_collapse.experiments.report.run_table import load_runs
+    from guided_collapse.experiments.report.figures import plot_collapse
+    from guided_collapse.experiments.report.summaries import load_runs
     from guided_collapse.experiments.report.write import write_report
 
 __all__ = ["load_runs", "plot_collapse", "write_report"]
@@ -14,8 +14,8 @@ __all__ = ["load_runs", "plot_collapse", "write_report"]
 __getattr__, __dir__ = on_demand(
     __name__,
     {
-        "load_runs": "experiments.report.run_table",
-        "plot_collapse": "experiments.report.plots",
+        "load_runs": "experiments.report.summaries",
+        "plot_collapse": "experiments.report.figures",
         "write_report": "experiments.report.write",
     },
 )

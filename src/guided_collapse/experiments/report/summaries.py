@@ -1,90 +1,107 @@
-"""Median and range over seeds: of a quantity over epochs or at one, and of the sorted margins at the end of training."""
+"""What runs come to: experiments, medians and ranges over seeds, curves over epochs, and when an accuracy is reached."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from pandas import DataFrame, Series, concat
 
-from guided_collapse.experiments.records.declared.quantities import Quantity
-from guided_collapse.experiments.records.epochs import Epochs
-from guided_collapse.experiments.records.run import Run
-from guided_collapse.experiments.records.schema import Floats, Integers, Split
+from guided_collapse.experiments.records import QUANTITIES, Quantity, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
+from guided_collapse.metrics.declaration import best_margin
+from guided_collapse.experiments.records import read_epoch_records
+from guided_collapse.experiments.records import read_records
+from guided_collapse.experiments.records import Run
+from guided_collapse.experiments.records import Floats
+from guided_collapse.experiments.run_format import SPLITS, Split
+from guided_collapse.experiments.report.styles import in_order
 
 MOST_MARGINS = 501  # points of a curve of margins
+LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in per cent
+# Recorded accuracies may have been rounded to float32; one sample more or less is a larger step in any data set here.
+TOLERANCE = 1e-7
+NEAR_THE_BOUND = 1.01  # times the lower bound of the loss: this near, only the shape is left to improve
+
+FACTS = ("experiment", "head", "seed", "state", "num_classes", "feature_dim", "loss_lower_bound")
+NEEDED = (*FACTS, "epoch", "seconds")
 
 
 @dataclass(frozen=True)
-class Spread:
-    """The median over seeds, the lowest, the highest, and over how many seeds; in the units that are shown."""
+class Experiment:
+    """All runs of one name."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def heads(self) -> list[str]:
+        """The heads that were run, in the order of the report."""
+        return in_order(run.head for run in self.runs)
+
+    @property
+    def unconstrained(self) -> bool:
+        """Whether the features are free variables, the paper's UFM."""
+        return self.name.startswith("ufm") or any(run.configuration.get("backbone") == "unconstrained" for run in self.runs)
+
+    @property
+    def reaches_the_bound(self) -> bool:
+        """Whether the loss has a known lower bound that collapse attains, which takes room for a simplex ETF."""
+        return any(run.loss_lower_bound is not None and run.feature_dim >= run.num_classes - 1 for run in self.runs)
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there are test samples."""
+        return any(run.num_test > 0 for run in self.runs)
+
+    def of(self, head: str) -> list[Run]:
+        """The runs of a head that did not fail, by seed."""
+        return [run for run in self.all_of(head) if run.state != "failed"]
+
+    def all_of(self, head: str) -> list[Run]:
+        """The runs of a head, by seed."""
+        return sorted((run for run in self.runs if run.head == head), key=lambda run: run.seed)
+
+    def references(self, quantity: Quantity) -> list[float]:
+        """The values that theory gives for a quantity: one, unless runs differ in scale or sizes."""
+        values = {theory(quantity, run.num_classes, run.feature_dim, run.loss_lower_bound) for run in self.runs}
+        return sorted(value for value in values if value is not None)
+
+
+def by_experiment(runs: Iterable[Run]) -> list[Experiment]:
+    """The runs by experiment, ordered by name, unconstrained features last and by their number of classes."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.experiment, []).append(run)
+    experiments = [Experiment(name, tuple(group)) for name, group in groups.items()]
+    return sorted(experiments, key=lambda e: (e.unconstrained, e.runs[0].num_classes if e.unconstrained else 0, e.name))
+
+
+def theory(quantity: Quantity, num_classes: int, feature_dim: int, loss_lower_bound: float | None) -> float | None:
+    """The value that theory gives for a quantity; None if it gives none."""
+    if quantity.reference == "loss_lower_bound":
+        return loss_lower_bound
+    return best_margin(num_classes, feature_dim) if quantity.reference == "ideal_margin" else None
+
+
+class Spread(NamedTuple):
+    """Median, lowest and highest over seeds, in the units that are shown, and the epochs that the values are from."""
 
     median: float
     low: float
     high: float
-    count: int
+    seeds: int
+    epochs: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """Median, lowest and highest over seeds at each x, (num_points,) each, and of how many seeds each is."""
-
-    x: Floats
-    median: Floats
-    low: Floats
-    high: Floats
-    count: Integers
+def spread(values: Sequence[float] | Floats, epochs: Iterable[int] = ()) -> Spread:
+    """Median and range of at least one value; infinity stands for what never happened."""
+    return Spread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values), tuple(epochs))
 
 
-@dataclass(frozen=True)
-class AtEpoch:
-    """The spread at an epoch, and the epoch that each run's value is from."""
-
-    spread: Spread
-    epochs: tuple[int, ...]
-
-
-def spread(values: Sequence[float] | Floats) -> Spread:
-    """Median and range of at least one value; an infinite value stands for what never happened."""
-    return Spread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values))
-
-
-def curve_over(x: Floats, values: Floats) -> Curve | None:
-    """Median and range over the rows of (num_runs, num_points) values, where there are any; None if there are none.
-
-    NaN stands for a value that was not measured. At each point the runs that have a value count, so a run that is shorter than the
-    others counts as far as it goes.
-    """
-    known = ~np.isnan(values)
-    some = known.any(axis=0)
-    if not some.any():
-        return None
-    values = values[:, some]
-    return Curve(
-        x[some], np.nanmedian(values, axis=0), np.nanmin(values, axis=0), np.nanmax(values, axis=0), known.sum(axis=0)[some]
-    )
-
-
-def over_seeds(runs: Sequence[Run], quantity: Quantity) -> Curve | None:
-    """A quantity of several runs over epochs; None if none has measured it."""
-    return over_runs([run.epochs for run in runs], quantity)
-
-
-def over_runs(runs: Sequence[Epochs], quantity: Quantity) -> Curve | None:
-    """The same from the epochs of each run."""
-    epochs = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(run.numbers for run in runs)]))
-    values = np.full((len(runs), len(epochs)), np.nan)
-    for row, run in enumerate(runs):
-        values[row, np.searchsorted(epochs, run.numbers)] = run.of(quantity.split, quantity.name) * quantity.factor
-    return curve_over(epochs.astype(np.float64), values)
-
-
-def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None) -> AtEpoch | None:
-    """A quantity at an epoch: of each run the last measurement at or before it; None if there is none.
-
-    Args:
-        runs: over which the median is taken; those without such a measurement do not count.
-        quantity: what is shown.
-        epoch: None takes the last measurement of each run.
-    """
+def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None = None) -> Spread | None:
+    """A quantity at an epoch, or at the end: each run's last measurement up to there; None if no run has one."""
     values, epochs = [], []
     for run in runs:
         measured = run.epochs.of(quantity.split, quantity.name)
@@ -93,18 +110,142 @@ def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None) -> AtEp
             last = int(np.flatnonzero(usable)[-1])
             values.append(float(measured[last]) * quantity.factor)
             epochs.append(int(run.epochs.numbers[last]))
-    return AtEpoch(spread(values), tuple(epochs)) if values else None
+    return spread(values, epochs) if values else None
 
 
-def margins_over_seeds(runs: Sequence[Run], split: Split) -> Curve | None:
-    """Sorted margins over the share of samples in per cent; None if no run has them.
+def curve_over(values: DataFrame) -> DataFrame | None:
+    """Columns median, low, high and seeds, from a column for each run; None if nothing was measured.
 
-    With m_1 <= ... <= m_N, the margin at the share q is the one at the place 1 + q (N-1), between neighbors in proportion. Median
-    and range are over seeds at each share.
+    NaN stands for what was not measured. At each point the runs with a value count, so a shorter run counts as far as it goes.
+    """
+    values = values.dropna(how="all").sort_index()
+    if values.empty:
+        return None
+    of_seeds = {"median": values.median(axis=1), "low": values.min(axis=1), "high": values.max(axis=1)}
+    return DataFrame({**of_seeds, "seeds": values.count(axis=1)})
+
+
+def over_seeds(runs: Sequence[Run], quantity: Quantity) -> DataFrame | None:
+    """The curve of a quantity over epochs; None if no run has measured it."""
+    values = [Series(quantity.factor * run.epochs.of(quantity.split, quantity.name), run.epochs.numbers) for run in runs]
+    return curve_over(concat(values, axis=1)) if values else None
+
+
+def margins_over_seeds(runs: Sequence[Run], split: Split) -> DataFrame | None:
+    """The curve of the sorted margins over the share of samples in per cent; None if no run has them.
+
+    With m_1 <= ... <= m_N, the margin at the share q is the one at position 1 + q (N-1), interpolated between neighbors.
     """
     margins = [run.margins[split] for run in runs if split in run.margins]
     if not margins:
         return None
     shares = np.linspace(0, 1, min(MOST_MARGINS, max(2, *(len(values) for values in margins))))
     rows = [np.interp(shares * (len(values) - 1), np.arange(len(values)), values) for values in margins]
-    return curve_over(100 * shares, np.stack(rows))
+    return curve_over(DataFrame(np.stack(rows, axis=1), index=100 * shares))
+
+
+class Reached(NamedTuple):
+    """How many runs reached a train accuracy, and when: infinite for never; seconds are None if the time of a run is unknown."""
+
+    count: int
+    epochs: Spread
+    seconds: Spread | None
+
+
+def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
+    """When runs were first measured with a train accuracy of `level` per cent; None if no run has measured it."""
+    epochs, seconds = [], []
+    for run in runs:
+        accuracies = run.epochs.of(TRAIN_TOP1.split, TRAIN_TOP1.name)
+        if np.isnan(accuracies).all():
+            continue
+        above = np.flatnonzero(accuracies >= level / 100 - TOLERANCE)
+        elapsed = run.epochs.elapsed()
+        never = math.nan if np.isnan(elapsed).all() else math.inf
+        epochs.append(float(run.epochs.numbers[above[0]]) if len(above) else math.inf)
+        seconds.append(float(elapsed[above[0]]) if len(above) else never)
+    if not epochs:
+        return None
+    return Reached(sum(map(math.isfinite, epochs)), spread(epochs), None if np.isnan(seconds).any() else spread(seconds))
+
+
+class Outcome(NamedTuple):
+    """What an experiment comes to: what the numbers are, whose curve leads to them, and the numbers by head."""
+
+    title: str
+    quantity: Quantity
+    percent: bool
+    spreads: Mapping[str, Spread]
+
+
+def outcome(experiment: Experiment) -> Outcome:
+    """Accuracy at the end, on test samples if there are any; for free features, which have none, how soon the loss is near its bound."""
+    if experiment.unconstrained and experiment.reaches_the_bound and not experiment.has_test:
+        epochs = {head: [_epochs_to_the_bound(run) for run in experiment.of(head)] for head in experiment.heads}
+        found = {head: spread(values) for head, values in epochs.items() if values}
+        return Outcome(f"epochs to {NEAR_THE_BOUND} times the least loss", TRAIN_LOSS, False, found)
+    quantity = TEST_TOP1 if experiment.has_test else TRAIN_TOP1
+    ends = {head: at_epoch(experiment.of(head), quantity) for head in experiment.heads}
+    known = {head: end for head, end in ends.items() if end}
+    after = span([epoch for end in known.values() for epoch in end.epochs] or [0])
+    return Outcome(f"{quantity.split} accuracy after {after} {'epoch' if after == '1' else 'epochs'}, %", quantity, True, known)
+
+
+def _epochs_to_the_bound(run: Run) -> float:
+    losses = run.epochs.of(TRAIN_LOSS.split, TRAIN_LOSS.name)
+    near = run.epochs.numbers[losses <= NEAR_THE_BOUND * (run.loss_lower_bound or 0.0)]
+    return float(near[0]) if len(near) else math.inf
+
+
+def span(values: Sequence[int]) -> str:
+    """`30`, or `30 to 50` where values differ."""
+    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+
+
+def load_runs(folder: str | Path) -> DataFrame:
+    """All runs below a folder as a DataFrame, one row for each run and epoch.
+
+    Columns are `experiment`, `head`, `seed`, `state` ("finished", "unfinished" or "failed"), `num_classes`, `feature_dim`,
+    `loss_lower_bound`, `epoch`, and `seconds` of training; `train_...` and `test_...` for every recorded metric, measured in eval
+    mode (`train_nc1`, `test_top1`), NaN in epochs without a measurement; and `configuration_...` for the settings. A run without
+    an epoch has no row.
+
+    Args:
+        folder: what `guided-collapse train` or `compare` wrote to, or any folder above it.
+
+    Raises:
+        ValueError: if there is no readable run.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> from guided_collapse.experiments import Configuration, Placement, compare
+        >>> from guided_collapse.experiments.report import load_runs
+        >>> sizes = {"num_classes": 4, "feature_dim": 8, "num_samples": 40, "batch_size": 40}
+        >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
+        >>> with TemporaryDirectory() as folder:
+        ...     _ = compare(short, ["fixed-etf"], [0], Placement(out=Path(folder), quiet=True))
+        ...     runs = load_runs(folder)
+        >>> runs[["experiment", "head", "epoch"]].values.tolist()
+        [['short', 'fixed-etf', 1], ['short', 'fixed-etf', 2]]
+    """
+    rows = []
+    for run in read_records([Path(folder)]).runs:
+        facts = {name: getattr(run, name) for name in FACTS}
+        # Lists as tuples, so that one can group by them.
+        asked = {
+            f"configuration_{name}": tuple(value) if isinstance(value, list) else value
+            for name, value in run.configuration.items()
+            if name not in FACTS
+        }
+        for record in read_epoch_records(run.folder):
+            measured = {f"{split}_{name}": value for split in SPLITS for name, value in record.measured(split).items()}
+            rows.append({**facts, "epoch": record.epoch, "seconds": record.seconds, **measured, **asked})
+    found = {name for row in rows for name in row} - set(NEEDED)
+    shown = [column for column in COLUMNS if column in found]
+    others = sorted(found - set(shown), key=lambda name: (name.startswith("configuration_"), name))
+    return DataFrame(rows, columns=[*NEEDED, *shown, *others])
+
+
+COLUMNS: dict[str, Quantity] = {f"{quantity.split}_{quantity.name}": quantity for quantity in QUANTITIES}
+"""The columns of `load_runs` that are shown over epochs, in their order."""

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guided_collapse.experiments.records.files import write_bytes
-from guided_collapse.experiments.records.reading import read_records
-from guided_collapse.experiments.records.run import Run
-from guided_collapse.experiments.report.experiment import by_experiment
+from guided_collapse.experiments.files import write_bytes
+from guided_collapse.experiments.records import read_records
+from guided_collapse.experiments.report.figures import all_figures
+from guided_collapse.experiments.report.page import page
 from guided_collapse.experiments.report.styles import styles_of
-from guided_collapse.experiments.report.tables.formats import all_tables, csv_text, latex, markdown
-from guided_collapse.lazy import optional
+from guided_collapse.experiments.report.summaries import by_experiment
+from guided_collapse.experiments.report.tables import all_tables, csv_text, latex, markdown
 
-PACKAGES = ("jinja2", "matplotlib", "plotly")
 PAPER_EPOCHS = (50, 200)
 
 
@@ -43,15 +42,15 @@ class ReportSummary:
 def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | None = None) -> ReportSummary:
     """Writes `report.html`, `tables/` (Markdown, CSV, LaTeX) and `figures/` (PDF, PNG) from the records of runs; loads no model.
 
-    Everything is worked out before the first file is written, and each file is written whole or not at all.
+    Everything is computed before the first file is written, and each file is written whole or not at all.
 
     Args:
         runs: folders; every folder below them that holds a `config.json` is a run.
-        out: the folder to write to; it is made if there is none.
-        epochs: at which the tables of accuracy look; None takes those of the paper's tables that a run has come to, or the last.
+        out: the folder to write to; it is created if needed.
+        epochs: the epochs that the accuracy tables show; None takes those of the paper's tables that a run has reached, or the last.
 
     Raises:
-        ValueError: if there are no runs that can be used, `out` cannot be written to, an epoch is below 1, or a package is missing.
+        ValueError: if there are no usable runs, `out` cannot be written to, or an epoch is below 1 or beyond the longest run.
         NotWrittenError: if a file cannot be written, as on a full disk.
 
     Example:
@@ -69,24 +68,22 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     """
     if epochs is not None and (not epochs or min(epochs) < 1):
         raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")
-    for package in PACKAGES:
-        optional(package, extra="experiments")
-    # Here because both take packages that the library itself does without.
-    from guided_collapse.experiments.report.figures.for_print import all_figures
-    from guided_collapse.experiments.report.page.page import page
-
     records = read_records(runs)
+    longest = max((max(run.epochs.last, run.planned or 0) for run in records.runs), default=1)
+    if epochs is not None and max(epochs) > longest:
+        raise ValueError(f"epochs must be at most {longest}, the length of the longest run; got {max(epochs)}. Leave it out.")
     for folder in (out, out / "tables", out / "figures"):
         _make_folder(folder)
     experiments = by_experiment(records.runs)
-    styles = styles_of([run.head for run in records.runs] + [row.head for cost in records.costs for row in cost.rows])
-    looked_at = _usual_epochs(records.runs) if epochs is None else sorted(set(epochs))
-    tables = all_tables(experiments, records.costs, looked_at, records.searches)
+    styles = styles_of(run.head for run in records.runs)
+    last = max((run.epochs.last for run in records.runs), default=0) or 1
+    usual = [epoch for epoch in PAPER_EPOCHS if epoch <= last] or [last]
+    tables = all_tables(experiments, usual if epochs is None else sorted(set(epochs)), records.searches)
     contents: dict[Path, bytes] = {}
     for table in tables:
         for kind, text in (("md", markdown(table)), ("csv", csv_text(table)), ("tex", latex(table))):
             contents[Path("tables", f"{table.name}.{kind}")] = text.encode("utf-8")
-    for name, content in all_figures(experiments, records.costs, styles).items():
+    for name, content in all_figures(experiments, styles).items():
         contents[Path("figures", name)] = content
     contents[Path("report.html")] = page(records, experiments, tables, styles).encode("utf-8")
     for path, content in contents.items():
@@ -101,11 +98,6 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
         num_failed=states.count("failed"),
         skipped=records.skipped,
     )
-
-
-def _usual_epochs(runs: Sequence[Run]) -> list[int]:
-    last = max((run.epochs.last for run in runs if run.epochs.last), default=1)
-    return [epoch for epoch in PAPER_EPOCHS if epoch <= last] or [last]
 
 
 def _make_folder(folder: Path) -> None:

@@ -77,7 +77,6 @@ function setTheme(theme) {
 }
 
 function redraw() {
-  for (const bar of document.querySelectorAll(".bars li")) bar.hidden = state.hidden.has(Number(bar.dataset.head));
   showAnimations.forEach((show) => show());
   drawAll();
 }

@@ -1,20 +1,10 @@
-"""The numbers that the paper prints: Markou, Ajanthan, Gould, Guiding Neural Collapse, NeurIPS 2024, tables 1 to 3."""
+"""The accuracies that the paper prints: Markou, Ajanthan, Gould, Guiding Neural Collapse, NeurIPS 2024, tables 1 to 3."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from guided_collapse.experiments.run_format import Split
+from guided_collapse.experiments.report.summaries import Spread
 
-from guided_collapse.experiments.records.schema import Split
-
-
-class Printed(NamedTuple):
-    """Top-1 accuracy in per cent over five seeds. One low is printed above its median; it stands as it is."""
-
-    median: float
-    low: float
-    high: float
-
-
-# Split, experiment and epoch; then median, low and high for standard, fixed and implicit.
+# Split, experiment and epoch; then median, low and high in per cent for standard, fixed and implicit, over five seeds.
+# One low is printed above its median; it stands as printed.
 _ACCURACY = """
 train cifar10-resnet18    50   87.42  86.1  89.7   86.89  84.7  88.6   88.71  88.5  89.6
 train cifar10-resnet18   200   96.69  96.5  98.6   97.18  95.6  97.9   98.09  97.9  98.6
@@ -45,35 +35,18 @@ test  stl10-vgg13        200   81.61  81.3  81.9   79.53  78.6  80.3   79.94  79
 test  imagenet-resnet50   50   52.64  52.3  53.3   58.85  58.3  59.1    63.4  63.2  63.8
 test  imagenet-resnet50  200   60.02  59.8  60.7   61.47  61.4  62.0   65.36  65.0  65.7
 """
-
-_MEMORY: Mapping[str, tuple[float, float, float, float | None]] = {
-    "ufm-10": (1.5, 1.5, 1.5, 1.6),
-    "ufm-100": (1.7, 1.7, 1.7, 10.7),
-    "ufm-200": (1.7, 1.7, 1.8, 70.3),
-    "ufm-1000": (1.9, 1.9, 2.9, None),
-    "cifar10-resnet18": (2.2, 2.2, 2.2, 2.3),
-    "cifar10-resnet50": (2.6, 2.6, 2.7, 2.8),
-    "cifar100-resnet50": (2.6, 2.6, 2.7, 18.9),
-    "imagenet-resnet50": (27.5, 27.2, 27.8, None),
-}
-MEMORY_HEADS = ("cosine", "fixed-etf", "nearest-etf-detached", "nearest-etf")
+SEEDS = 5
 
 
-def paper_accuracy(split: Split, experiment: str, epoch: int) -> dict[str, Printed]:
-    """What the paper prints for an experiment, by head; empty where it prints nothing.
+def paper_accuracy(split: Split, experiment: str, epoch: int) -> dict[str, Spread]:
+    """What the paper prints for an experiment, by head; empty if it prints nothing.
 
-    On ImageNet the paper leaves out the gradient through the solve, so its number is that of the head `nearest-etf-detached`.
+    On ImageNet the paper omits the gradient through the solve, so its number is that of the head `nearest-etf-detached`.
     """
-    implicit = "nearest-etf-detached" if experiment.startswith("imagenet") else "nearest-etf"
+    nearest = "nearest-etf-detached" if experiment.startswith("imagenet") else "nearest-etf"
     for line in _ACCURACY.split("\n"):
         if line.split()[:3] == [split, experiment, str(epoch)]:
             numbers = [float(number) for number in line.split()[3:]]
-            heads = ("cosine", "fixed-etf", implicit)
-            return {head: Printed(*numbers[3 * column : 3 * column + 3]) for column, head in enumerate(heads)}
+            heads = ("cosine", "fixed-etf", nearest)
+            return {head: Spread(*numbers[3 * place : 3 * place + 3], SEEDS, (epoch,)) for place, head in enumerate(heads)}
     return {}
-
-
-def paper_memory(experiment: str) -> dict[str, float | None]:
-    """GPU memory in training in GB, by head; None where the paper has none; empty for experiments that it does not name."""
-    printed = _MEMORY.get(experiment)
-    return {} if printed is None else dict(zip(MEMORY_HEADS, printed, strict=True))

@@ -1,0 +1,326 @@
+"""Figures by matplotlib: the paper's, for print, and `plot_collapse`, to look at while one works."""
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
+from pandas import DataFrame
+
+from guided_collapse.experiments import records as quantities
+from guided_collapse.experiments.records import MARGIN, Quantity, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
+from guided_collapse.experiments.records import shortened
+from guided_collapse.experiments.report.styles import HeadStyle, in_order, label, styles_of
+from guided_collapse.experiments.report.summaries import (
+    COLUMNS,
+    NEEDED,
+    Experiment,
+    curve_over,
+    margins_over_seeds,
+    over_seeds,
+    theory,
+)
+from guided_collapse.metrics.declared import BEST_MARGIN, entries
+
+if TYPE_CHECKING:
+    from guided_collapse.metrics.result import CollapseResult
+
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    # Fonts that publishers take.
+    "pdf.fonttype": 42,
+}
+DOTS_PER_INCH = 200
+WIDTH = 7.0  # of a figure for print, in inches
+PANEL = (2.3, 1.9)  # width and height of a panel of plot_collapse, in inches
+PANELS_IN_A_ROW = 4
+LONGEST_NAME, SHORT_NAME = 120, 30  # letters in the width of a figure, and in a quarter of it
+LONGEST_FILE_NAME = 80
+NARROW = 20  # up to this ratio of its ends, a logarithmic axis is marked as a linear one
+MOST_EXPERIMENTS = 50  # a figure takes a second or two, and nobody prints hundreds
+
+Styles = Mapping[str, HeadStyle]
+
+
+def plot_collapse(measured: "CollapseResult | DataFrame") -> Figure:
+    """A matplotlib figure: of a result, the metrics that are 0 at collapse and the margins; of runs, their curves over epochs.
+
+    Curves are medians over seeds with the range as a band, a panel for each metric that is shown over epochs, and dotted lines for
+    what theory gives. Leave out rows or columns of the DataFrame to show less.
+
+    Args:
+        measured: a `CollapseResult`, or the DataFrame from `load_runs`.
+
+    Returns:
+        A figure that a notebook shows; `figure.savefig("collapse.pdf")` writes it.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for a DataFrame without what a figure needs.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import measure_collapse
+        >>> from guided_collapse.experiments.report import plot_collapse
+        >>> labels = torch.arange(60) % 3
+        >>> result = measure_collapse(torch.eye(3)[labels] + 0.1 * torch.randn(60, 3), labels, torch.eye(3))
+        >>> [panel.get_title() for panel in plot_collapse(result).axes]
+        ['0 at collapse', 'Cosine margins']
+    """
+    if isinstance(measured, DataFrame):
+        return _runs_figure(measured)
+    # Whoever has a result has torch; a table of runs needs none.
+    from guided_collapse.metrics.result import CollapseResult
+
+    if not isinstance(measured, CollapseResult):
+        raise TypeError(
+            f"plot_collapse takes a CollapseResult or the DataFrame from load_runs(folder); got {type(measured).__name__}."
+        )
+    return _result_figure(measured)
+
+
+class Picture(Figure):
+    """A figure that a notebook shows even if pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        with print_style():
+            self.savefig(content, format="png", dpi=150)
+        return content.getvalue()
+
+
+def _result_figure(result: "CollapseResult") -> Figure:
+    values = result.scalars()
+    margins = result.to_dict().get("cosine_margins")
+    shown = {
+        entry.metric.label: values[entry.key] for entry in entries() if entry.metric.at_collapse == "0" and entry.key in values
+    }
+    with print_style():
+        figure = Picture(figsize=(9, 1 + 0.24 * len(shown)), layout="constrained")
+        bars, *others = figure.subplots(1, 2 if margins else 1, squeeze=False)[0]
+        # A bar of 0 has no place on a logarithmic axis; the number beside it says so.
+        ends = [value for value in shown.values() if value > 0] or [1.0]
+        left = min(ends) / 5
+        bars.barh(range(len(shown)), [max(value - left, 0.0) for value in shown.values()], left=left, color="#0072b2")
+        for place, value in enumerate(shown.values()):
+            bars.annotate(f"{value:.3g}", (max(value, left), place), xytext=(3, 0), textcoords="offset points", va="center")
+        bars.set_xscale("log")
+        bars.set_xlim(left=left, right=max(ends) * 4)
+        bars.set_yticks(range(len(shown)), [plain(name) for name in shown])
+        bars.invert_yaxis()
+        bars.grid(visible=False, axis="y")
+        bars.set_title("0 at collapse")
+        for panel in others:
+            panel.plot(np.linspace(0, 100, len(margins)), margins, color=styles_of(["nearest-etf"])["nearest-etf"].light)
+            _draw_references(panel, [values[BEST_MARGIN.name]] if BEST_MARGIN.name in values else [])
+            panel.set_title("Cosine margins")
+            panel.set_xlabel("% of samples; dotted: at the best frame")
+    return figure
+
+
+def _runs_figure(table: DataFrame) -> Figure:
+    """The curves of all experiments, one below the other; runs that failed are in no curve."""
+    lacking = [name for name in NEEDED if name not in table]
+    if lacking:
+        raise ValueError(f"a table of runs must have the columns {', '.join(NEEDED)}; it lacks {', '.join(lacking)}. Keep them.")
+    table = table[table["state"] != "failed"]
+    measured = {name: quantity for name, quantity in COLUMNS.items() if name in table and table[name].notna().any()}
+    if not measured:
+        raise ValueError("a table of runs must have a measured epoch of a run that did not fail; it has none. Train longer.")
+    experiments = list(table.groupby("experiment", sort=False))
+    styles = styles_of(table["head"])
+    columns = min(PANELS_IN_A_ROW, len(measured))
+    rows = -(-len(measured) // columns)
+    with print_style():
+        figure = Picture(figsize=(PANEL[0] * columns, (0.5 + PANEL[1] * rows) * len(experiments)), layout="constrained")
+        for part, (name, runs) in zip(figure.subfigures(len(experiments), 1, squeeze=False)[:, 0], experiments, strict=True):
+            part.suptitle(plain(name), fontsize=9)
+            heads = in_order(runs["head"])
+            sizes = set(zip(runs["num_classes"], runs["feature_dim"], runs["loss_lower_bound"], strict=True))
+            shown = {column: quantity for column, quantity in measured.items() if runs[column].notna().any()}
+            for place, (column, quantity) in enumerate(shown.items(), 1):
+                values = {head: runs[runs["head"] == head].pivot(index="epoch", columns="seed", values=column) for head in heads}
+                curves = {head: curve_over(of_head * quantity.factor) for head, of_head in values.items()}
+                known = {theory(quantity, *of_run) for of_run in sizes}
+                references = sorted(value for value in known if value is not None and np.isfinite(value))
+                panel = part.add_subplot(rows, columns, place)
+                _draw(panel, curves, styles, title=quantity.title, references=references, log=quantity.log)
+            _draw_legend(part, {head: styles[head] for head in heads}, reference=True)
+    return figure
+
+
+def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, bytes]:
+    """The files of all figures for print for which there is something to draw, by name.
+
+    Warns:
+        UserWarning: for more experiments than anybody prints, of which none are drawn.
+    """
+    if len(experiments) > MOST_EXPERIMENTS:
+        warnings.warn(
+            f"figures for print are drawn of at most {MOST_EXPERIMENTS} experiments; got {len(experiments)}. "
+            "The page has all curves; make a report of fewer folders for figures.",
+            stacklevel=3,
+        )
+        return {}
+    files: dict[str, bytes] = {}
+    with print_style():
+        for experiment, name in zip(experiments, file_names([experiment.name for experiment in experiments]), strict=True):
+            if any(len(run.epochs.numbers) for head in experiment.heads for run in experiment.of(head)):
+                files |= as_files(experiment_figure(experiment, styles), f"panels-{name}")
+        unconstrained = [experiment for experiment in experiments if experiment.unconstrained]
+        if unconstrained:
+            files |= as_files(trajectory_figure(unconstrained, styles), "ufm-trajectory")
+    return files
+
+
+def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
+    """Seven panels, or six for an experiment without test samples, which then begins with the loss."""
+    tested = experiment.has_test
+    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    panels = figure.subplot_mosaic("AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.." if tested else "ABC\nDEF")
+    shown = {
+        "A": (TRAIN_TOP1, "(a) Train top-1 (%)") if tested else (TRAIN_LOSS, "(a) CE loss"),
+        "B": (MARGIN, "(b) Mean cosine margin"),
+        "D": (quantities.NC1, "(d) NC1"),
+        "E": (quantities.NC3, "(e) NC3"),
+        "F": (quantities.EQUINORM, "(f) WH-equinorm"),
+        **({"G": (TEST_TOP1, "(g) Test top-1 (%)")} if tested else {}),
+    }
+    for place, (quantity, title) in shown.items():
+        _draw_quantity(panels[place], experiment, styles, quantity, title)
+    margins = {head: margins_over_seeds(experiment.of(head), "train") for head in experiment.heads}
+    title, references = "(c) Cosine margins at the end", experiment.references(MARGIN)
+    _draw(panels["C"], margins, styles, title=title, references=references, horizontal="% of training samples")
+    figure.suptitle(plain(experiment.name), fontsize=9)
+    _draw_legend(figure, {head: styles[head] for head in experiment.heads}, reference=True)
+    return figure
+
+
+def trajectory_figure(experiments: Sequence[Experiment], styles: Styles) -> Figure:
+    """Train accuracy of unconstrained features, a panel for each number of classes."""
+    rows = -(-len(experiments) // PANELS_IN_A_ROW)
+    figure = Figure(figsize=(WIDTH, 2.2 * rows), layout="constrained")
+    for place, experiment in enumerate(experiments, 1):
+        axes = figure.add_subplot(rows, min(len(experiments), PANELS_IN_A_ROW), place)
+        title = f"{plain(experiment.name, SHORT_NAME)}, {experiment.runs[0].num_classes} classes"
+        _draw_quantity(axes, experiment, styles, TRAIN_TOP1, title)
+        # Heads differ in the first steps, and runs are long.
+        axes.set_xscale("log")
+        axes.set_ylabel("Train top-1 (%)" if place % PANELS_IN_A_ROW == 1 else "")
+    shown = {head for experiment in experiments for head in experiment.heads}
+    _draw_legend(figure, {head: style for head, style in styles.items() if head in shown})
+    return figure
+
+
+def _draw_quantity(axes: Axes, experiment: Experiment, styles: Styles, quantity: Quantity, title: str) -> None:
+    curves = {head: over_seeds(experiment.of(head), quantity) for head in experiment.heads}
+    _draw(axes, curves, styles, title=title, references=experiment.references(quantity), log=quantity.log)
+
+
+def _draw(
+    axes: Axes,
+    curves: Mapping[str, DataFrame | None],
+    styles: Styles,
+    *,
+    title: str,
+    references: Sequence[float],
+    horizontal: str = "epoch",
+    log: bool = False,
+) -> None:
+    """A curve for each head that has one: the median as a line with about eight markers, the range as a band."""
+    known = {head: curve for head, curve in curves.items() if curve is not None}
+    for head, curve in known.items():
+        axes.fill_between(curve.index, curve["low"], curve["high"], color=styles[head].light, alpha=0.2, linewidth=0)
+        axes.plot(curve.index, curve["median"], markevery=max(1, len(curve) // 8), **_line(styles[head]))
+    axes.set_title(title)
+    axes.set_xlabel(horizontal)
+    if horizontal == "epoch":
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    if known:
+        _draw_references(axes, references)
+    else:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color="gray")
+    medians = np.concatenate([np.zeros(0), *(curve["median"] for curve in known.values())])
+    if log and (medians > 0).any():
+        axes.set_yscale("log", nonpositive="mask")
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], float(medians[medians > 0].min()) / 3))
+        bottom, top = axes.get_ylim()
+        if top < NARROW * bottom:
+            # Plain numbers say more than multiples of a power of ten.
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+            axes.yaxis.set_major_formatter(ScalarFormatter())
+            axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _line(style: HeadStyle) -> dict[str, Any]:
+    mark = {"marker": style.print_marker, "markersize": 3}
+    return {"color": style.light, "linestyle": style.print_dash, "linewidth": 1.2, **mark}
+
+
+def _draw_references(axes: Axes, values: Sequence[float]) -> None:
+    for value in values:
+        axes.axhline(value, color="black", linestyle=":", linewidth=0.8)
+
+
+def _draw_legend(figure: Figure | SubFigure, styles: Styles, *, reference: bool = False) -> None:
+    """The heads, and the dotted line, under the panels."""
+    handles = [Line2D([], [], **_line(style), label=plain(label(head), SHORT_NAME)) for head, style in styles.items()]
+    if reference:
+        handles.append(Line2D([], [], color="black", linestyle=":", linewidth=0.8, label="theory"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4)
+
+
+@contextmanager
+def print_style() -> Iterator[None]:
+    """Figures that are made and written inside look as they should in print; a letter that the font lacks is no warning."""
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def plain(text: str, most: int = LONGEST_NAME) -> str:
+    """Text that matplotlib sets as it is: on one line for which there is room, and no dollar begins a formula."""
+    return shortened(text, most).replace("$", r"\$")
+
+
+def as_files(figure: Figure, name: str) -> dict[str, bytes]:
+    """The figure as PDF and PNG, by file name; the same figure gives the same PDF."""
+    # The layout is worked out once, and each file is drawn once: savefig would draw everything twice for each.
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
+    figure.set_layout_engine("none")
+    pdf, png = io.BytesIO(), io.BytesIO()
+    FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
+    figure.set_dpi(DOTS_PER_INCH)
+    FigureCanvasAgg(figure).print_png(png)  # type: ignore[no-untyped-call]
+    return {f"{name}.pdf": pdf.getvalue(), f"{name}.png": png.getvalue()}
+
+
+def file_names(names: Sequence[str]) -> list[str]:
+    """A name of letters, digits, dots and hyphens for each name, no two alike, even where case does not count."""
+    found: dict[str, str] = {}
+    for name in names:
+        base = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:LONGEST_FILE_NAME] or "experiment"
+        candidate, number = base, 2
+        while candidate.lower() in found:
+            candidate, number = f"{base}-{number}", number + 1
+        found[candidate.lower()] = candidate
+    return list(found.values())

@@ -1,0 +1,252 @@
+"""`report.html`: one file that needs nothing else, and asks for nothing. The templates say how it looks, this what it shows."""
+
+import base64
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from pandas import DataFrame
+
+from guided_collapse.experiments.records import QUANTITIES
+from guided_collapse.experiments.records import Records
+from guided_collapse.experiments.records import Run
+from guided_collapse.experiments.records import one_line, short_commit, shortened
+from guided_collapse.experiments.report.page_data import (
+    Animation,
+    Panel,
+    animation_table,
+    animations_of,
+    page_data,
+    panels_of,
+    thinned,
+)
+from guided_collapse.experiments.report.styles import HeadStyle
+from guided_collapse.experiments.report.summaries import Experiment, outcome, span
+from guided_collapse.experiments.report.tables import (
+    MEDIAN_AND_RANGE,
+    Table,
+    final_table,
+    number_text,
+    outcome_table,
+    outcomes_table,
+    pairs_table,
+    reaching_table,
+)
+
+SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
+ELSEWHERE = frozenset({"pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs"})
+"""Tables that have another place than among the tables of all experiments."""
+# Those of plotly, as lengths of lines and gaps.
+DASHES = {"solid": "", "dash": "7 4", "longdash": "11 4", "dot": "2 3", "dashdot": "8 3 2 3", "longdashdot": "11 3 2 3"}
+PROTOCOLS = {
+    "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centering",
+    "paper": ", every head as the paper has it",
+}
+OWN = frozenset({"experiment", "head", "seed"})  # fields of the configuration that every run has its own value of
+
+
+def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
+    """The page as HTML, with plotly.js inside. A policy lets it run its own scripts only, and make no request."""
+    panels, most_points = thinned([panels_of(experiment) for experiment in experiments])
+    animations = [animations_of(experiment) for experiment in experiments]
+    plotly = _script(importlib.import_module("plotly.offline").get_plotlyjs())
+    own = _script("\n".join(_asset(name) for name in SCRIPTS))
+    links = {f"experiment-{number}": experiment.name for number, experiment in enumerate(experiments)}
+    return (
+        templates()
+        .get_template("page.html")
+        .render(
+            policy=_policy(plotly, own),
+            style=Markup(_asset("page.css") + _colors(styles)),
+            links=links | {"tables": "Tables", "reading": "How to read this", "runs": "Runs and machines"},
+            heads={head: DASHES.get(s.dash, s.dash.replace("px", "").replace(",", " ")) for head, s in styles.items()},
+            # A single experiment says them itself.
+            results=outcomes_table(experiments) if len(experiments) > 1 else None,
+            experiments=[experiment_section(*parts) for parts in zip(experiments, panels, animations, strict=True)],
+            tables=[table for table in tables if table.name not in ELSEWHERE],
+            runs=runs_section(records, experiments, [table for table in tables if table.name == "runs"]),
+            meanings=[(quantity.title, quantity.meaning) for quantity in QUANTITIES],
+            most_points=most_points,
+            data=Markup(page_data(panels, animations, styles)),
+            plotly=Markup(plotly),
+            script=Markup(own),
+        )
+    )
+
+
+def templates() -> Environment:
+    """What fills in the templates. Names may hold anything: each is put on one line and escaped wherever it stands."""
+
+    def on_one_line(value: object) -> object:
+        return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment = Environment(
+        loader=PackageLoader("guided_collapse.experiments.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=on_one_line,
+    )
+    environment.filters |= {"number": number_text, "in_parts": _in_parts}
+    return environment
+
+
+def _in_parts(cell: str) -> list[str]:
+    """The median, its range, and what else there is in a cell; all of it in one part if there is no range."""
+    found = MEDIAN_AND_RANGE.fullmatch(cell)
+    if found is None or found[2] is None:
+        return [cell]
+    return [part for part in (found[1], f"({found[2]} to {found[3]})", found[4].removeprefix(",").strip()) if part]
+
+
+def experiment_section(experiment: Experiment, panels: Sequence[Panel], animations: Sequence[Animation]) -> dict[str, Any]:
+    """The part of the page that shows one experiment: the answer first, then the curves, tables and settings behind it."""
+    titles = [panel.title for panel in panels]
+    main = outcome(experiment).quantity.title
+    tables = final_table([experiment]), reaching_table([experiment], "epochs"), reaching_table([experiment], "seconds")
+    shared, differences = configurations(experiment)
+    measurable = (quantity for quantity in QUANTITIES if quantity.split == "train" or experiment.has_test)
+    pairs = pairs_table([experiment])
+    return {
+        "name": experiment.name,
+        # Each with how many columns at the left the place already says.
+        "results": [(outcome_table(experiment), 0), *([(pairs, 1)] if pairs else [])],
+        "panels": dict(enumerate(panels)),
+        "main": titles.index(main) if main in titles else None,
+        "animations": animations,
+        "animation_numbers": animation_table(animations),
+        "protocol": "; ".join(protocols(experiment)),
+        "missing": [quantity.title for quantity in measurable if not quantity.occasional and quantity.title not in titles],
+        "tables": [table for table in tables if table],
+        "differences": differences,
+        "shared": shared,
+    }
+
+
+def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Names and values of the settings that all runs share, and of those in which they differ, there with the heads."""
+    shared, differences = [], []
+    for name in dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN):
+        heads: dict[str, list[str]] = {}
+        for run in experiment.runs:
+            heads.setdefault(_text(run.configuration.get(name)), []).append(run.head)
+        if len(heads) == 1:
+            shared.append((name, next(iter(heads))))
+        else:
+            values = (f"{value} ({', '.join(dict.fromkeys(found))})" for value, found in heads.items())
+            differences.append((name, "; ".join(values)))
+    return shared, differences
+
+
+def protocols(experiment: Experiment) -> list[str]:
+    """The protocols of an experiment, each with its heads if there is more than one, and what sets heads apart."""
+    heads: dict[str, list[str]] = {}
+    for run in experiment.runs:
+        heads.setdefault(run.protocol, []).append(run.head)
+    lines = [
+        f"{name}{PROTOCOLS.get(name, '')}" + (f" ({', '.join(dict.fromkeys(found))})" if len(heads) > 1 else "")
+        for name, found in heads.items()
+    ]
+    own = dict.fromkeys((run.head, difference) for run in experiment.runs for difference in run.protocol_differences)
+    of_all = {text for _, text in own if all((head, text) in own for head in experiment.heads)}
+    lines += dict.fromkeys(text for _, text in own if text in of_all)
+    return lines + [f"{head}: {text}" for head, text in own if text not in of_all]
+
+
+def runs_section(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table]) -> dict[str, Any]:
+    """The end of the page: what was run, on what, and everything that failed, is unfinished or could not be used."""
+    states = [run.state for run in records.runs]
+    failed, unfinished, skipped = states.count("failed"), states.count("unfinished"), len(records.skipped)
+    exceptions = {"failed": failed, "unfinished": unfinished, "could not be used": skipped}
+    machines: dict[tuple[str, str, str], int] = {}
+    for run in records.runs:
+        key = (listed(run.hardware), listed(run.versions), short_commit(run.commit or "not recorded"))
+        machines[key] = machines.get(key, 0) + 1
+    return {
+        "exceptions": [f"{count} {name}" for name, count in exceptions.items() if count],
+        # A number, what it counts, and whether it is bad news.
+        "tiles": [
+            (len(experiments), "experiment" if len(experiments) == 1 else "experiments", False),
+            (len(states), "run" if len(states) == 1 else "runs", False),
+            (states.count("finished"), "finished", False),
+            (unfinished, "unfinished", False),
+            (failed, "failed", failed > 0),
+            (skipped, "records left out", skipped > 0),
+        ],
+        "problems": list(_problems(records)),
+        "experiments": _experiments_table(experiments),
+        "machines": machines,
+        "tables": tables,
+    }
+
+
+def _problems(records: Records) -> Iterable[str]:
+    def name(run: Run) -> str:
+        return f"{run.experiment}, {run.head}, seed {run.seed}"
+
+    for run in records.runs:
+        if run.state == "failed":
+            yield f"{name(run)} failed: {shortened(run.error or 'no reason recorded')}"
+    for run in records.runs:
+        if run.state == "unfinished":
+            yield f"{name(run)} is unfinished: {run.epochs.last}{'' if run.planned is None else f' of {run.planned}'} epochs"
+    for message in records.skipped:
+        yield f"Left out: {message}"
+
+
+def _experiments_table(experiments: Sequence[Experiment]) -> Table:
+    rows = []
+    for experiment in experiments:
+        runs = experiment.runs
+        sizes = ("num_classes", "feature_dim", "num_train", "num_test", "global_batch")
+        row = {
+            "experiment": experiment.name,
+            "heads": ", ".join(experiment.heads),
+            "seeds": ", ".join(map(str, sorted({run.seed for run in runs}))),
+            "epochs": span([run.epochs.last for run in runs]),
+            "protocol": ", ".join(dict.fromkeys(run.protocol for run in runs)),
+        }
+        columns = ("classes", "features", "train", "test", "global batch")
+        rows.append(row | {column: span([getattr(run, size) for run in runs]) for column, size in zip(columns, sizes, strict=True)})
+    return Table("experiments", "Experiments", 1, DataFrame(rows), DataFrame())
+
+
+def listed(entries: Mapping[str, Any]) -> str:
+    """Names and values on one line."""
+    return ", ".join(f"{name} {_text(value)}" for name, value in entries.items()) or "not recorded"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _asset(name: str) -> str:
+    return files("guided_collapse.experiments.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _script(source: str) -> str:
+    # Browsers read every line break as \n, and take the hash of that.
+    unified = source.replace("\r\n", "\n").replace("\r", "\n")
+    return re.sub(r"<(/script|!--)", r"<\\\1", unified, flags=re.IGNORECASE)
+
+
+def _policy(*scripts: str) -> str:
+    hashes = (base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    rest = "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {allowed}; {rest}"
+
+
+def _colors(styles: Mapping[str, HeadStyle]) -> str:
+    light, dark = (
+        "".join(f"--head-{number}:{getattr(style, ground)};" for number, style in enumerate(styles.values()))
+        for ground in ("light", "dark")
+    )
+    return f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"

@@ -1,0 +1,206 @@
+"""What the page's script draws: the panels of an experiment and the animation of its collapse, as JSON that is safe inside HTML."""
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame, Index
+
+from guided_collapse.experiments.records import MARGIN, QUANTITIES
+from guided_collapse.experiments.records import Run
+from guided_collapse.experiments.records import Floats, Trace
+from guided_collapse.experiments.run_format import SPLITS
+from guided_collapse.experiments.records import one_line
+from guided_collapse.experiments.report.styles import HeadStyle
+from guided_collapse.experiments.report.summaries import Experiment, Spread, margins_over_seeds, over_seeds
+from guided_collapse.experiments.report.tables import NOTHING, Table, number_text, spread_text
+
+MOST_POINTS = 250_000  # about 7 MB of the page: four heads with 5000 measured epochs
+FEWEST_POINTS = 50  # of a curve, however many curves there are
+MOST_MOMENTS = 120  # of an animation
+LARGEST = 32767  # of 16-bit integers
+SIGNIFICANT_DIGITS = 6
+REFERENCE_LABELS = {"loss_lower_bound": "lower bound", "ideal_margin": "best frame"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart of the page.
+
+    Attributes:
+        title: for people.
+        meaning: one sentence.
+        horizontal: what the horizontal axis shows.
+        percent: whether values are per cent.
+        log: whether the axis is logarithmic at first; None if it cannot be.
+        references: what theory gives, label and value.
+        curves: by head.
+    """
+
+    title: str
+    meaning: str
+    horizontal: str
+    percent: bool
+    log: bool | None
+    references: Sequence[tuple[str, float]]
+    curves: Mapping[str, DataFrame]
+
+    def in_words(self) -> dict[str, str]:
+        """Where each curve begins and where it ends, by head."""
+        return {head: self._words(curve) for head, curve in self.curves.items()}
+
+    def _words(self, curve: DataFrame) -> str:
+        ends = []
+        for x, *numbers in curve.iloc[[0, -1]].itertuples():
+            where = f"epoch {x:.0f}" if self.horizontal == "epoch" else f"{number_text(x)} {self.horizontal}"
+            ends.append(f"{spread_text(Spread(*numbers), percent=self.percent)} at {where}")
+        seeds = int(curve["seeds"].iloc[-1])
+        return f"{'; '.join(ends)}; {seeds} {'seed' if seeds == 1 else 'seeds'}"
+
+
+def panels_of(experiment: Experiment) -> list[Panel]:
+    """A panel for each quantity that some run has measured, and for the margins at the end."""
+    panels = []
+    for quantity in QUANTITIES:
+        found = {head: over_seeds(experiment.of(head), quantity) for head in experiment.heads}
+        curves = {head: curve for head, curve in found.items() if curve is not None}
+        references = [(REFERENCE_LABELS[quantity.reference or ""], value) for value in experiment.references(quantity)]
+        panels.append(Panel(quantity.title, quantity.meaning, "epoch", quantity.percent, quantity.log, references, curves))
+    for split in SPLITS:
+        found = {head: margins_over_seeds(experiment.of(head), split) for head in experiment.heads}
+        curves = {head: curve for head, curve in found.items() if curve is not None}
+        references = [(REFERENCE_LABELS["ideal_margin"], value) for value in experiment.references(MARGIN)]
+        title, meaning = f"Cosine margins at the end, {split}", f"The sorted cosine margins of all {split} samples."
+        panels.append(Panel(title, meaning, f"% of {split} samples", False, None, references, curves))
+    return [panel for panel in panels if panel.curves]
+
+
+def thinned(panels: Sequence[Sequence[Panel]]) -> tuple[Sequence[Sequence[Panel]], int | None]:
+    """The panels with so few points a curve that the page stays small, and how many these are; None if all points are kept."""
+    lengths = [len(curve) for group in panels for panel in group for curve in panel.curves.values()]
+    if sum(lengths) <= MOST_POINTS:
+        return panels, None
+    most = max(FEWEST_POINTS, MOST_POINTS // len(lengths))
+
+    def thin(curve: DataFrame) -> DataFrame:
+        return curve.iloc[_evenly(len(curve), most)]
+
+    return [
+        [replace(panel, curves={head: thin(curve) for head, curve in panel.curves.items()}) for panel in group] for group in panels
+    ], most
+
+
+def _evenly(count: int, most: int) -> Any:
+    """At most so many of the places below a count, from the first to the last."""
+    return np.unique(np.round(np.linspace(0, count - 1, min(most, count))).astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Animation:
+    """What one run shows at some of its measurements, and two numbers for each of these moments.
+
+    Attributes:
+        run: whose measurements they are.
+        trace: the moments that are shown.
+        spread: (num_moments,), distance of samples from their class mean, relative to that of class means from their center.
+        alignment: (num_moments,), the mean cosine between a class mean and the classifier's row of its class.
+    """
+
+    run: Run
+    trace: Trace
+    spread: Floats
+    alignment: Floats
+
+
+def animations_of(experiment: Experiment) -> list[Animation]:
+    """One run for each head: the first seed that has a trace."""
+    firsts = (next((run for run in experiment.of(head) if run.trace is not None), None) for head in experiment.heads)
+    return [_animation(run, run.trace) for run in firsts if run is not None and run.trace is not None]
+
+
+def _animation(run: Run, trace: Trace) -> Animation:
+    keep = _evenly(len(trace.epochs), MOST_MOMENTS)
+    weights, means, samples = trace.weights[keep], trace.means[keep], trace.samples[keep]
+    around = np.linalg.norm(samples - means[:, trace.sample_labels], axis=2).mean(axis=1)
+    apart = np.linalg.norm(means - means.mean(axis=1, keepdims=True), axis=2).mean(axis=1)
+    norms = np.linalg.norm(means, axis=2) * np.linalg.norm(weights, axis=2)
+    shown = Trace(trace.epochs[keep], trace.classes, weights, means, samples, trace.sample_labels)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Animation(run, shown, around / apart, ((means * weights).sum(axis=2) / norms).mean(axis=1))
+
+
+def animation_table(animations: Sequence[Animation]) -> Table:
+    """The first moment of each animation, one in the middle, and the last, in numbers."""
+    rows = []
+    for animation in animations:
+        for moment in sorted({0, len(animation.spread) // 2, len(animation.spread) - 1}):
+            values = (float(animation.spread[moment]), float(animation.alignment[moment]))
+            shown = (NOTHING if math.isnan(value) else number_text(value) for value in values)
+            rows.append([animation.run.head, str(animation.trace.epochs[moment]), *shown])
+    columns = ["head", "epoch", "distance of samples from their class mean", "cosine of class means with the classifier"]
+    note = "The distance is relative to that of the class means from their center. At collapse it is 0, and the cosine 1."
+    return Table("animation", "The animation in numbers", 2, DataFrame(rows, columns=columns), DataFrame(), (note,))
+
+
+def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[Animation]], styles: Mapping[str, HeadStyle]) -> str:
+    """Panels and animations by experiment; curves that have the same x share it."""
+    place_of: dict[tuple[float, ...], int] = {}
+    heads = list(styles)
+
+    def horizontal(x: Index) -> int:
+        return place_of.setdefault(tuple(x), len(place_of))
+
+    experiments = []
+    for group, shown in zip(panels, animations, strict=True):
+        drawn = []
+        for panel in group:
+            names = ("title", "horizontal", "percent", "log")
+            references = [{"label": label, "value": value} for label, value in panel.references]
+            curves = [
+                {"head": heads.index(head), "x": horizontal(curve.index), **_curve(curve)} for head, curve in panel.curves.items()
+            ]
+            drawn.append({**{name: getattr(panel, name) for name in names}, "references": references, "curves": curves})
+        moving = [{"head": heads.index(animation.run.head), **_moments(animation)} for animation in shown]
+        experiments.append({"panels": drawn, "animations": moving})
+    named = [{"name": one_line(head), "dash": style.dash, "marker": style.marker} for head, style in styles.items()]
+    return safe_json({"heads": named, "x": [rounded(x) for x in place_of], "experiments": experiments})
+
+
+def _curve(curve: DataFrame) -> dict[str, Any]:
+    counts = curve["seeds"].tolist()
+    values: dict[str, Any] = {"median": rounded(curve["median"]), "seeds": counts[0] if len(set(counts)) == 1 else counts}
+    if not (curve["low"].equals(curve["median"]) and curve["high"].equals(curve["median"])):
+        values |= {"low": rounded(curve["low"]), "high": rounded(curve["high"])}
+    return values
+
+
+def _moments(animation: Animation) -> dict[str, Any]:
+    trace = animation.trace
+    numbers = {"spread": rounded(animation.spread), "alignment": rounded(animation.alignment)}
+    of_samples = {"classes": trace.classes.tolist(), "labels": trace.sample_labels.tolist()}
+    return {"epochs": trace.epochs.tolist(), **of_samples, **numbers, **packed(trace)}
+
+
+def packed(trace: Trace) -> dict[str, float | str]:
+    """All points of all moments as 16-bit integers in base64, and the factor that makes coordinates of them.
+
+    The order is that of (num_moments, 2 num_shown + num_samples, 3): weights, means, samples.
+    """
+    points = np.concatenate([trace.weights, trace.means, trace.samples], axis=1)
+    scale = float(np.abs(points).max()) / LARGEST or 1.0
+    return {"scale": scale, "points": base64.b64encode(np.round(points / scale).astype("<i2").tobytes()).decode("ascii")}
+
+
+def rounded(values: Iterable[float]) -> list[float | None]:
+    """Numbers with as many digits as can be seen; None for NaN."""
+    return [float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None for value in values]
+
+
+def safe_json(value: object) -> str:
+    """JSON in which nothing can end a script or begin a tag."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
