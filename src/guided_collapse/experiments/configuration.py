@@ -1,4 +1,4 @@
-"""What a run computes and where: `Configuration` and `Placement`. It does not import torch, so that the command line starts fast."""
+"""What a run computes and where: `Configuration` and `Placement`, without torch, so that the command line starts fast."""
 
 import functools
 import re
@@ -63,16 +63,16 @@ Kind = TypeVar("Kind")
 def settings(kind: type[Kind]) -> type[Kind]:
     """A frozen dataclass that checks types and ranges; wrong values and unknown fields raise RequestError."""
     checked = pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(kind)
-    initialize = checked.__init__  # type: ignore[misc]
+    initialize = checked.__init__
 
     @functools.wraps(initialize)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+    def initialize_in_words(self: Any, *arguments: Any, **named: Any) -> None:
         try:
             initialize(self, *arguments, **named)
         except ValidationError as error:
             raise RequestError(" ".join(_in_words(problem) for problem in error.errors(include_url=False))) from None
 
-    checked.__init__ = __init__  # type: ignore[method-assign,misc]
+    checked.__init__ = initialize_in_words  # type: ignore[method-assign]
     return checked  # type: ignore[return-value]
 
 
@@ -297,7 +297,7 @@ class Configuration:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Configuration":

@@ -30,7 +30,7 @@ class HeadDeclaration:
         follows: keyword arguments taken from a field of the configuration with another name.
         options: other keyword arguments.
         stratified: True if the paper trains it with stratified batches, which every head gets in the fair protocol.
-        centering: whether it centers features always, in the fair protocol only, or never; its class takes `center` unless "always".
+        centering: when it centers features, "fair" being that protocol only; unless "always", its class takes `center`.
     """
 
     name: str

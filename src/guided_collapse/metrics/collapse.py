@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.experiments.records.declared.references import best_margin
+from guided_collapse.metrics.declaration import best_margin
 from guided_collapse.geometry.simplex import center_classes, check_num_classes
-from guided_collapse.geometry.tight.bounds import largest_cosine_bound
+from guided_collapse.geometry.bounds import largest_cosine_bound
 from guided_collapse.lazy import imported
 from guided_collapse.metrics.checks import check_classifier, check_matching, check_not_vanishing, check_samples, classes_shown_by
 from guided_collapse.metrics.declared import entries
@@ -235,7 +235,7 @@ def collapse_result(
         mean_equiangularity=angle_deviation(means @ means.T) if has_simplex(*means.shape) else None,
         weight_angle=None if weight is None else smallest_angle(weight),
         mean_angle=smallest_angle(means),
-        ideal_angle=math.degrees(math.acos(largest_cosine_bound(num_classes, feature_dim))),
+        ideal_angle=math.degrees(math.acos(largest_cosine_bound(feature_dim, num_classes))),
         etf_distance=nearest_frame_distance(means),
         class_margin=None if exact_weight is None else least_margin(means, center_classes(exact_weight), statistics.present),
         mean_cosine_margin=seen.mean_margin,

@@ -6,8 +6,7 @@ figures and the table in docs/measuring.md all follow from it. It imports no tor
 
 from collections.abc import Iterator
 
-from guided_collapse.experiments.records.schema import SPLITS, Split
-from guided_collapse.metrics.declaration import Entry, MetricDeclaration
+from guided_collapse.metrics.declaration import SPLITS, Entry, MetricDeclaration, Split
 
 METRICS: dict[str, MetricDeclaration] = {}
 """By name, in the order in which they are listed."""

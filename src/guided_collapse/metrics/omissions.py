@@ -1,6 +1,6 @@
 """What a measurement leaves out and why, and what a reader of its numbers should know."""
 
-from guided_collapse.experiments.records.declared.references import best_margin
+from guided_collapse.metrics.declaration import best_margin
 from guided_collapse.metrics.declaration import Need
 from guided_collapse.metrics.declared import entries
 from guided_collapse.metrics.formulas.measured import Measured, has_simplex

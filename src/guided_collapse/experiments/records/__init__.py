@@ -1,1 +1,449 @@
-"""What runs leave on disk: file names, format, writing whole, reading with checks. It imports no other room and no torch."""
+"""Everything that runs and searches left below some folders or in zip archives, for reports. It does not import torch."""
+
+import io
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from guided_collapse.experiments.errors import DamageError
+from guided_collapse.experiments.run_format import (
+    FAILURE,
+    MARGINS,
+    METRICS,
+    MOST_BYTES,
+    OF_A_RUN,
+    SPLITS,
+    TRACE,
+    EpochRecord,
+    Kind,
+    Number,
+    Place,
+    Record,
+    RunFacts,
+    Split,
+    State,
+    Whole,
+    parse_record,
+    read_content,
+    record,
+    records_from_text,
+    run_status,
+)
+from guided_collapse.metrics import declared as metrics
+from guided_collapse.metrics.declaration import MetricDeclaration, Reference
+
+SEARCH = "search.json"
+TRIALS = "trials"
+"""The folder of the trials of a search, beside its record."""
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+# Of two records of the same seed the better one is kept.
+RANK: Mapping[State, int] = {"finished": 0, "unfinished": 1, "failed": 2}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A metric of one split, as figures and tables show it.
+
+    Attributes:
+        split: training or test samples.
+        name: in the record.
+        title: for people.
+        meaning: what it measures, the formula, and the value at collapse.
+        percent: True if it is a fraction that is shown in percent.
+        log: True if its axis is logarithmic by default.
+        reference: the value that theory gives.
+        occasional: True if it makes sense for some runs only.
+    """
+
+    split: Split
+    name: str
+    title: str
+    meaning: str
+    percent: bool
+    log: bool
+    reference: Reference | None
+    occasional: bool
+
+    @property
+    def factor(self) -> float:
+        """The factor from recorded to shown values."""
+        return 100.0 if self.percent else 1.0
+
+
+def _quantity(metric: MetricDeclaration, split: Split = "train") -> Quantity:
+    return Quantity(
+        split=split,
+        name=metric.name,
+        title=metric.charts[split],
+        meaning=f"{metric.meaning} {metric.formula}; {metric.at_collapse} at collapse.",
+        percent=metric.percent,
+        log=metric.log,
+        reference=metric.reference if split == "train" else None,
+        occasional=metric.occasional,
+    )
+
+
+TRAIN_LOSS, TRAIN_TOP1 = _quantity(metrics.LOSS), _quantity(metrics.TOP1)
+TEST_LOSS, TEST_TOP1 = _quantity(metrics.LOSS, "test"), _quantity(metrics.TOP1, "test")
+MARGIN, EQUINORM = _quantity(metrics.MARGIN), _quantity(metrics.EQUINORM)
+NC1, NC2, NC2_MEANS, NC3 = (_quantity(metric) for metric in (metrics.NC1, metrics.NC2, metrics.NC2_MEANS, metrics.NC3))
+NC4, TEST_NC4 = _quantity(metrics.NC4), _quantity(metrics.NC4, "test")
+_FIRST = (TRAIN_LOSS, TRAIN_TOP1, TEST_TOP1, TEST_LOSS, MARGIN, NC1, NC2, NC2_MEANS, NC3, NC4, TEST_NC4, EQUINORM)
+_ALL = (_quantity(metric, split) for metric in metrics.METRICS.values() for split in metric.charts)
+QUANTITIES = (*_FIRST, *(quantity for quantity in _ALL if quantity not in _FIRST))
+"""All quantities that are shown over epochs, in the order in which they are shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class Epochs:
+    """The measurements of a run in eval mode, as arrays over epochs.
+
+    Attributes:
+        numbers: (num_epochs,), 1 ... num_epochs.
+        seconds: (num_epochs,), training time of each epoch; NaN where it is missing.
+        values: (num_epochs,) by split and name; NaN where a quantity was not measured.
+    """
+
+    numbers: Integers
+    seconds: Floats
+    values: Mapping[tuple[Split, str], Floats]
+
+    @property
+    def last(self) -> int:
+        """The last finished epoch; 0 before the first."""
+        return len(self.numbers)
+
+    def of(self, split: Split, name: str) -> Floats:
+        """(num_epochs,), the values of one quantity."""
+        return self.values.get((split, name), np.full(len(self.numbers), np.nan))
+
+    def elapsed(self) -> Floats:
+        """(num_epochs,), the training time up to the end of each epoch; NaN from where a time is missing."""
+        return np.cumsum(self.seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A few classes in the space of their own classifier rows, or of features of at most three dimensions: `trace.npz`.
+
+    Attributes:
+        epochs: (num_moments,), of the measurements.
+        classes: (num_shown,), indices of the classes.
+        weights: (num_moments, num_shown, 3), the classifier's rows.
+        means: (num_moments, num_shown, 3), the class means.
+        samples: (num_moments, num_samples, 3), features of fixed samples.
+        sample_labels: (num_samples,), the position of each sample's class in `classes`.
+    """
+
+    epochs: Integers
+    classes: Integers
+    weights: Floats
+    means: Floats
+    samples: Floats
+    sample_labels: Integers
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run(RunFacts):
+    """The facts of a run, and what was measured. A failed run is in no median; its error is shown instead."""
+
+    folder: Place
+    state: State
+    error: str | None
+    """Why it failed."""
+    epochs: Epochs
+    margins: Mapping[Split, Floats]
+    """Sorted, by split; of finished runs only."""
+    trace: Trace | None
+    """Of finished runs only."""
+
+
+@record
+class Trial(Record):
+    """The result of one setting of a head on the validation images, at the end of training.
+
+    Attributes:
+        head: its name.
+        settings: values of the searched fields, by name, without those that have no effect on the head.
+        seed: of the run.
+        measured: by name, as in the record of an epoch; None if the run diverged.
+    """
+
+    head: str
+    settings: Mapping[str, Any]
+    seed: Whole
+    measured: Mapping[str, Number | None] | None
+
+
+@record
+class SearchRecord(Record):
+    """A search for the settings of heads: `search.json`, written before the first trial, and again before the fresh seeds.
+
+    Attributes:
+        experiment: its name.
+        configuration: what all runs share, as plain values.
+        heads: their names.
+        grid: the values of each searched field, by name.
+        validation_fraction: of the training images, on which trials are tested.
+        trial_epochs: of a trial.
+        trial_seeds: each used for every trial.
+        seeds: fresh ones, of the runs with the chosen settings.
+        rule: by which a setting is chosen, in words.
+        planned: when, in ISO 8601.
+        trials: those that are done.
+        choice: the settings of each head; empty until all trials are done.
+        decided: when the choice was made.
+        kind: tells searches from other records.
+        format: the version of the format; readers refuse another.
+    """
+
+    experiment: str
+    configuration: Mapping[str, Any]
+    heads: tuple[str, ...]
+    grid: Mapping[str, Any]
+    validation_fraction: Annotated[float, Field(gt=0)]
+    trial_epochs: Annotated[int, Field(ge=1)]
+    trial_seeds: tuple[Whole, ...]
+    seeds: tuple[Whole, ...]
+    rule: str
+    planned: str
+    trials: tuple[Trial, ...] = ()
+    choice: Mapping[str, Any] = field(default_factory=dict)
+    decided: str | None = None
+    kind: Literal["search"] = "search"
+    format: Literal[2] = 2
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What was decided before the first trial."""
+        later = ("planned", "trials", "choice", "decided")
+        return {name: value for name, value in self.to_json().items() if name not in later}
+
+
+@dataclass(frozen=True)
+class Records:
+    """Runs and searches, and in words what was found and could not be used."""
+
+    runs: tuple[Run, ...]
+    searches: tuple[SearchRecord, ...]
+    skipped: tuple[str, ...]
+
+
+def read_records(paths: Sequence[Path]) -> Records:
+    """All runs and searches in folders and zip archives, each once; of the trials of a search its record is taken.
+
+    Whatever is damaged or was altered is left out, with a warning.
+
+    Raises:
+        ValueError: if there are no paths, a path does not exist, or no run is left.
+    """
+    if not paths:
+        raise ValueError("there must be at least one folder or zip archive with runs; got none.")
+    skipped: list[str] = []
+    found: dict[str, tuple[Place, frozenset[str]]] = {}
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"runs are read from folders and zip archives; {path} does not exist.")
+        for place, names in _folders_below(path, skipped):
+            found.setdefault(str(place.resolve() if isinstance(place, Path) else place), (place, names))
+    trials = [f"{name.rstrip('/')}/{TRIALS}/" for name, (_, names) in found.items() if SEARCH in names]
+    runs: list[Run] = []
+    searches: list[SearchRecord] = []
+    for name, (place, names) in found.items():
+        if any(name.startswith(folder) for folder in trials):
+            continue
+        try:
+            if SEARCH in names:
+                searches.append(read_record(place / SEARCH, SearchRecord))
+            if not names.isdisjoint((*OF_A_RUN, FAILURE)):
+                runs.append(read_run(place))
+        except DamageError as error:
+            skipped.append(f"{place}: {error}")
+    kept: dict[tuple[str, str, int], Run] = {}
+    for run in sorted(runs, key=lambda run: RANK[run.state]):
+        first = kept.setdefault((run.experiment, run.head, run.seed), run)
+        if first is not run:
+            skipped.append(f"{run.folder}: the same experiment, head and seed as {first.folder}, which is used")
+    # Names of folders may hold any bytes, and what a record holds instead of a number may be long.
+    skipped = [shortened(message.encode("utf-8", "replace").decode("utf-8")) for message in dict.fromkeys(skipped)]
+    for message in skipped:
+        warnings.warn(f"left out: {message}", stacklevel=3)
+    if not kept:
+        reason = f"{len(skipped)} could not be used, the first is {skipped[0]}" if skipped else "found none"
+        raise ValueError(f"there must be at least one run in {', '.join(map(str, paths))}; {reason}.")
+    ordered = sorted(kept.values(), key=lambda run: (run.experiment, run.head, run.seed))
+    return Records(tuple(ordered), tuple(searches), tuple(skipped))
+
+
+def _folders_below(path: Path, skipped: list[str]) -> list[tuple[Place, frozenset[str]]]:
+    """Every folder below a path or in a zip archive, with the names of its files, in order."""
+    if not path.is_dir():
+        try:
+            archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError) as error:
+            skipped.append(f"{path}: it is neither a folder nor a zip archive ({error})")
+            return []
+        inside: dict[str, set[str]] = {}
+        for folder, _, name in (entry.rpartition("/") for entry in sorted(archive.namelist())):
+            inside.setdefault(folder, set()).add(name)
+        root = zipfile.Path(archive)
+        return [(root / f"{folder}/" if folder else root, frozenset(names)) for folder, names in inside.items()]
+
+    def skip(error: OSError) -> None:
+        skipped.append(f"{error.filename}: {error.strerror}")
+
+    found: list[tuple[Place, frozenset[str]]] = []
+    for folder, below, names in os.walk(path, onerror=skip):
+        below.sort()
+        # Folders in the place of files are damage, which whoever reads them says.
+        found.append((Path(folder), frozenset((*names, *below))))
+        for name in sorted(names):
+            if name.endswith(".zip"):
+                found += _folders_below(Path(folder, name), skipped)
+    return found
+
+
+def read_record(file: Place, kind: type[Kind]) -> Kind:
+    """The record of that kind in a JSON file.
+
+    Raises:
+        DamageError: if there is no file, or it holds something else.
+    """
+    content = read_content(file)
+    if content is None:
+        raise DamageError(f"{file.name} is missing")
+    return parse_record(kind, content, file.name)
+
+
+def read_run(folder: Place) -> Run:
+    """The run in a folder; no model is loaded.
+
+    Raises:
+        DamageError: if the run is damaged or was altered.
+    """
+    status = run_status(folder)
+    if status.facts is None or status.state == "damaged":
+        raise DamageError(status.reason or "it is damaged")
+    finished = status.state == "finished"
+    return Run(
+        **{each.name: getattr(status.facts, each.name) for each in fields(RunFacts)},
+        folder=folder,
+        state=status.state,
+        error=status.reason,
+        epochs=in_columns(read_epoch_records(folder)),
+        margins=read_margins(folder / MARGINS) if finished else {},
+        trace=read_trace(folder / TRACE) if finished else None,
+    )
+
+
+def read_epoch_records(folder: Place) -> list[EpochRecord]:
+    """The records of the run in a folder; none if it has just begun.
+
+    Raises:
+        DamageError: for a damaged file.
+    """
+    return records_from_text(read_content(folder / METRICS) or b"")
+
+
+def in_columns(records: Sequence[EpochRecord]) -> Epochs:
+    """The measurements in the records, as arrays over epochs."""
+    columns = {
+        (quantity.split, quantity.name): _column(found.measured(quantity.split).get(quantity.name) for found in records)
+        for quantity in QUANTITIES
+    }
+    values = {key: column for key, column in columns.items() if not np.isnan(column).all()}
+    return Epochs(np.arange(1, len(records) + 1), _column(found.seconds for found in records), values)
+
+
+def _column(values: Iterable[float | None]) -> Floats:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def read_margins(file: Place) -> dict[Split, Floats]:
+    """Sorted cosine margins by split; none if there is no file.
+
+    Raises:
+        DamageError: for a damaged file.
+    """
+    arrays = _read_npz(file)
+    return {split: np.sort(arrays[split].astype(np.float64)) for split in SPLITS if split in arrays}
+
+
+def read_trace(file: Place) -> Trace | None:
+    """The trace in a file; None if there is no file.
+
+    Raises:
+        DamageError: for a damaged file.
+    """
+    arrays = _read_npz(file)
+    if not arrays:
+        return None
+    try:
+        kinds = {name: np.float64 if arrays[name].ndim == 3 else np.int64 for name in _TRACE}
+        converted: dict[str, Any] = {name: arrays[name].astype(kind) for name, kind in kinds.items()}
+        trace = Trace(**converted)
+    except KeyError as error:
+        raise DamageError(f"{file.name} has no {error}") from error
+    moments, shown, samples = len(trace.epochs), len(trace.classes), len(trace.sample_labels)
+    for name, count in (("weights", shown), ("means", shown), ("samples", samples)):
+        if arrays[name].shape != (moments, count, 3) or 0 in arrays[name].shape:
+            raise DamageError(f"{name} of {file.name} must be {(moments, count, 3)} and not empty; got {arrays[name].shape}")
+    return trace
+
+
+_TRACE = tuple(each.name for each in fields(Trace))
+
+
+def _read_npz(file: Place) -> dict[str, npt.NDArray[Any]]:
+    """The arrays in a file; empty if there is no file."""
+    content = read_content(file)
+    if content is None:
+        return {}
+    try:
+        if sum(info.file_size for info in zipfile.ZipFile(io.BytesIO(content)).infolist()) > MOST_BYTES:
+            raise DamageError(f"{file.name} must have at most {MOST_BYTES >> 20} MB; it has more")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:  # a pickle could run code
+            return {name: arrays[name] for name in arrays.files}
+    except DamageError:
+        raise
+    except Exception as error:  # a damaged archive can fail in any of the many layers that read it
+        raise DamageError(f"{file.name} cannot be read: {error}") from error
+
+
+def setting_in_words(settings: Mapping[str, Any]) -> str:
+    """The values of the searched fields, "learning_rate=0.1,scale=5"; "as-it-is" if there are none."""
+    return ",".join(f"{name}={value:g}" for name, value in settings.items()) or "as-it-is"
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks, control characters, and marks that change the writing direction."""
+    return re.sub(r"[\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+", " ", text).strip()
+
+
+def short_commit(commit: str) -> str:
+    """The first seven digits of a commit, as git shortens it; a plus after it stays."""
+    return re.sub(r"\b([0-9a-f]{7})[0-9a-f]{33}\b", r"\1", commit)
+
+
+def shortened(text: str, most: int = 500) -> str:
+    """Text on one line, cut off at `most` characters."""
+    line = one_line(text)
+    return line if len(line) <= most else f"{line[:most]} …"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a text table with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
