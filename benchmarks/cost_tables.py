@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from guided_collapse.experiments.heads import HEADS
+
 Cost = Mapping[str, Any]
 """One record, as loaded from its JSON file."""
 
@@ -26,17 +28,8 @@ COUNTS = {
     "work": ("GFLOP", 1e9),
     "moved_bytes": ("MB moved", 1e6),
 }
-# In the order of tables; the letters are those of the paper's notation.
-LETTERS = {
-    "linear": "L",
-    "cosine": "S",
-    "fixed-etf": "F",
-    "fixed-etf-random": "Fr",
-    "nearest-etf": "I",
-    "nearest-etf-detached": "Id",
-    "nearest-etf-lagged": "Il",
-    "paper-route": "P",
-}
+LETTERS = {**{name: head.letter for name, head in HEADS.items()}, "paper-route": "P"}
+"""Abbreviations of heads, in the order of tables."""
 # GPU memory during training in GB: Markou, Ajanthan, Gould, Guiding Neural Collapse, NeurIPS 2024, table 3.
 PAPER_HEADS = ("cosine", "fixed-etf", "nearest-etf-detached", "nearest-etf")
 PAPER_MEMORY: Mapping[str, tuple[float, float, float, float | None]] = {
@@ -64,7 +57,7 @@ class CostTable(NamedTuple):
 
 
 class TimedPass(NamedTuple):
-    """The time of one pass in the paper's notation: S/F is the forward pass of the cosine head."""
+    """The time of one pass: C/F is the forward pass of the cosine head, C/B its backward pass."""
 
     notation: str
     head: str

@@ -16,22 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from guided_collapse.experiments.records.arrays import read_margins
-from guided_collapse.experiments.records.epochs import records_as_text, records_from_text
-from guided_collapse.experiments.records.reading import read_record
-from guided_collapse.experiments.records.schema import (
-    CONFIG,
-    COST,
-    MARGINS,
-    METRICS,
-    METRICS_COMPRESSED,
-    MODEL,
-    SEARCH,
-    TRACE,
-    SearchRecord,
-)
+from guided_collapse.experiments.records import read_margins
+from guided_collapse.experiments.run_format import records_as_text, records_from_text
+from guided_collapse.experiments.records import read_record
+from guided_collapse.experiments.records import COST, METRICS_COMPRESSED, SEARCH, SearchRecord
+from guided_collapse.experiments.run_format import CONFIG, MARGINS, METRICS, MODEL, TRACE
 from guided_collapse.experiments.report.summaries import MOST_MARGINS
-from guided_collapse.experiments.search import CHOSEN
+from guided_collapse.experiments.grid_search import CHOSEN
 
 HERE = Path(__file__).parent
 

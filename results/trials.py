@@ -99,8 +99,8 @@ def _searched(
     shared: "Configuration", descriptions: Mapping[str, str], grid: Sequence[str], seeds: Sequence[int], placement: "Placement"
 ) -> tuple[dict[str, Any], "Comparison"]:
     """What a search chooses for each of them, by what they are, and their runs with fresh seeds."""
-    from guided_collapse.experiments.cli.search import grid_of
-    from guided_collapse.experiments.search import planned_search, search
+    from guided_collapse.experiments.cli.commands import grid_of
+    from guided_collapse.experiments.grid_search import planned_search, search
 
     outcome = search(planned_search(shared, list(descriptions), grid_of(grid), seeds=seeds), placement)
     return {descriptions[head]: settings for head, settings in outcome.record.choice.items()}, outcome.fresh
@@ -111,7 +111,7 @@ def _with_settings(
 ) -> tuple[dict[str, Any], "Comparison"]:
     """What the search in the folder has chosen for other heads, by their names, and the runs with it."""
     from guided_collapse.experiments import compare
-    from guided_collapse.experiments.search import settings_of_search
+    from guided_collapse.experiments.grid_search import settings_of_search
 
     chosen = settings_of_search(folder, sorted(set(settings_of.values())))
     settings = {head: chosen[other] for head, other in settings_of.items()}

@@ -1,6 +1,6 @@
-"""The presets, and comparisons of heads over seeds.
+"""Experiments: presets, training, comparisons of heads over seeds, searches for their settings, and reports.
 
-Names are imported when first asked for: who looks at a preset need not wait for what trains.
+Names are imported when first used, so that looking at a preset does not import torch.
 """
 
 from typing import TYPE_CHECKING
@@ -8,12 +8,29 @@ from typing import TYPE_CHECKING
 from guided_collapse.lazy import on_demand
 
 if TYPE_CHECKING:
-    from guided_collapse.experiments.comparison import Comparison, compare, comparison_table
+    from guided_collapse.experiments.comparison import Comparison, compare
+    from guided_collapse.experiments.configuration import Configuration, Placement
+    from guided_collapse.experiments.grid_search import planned_search, search
     from guided_collapse.experiments.presets import PRESETS, preset
-    from guided_collapse.experiments.configuration import Configuration
-    from guided_collapse.experiments.configuration import Placement
+    from guided_collapse.experiments.report.figures import plot_collapse
+    from guided_collapse.experiments.report.summaries import load_runs
+    from guided_collapse.experiments.report.write import write_report
+    from guided_collapse.experiments.training.loop import train
 
-__all__ = ["PRESETS", "Comparison", "Configuration", "Placement", "compare", "comparison_table", "preset"]
+__all__ = [
+    "PRESETS",
+    "Comparison",
+    "Configuration",
+    "Placement",
+    "compare",
+    "load_runs",
+    "planned_search",
+    "plot_collapse",
+    "preset",
+    "search",
+    "train",
+    "write_report",
+]
 
 __getattr__, __dir__ = on_demand(
     __name__,
@@ -23,7 +40,12 @@ __getattr__, __dir__ = on_demand(
         "Configuration": "experiments.configuration",
         "Placement": "experiments.configuration",
         "compare": "experiments.comparison",
-        "comparison_table": "experiments.comparison",
+        "load_runs": "experiments.report.summaries",
+        "planned_search": "experiments.grid_search",
+        "plot_collapse": "experiments.report.figures",
         "preset": "experiments.presets",
+        "search": "experiments.grid_search",
+        "train": "experiments.training.loop",
+        "write_report": "experiments.report.write",
     },
 )

@@ -1,4 +1,4 @@
-"""Heads against each other over seeds."""
+"""Compares heads over seeds. Imports no torch before a run starts, so that the command line answers at once."""
 
 import os
 import statistics
@@ -7,35 +7,27 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any
 
+from guided_collapse.experiments.configuration import Configuration, HeadName, Placement
 from guided_collapse.experiments.errors import WorkError
-from guided_collapse.experiments.records.declared.quantities import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
-from guided_collapse.experiments.records.text import aligned
-from guided_collapse.experiments.training.folder.facts import configuration_of
-from guided_collapse.experiments.training.folder.progress import has_come_to_its_end
-from guided_collapse.experiments.training.folder.run import RunFolder
-from guided_collapse.experiments.training.loop import train
-from guided_collapse.experiments.configuration import Configuration, HeadName
-from guided_collapse.experiments.configuration import Placement
+from guided_collapse.experiments.run import RunFolder, configuration_of
+from guided_collapse.experiments.run_format import Split
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs that finished, and runs that failed with the reason.
-
-    Example:
-        >>> from guided_collapse.experiments import Comparison
-        >>> len(Comparison(finished=(), failed=()).failed)
-        0
-    """
+    """The runs that finished, and those that failed with the reason."""
 
     finished: tuple[RunFolder, ...]
     failed: tuple[tuple[RunFolder, str], ...]
+
+    def __str__(self) -> str:
+        """The table of `comparison_table`."""
+        return comparison_table(self)
 
 
 def compare(
@@ -47,15 +39,18 @@ def compare(
     settings: Mapping[HeadName, Mapping[str, Any]] = MappingProxyType({}),
     jobs: int = 1,
 ) -> Comparison:
-    """Runs every head with every seed; what is finished is skipped, what was begun is resumed, and a failure stops only its run.
+    """Trains every head with every seed: skips finished runs, resumes others, and goes on if a run fails.
 
     Args:
         configuration: what all runs share.
         heads: names of heads.
         seeds: seeds, each used for every head.
         placement: where to run. With several processes each run is a command of its own.
-        settings: fields of the configuration that a head has values of its own for, as `settings_of_search` gives them.
-        jobs: how many runs at a time.
+        settings: fields of the configuration in which heads differ, as `settings_of_search` returns them.
+        jobs: number of runs at a time.
+
+    Returns:
+        The runs; `print` shows medians and ranges for each head.
 
     Example:
         >>> from pathlib import Path
@@ -65,10 +60,10 @@ def compare(
         >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
         >>> with TemporaryDirectory() as folder:
         ...     comparison = compare(short, ["fixed-etf", "nearest-etf"], [0], Placement(out=Path(folder), quiet=True))
-        >>> len(comparison.finished), comparison.failed
-        (2, ())
+        ...     [line.split()[0] for line in str(comparison).splitlines()]
+        ['head', 'fixed-etf', 'nearest-etf']
     """
-    # Seeds outside, so that an interrupted comparison still has something to compare.
+    # Seeds in the outer loop, so that an interrupted comparison still has something to compare.
     wanted = [
         replace(configuration, head=head, seed=seed, **settings.get(head, {}))
         for seed in dict.fromkeys(seeds)
@@ -78,22 +73,24 @@ def compare(
 
 
 def run_all(configurations: Sequence[Configuration], placement: Placement, *, jobs: int = 1) -> Comparison:
-    """Runs every configuration, some at a time; a failure stops only its run.
+    """Runs every configuration, each in its own folder, and goes on if a run fails.
 
     Args:
-        configurations: each with a folder of its own.
+        configurations: what to run.
         placement: where to run.
-        jobs: how many runs at a time. With several, each is a command of its own, and on CUDA has a device of its own.
+        jobs: number of runs at a time. With several, each is a command of its own, and on CUDA has its own devices.
     """
     slots: SimpleQueue[int] = SimpleQueue()
     for slot in range(jobs):
         slots.put(slot)
 
     def attempt(configuration: Configuration) -> str | None:
+        from guided_collapse.experiments.training.loop import train
+
         slot = slots.get()
         try:
-            # What is finished needs no command, which would take seconds to say so.
-            if jobs == placement.processes == 1 or has_come_to_its_end(RunFolder.of(configuration, placement.out), configuration):
+            # A command would take seconds to say that the run is finished.
+            if jobs == placement.processes == 1 or RunFolder.of(configuration, placement.out).is_finished(configuration):
                 train(configuration, placement)
             else:
                 _train_in_a_command(configuration, placement, slot=slot, jobs=jobs)
@@ -106,8 +103,9 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
     finished: list[RunFolder] = []
     failed: list[tuple[RunFolder, str]] = []
     wanted = [configuration.resolved() for configuration in configurations]
-    with ThreadPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
-        for configuration, reason in zip(wanted, (pool.map if pool else map)(attempt, wanted), strict=True):
+    with ThreadPoolExecutor(jobs) as pool:
+        # One run at a time stays in this thread, where Ctrl-C reaches it.
+        for configuration, reason in zip(wanted, (pool.map if jobs > 1 else map)(attempt, wanted), strict=True):
             run = RunFolder.of(configuration, placement.out)
             if reason is None:
                 finished.append(run)
@@ -117,23 +115,21 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
     return Comparison(tuple(finished), tuple(failed))
 
 
+# Split, name in the record, heading, and the factor for the table.
+COLUMNS: tuple[tuple[Split, str, str, float], ...] = (
+    ("train", "top1", "train acc %", 100.0),
+    ("test", "top1", "test acc %", 100.0),
+    ("train", "loss", "train loss", 1.0),
+    ("train", "nc1", "NC1", 1.0),
+    ("train", "mean_cosine_margin", "margin", 1.0),
+)
+
+
 def comparison_table(comparison: Comparison) -> str:
     """Median and range over seeds at the end of training, for each head.
 
     Warns:
         RuntimeWarning: for a run whose records cannot be read, which is left out.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from tempfile import TemporaryDirectory
-        >>> from guided_collapse.experiments import Configuration, Placement, compare, comparison_table
-        >>> sizes = {"num_classes": 4, "feature_dim": 8, "num_samples": 40, "batch_size": 40}
-        >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
-        >>> with TemporaryDirectory() as folder:
-        ...     comparison = compare(short, ["fixed-etf"], [0], Placement(out=Path(folder), quiet=True))
-        ...     table = comparison_table(comparison)
-        >>> [line.split()[0] for line in table.splitlines()]
-        ['head', 'fixed-etf']
     """
     values: dict[str, dict[str, list[float]]] = {}
     for run in comparison.finished:
@@ -144,25 +140,17 @@ def comparison_table(comparison: Comparison) -> str:
             warnings.warn(f"left out of the table: {error}", RuntimeWarning, stacklevel=2)
             continue
         of_head = values.setdefault(configuration.head, {})
-        for quantity, heading in COLUMNS:
-            value = last.measured(quantity.split).get(quantity.name)
+        for split, name, heading, factor in COLUMNS:
+            value = last.measured(split).get(name)
             if value is not None:
-                of_head.setdefault(heading, []).append(quantity.factor * value)
-    headings = [heading for _, heading in COLUMNS if any(heading in of_head for of_head in values.values())]
+                of_head.setdefault(heading, []).append(factor * value)
+    headings = [heading for _, _, heading, _ in COLUMNS if any(heading in of_head for of_head in values.values())]
     rows = [["head", "seeds", *headings]]
     for head, of_head in values.items():
         count = str(max(map(len, of_head.values()), default=0))
         rows.append([head, count, *(_median_and_range(of_head.get(heading, [])) for heading in headings)])
-    return "\n".join(aligned(rows))
-
-
-COLUMNS = (
-    (TRAIN_TOP1, "train acc %"),
-    (TEST_TOP1, "test acc %"),
-    (TRAIN_LOSS, "train loss"),
-    (NC1, "NC1"),
-    (MARGIN, "margin"),
-)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 def _median_and_range(entries: Sequence[float]) -> str:
@@ -173,29 +161,26 @@ def _median_and_range(entries: Sequence[float]) -> str:
 
 
 def _train_in_a_command(configuration: Configuration, placement: Placement, *, slot: int, jobs: int) -> None:
-    """A process of its own, which Fabric may start copies of, with its share of the machine if others run beside it."""
-    # Every field is given, also those that the head has no use for and that nobody asked for.
+    """Trains in a process of its own, which Fabric may start copies of, with its share of the machine if others run beside it."""
+    # The flags set every field, including those that this head does not use.
     quiet = ["-W", f"ignore:head {configuration.head} has no option"]
     command = [sys.executable, *quiet, "-m", "guided_collapse.experiments.cli", "train", *_flags(configuration), *_flags(placement)]
-    environment = os.environ if jobs == 1 else os.environ | _share_of_the_machine(placement.devices, slot=slot, jobs=jobs)
+    environment = dict(os.environ)
+    if jobs > 1:
+        devices = placement.devices
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        known = [str(device) for device in range(jobs * devices)] if visible is None else visible.split(",")
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(known[slot * devices : (slot + 1) * devices])
+        environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // (jobs * devices), 1)))
     done = subprocess.run(command, env=environment, check=False)
     if done.returncode != 0:
         raise WorkError(f"its command ended with status {done.returncode}")
 
 
-def _share_of_the_machine(devices: int, *, slot: int, jobs: int) -> dict[str, str]:
-    """Environment variables that keep runs beside each other on different devices, and leave each its part of the cores."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    known = [str(device) for device in range(jobs * devices)] if visible is None else visible.split(",")
-    threads = os.environ.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // (jobs * devices), 1))
-    return {"CUDA_VISIBLE_DEVICES": ",".join(known[slot * devices : (slot + 1) * devices]), "OMP_NUM_THREADS": threads}
-
-
 def _flags(values: Configuration | Placement) -> list[str]:
     flags: list[str] = []
-    for field in fields(values):
-        name = field.name.replace("_", "-")
-        value = getattr(values, field.name)
+    for field in fields(values):  # type: ignore[arg-type]
+        name, value = field.name.replace("_", "-"), getattr(values, field.name)
         if isinstance(value, bool):
             flags.append(f"--{name}" if value else f"--no-{name}")
         else:

@@ -1,5 +1,66 @@
-"""The command `guided-collapse`: one module for each command, imported when it is asked for."""
+"""The command `guided-collapse`: errors and their exit status. The commands are in `commands.py`."""
 
-from guided_collapse.experiments.cli.command import main
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from importlib import metadata
+
+from guided_collapse.experiments.errors import RequestError, in_words
 
 __all__ = ["main"]
+
+FAILED = 1
+WRONG_REQUEST = 2
+# What shells report for other tools.
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status.
+
+    0 done, 1 something failed on the way (a full disk, out of memory, a lost process), 2 a wrong request, 130 interrupted, 141
+    broken pipe, as in `guided-collapse list | head -1`.
+
+    Args:
+        arguments: None takes those of the process.
+
+    Raises:
+        SystemExit: after help, and for flags that cannot be parsed.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["--version"]:
+        print(metadata.version("guided-collapse"))
+        return 0
+    show_traceback = words[:1] == ["--traceback"]
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)  # addressed to the developers of other libraries
+        try:
+            # Here, because a package may be missing.
+            from guided_collapse.experiments.cli.commands import parsed
+
+            status = parsed(words[show_traceback:]).run()
+            sys.stdout.flush()  # so that a broken pipe shows here
+        except BrokenPipeError:
+            # The rest of the buffer would fail again when the interpreter exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return BROKEN_PIPE
+        except (ValueError, ModuleNotFoundError, MemoryError, RuntimeError, OSError) as error:
+            if show_traceback:
+                traceback.print_exc()
+            print(f"guided-collapse: {in_words(error)}", file=sys.stderr)
+            return WRONG_REQUEST if isinstance(error, RequestError | ModuleNotFoundError) else FAILED
+        except KeyboardInterrupt:
+            print(
+                "guided-collapse: interrupted; a run continues from its last checkpoint if you repeat the command.", file=sys.stderr
+            )
+            return INTERRUPTED
+    return status
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"guided-collapse: warning: {' '.join(str(message).split())}", file=sys.stderr)

@@ -2,6 +2,6 @@
 
 import sys
 
-from guided_collapse.experiments.cli.command import main
+from guided_collapse.experiments.cli import main
 
 sys.exit(main())

@@ -1,11 +1,10 @@
 """A fair search for the settings of heads, decided before it is run.
 
 Every head gets the same grid and the same number of epochs on a validation part of the training images; the test images are not
-looked at. The best setting of each head is then trained anew on all training images, with fresh seeds, and tested once.
+used. The best setting of each head is then trained on all training images, with fresh seeds, and tested once.
 
-The trials are runs like all others, each resumable and with a lock of its own, and the grid is fixed. So a plan in a file is all
-that a search adds, and no engine for searches is used: its storage would say once more what the runs say, and to stop trials
-early would give heads different budgets.
+Trials are ordinary runs, which resume and lock themselves, so a search adds only a plan in a file. Search engines would store again
+what the runs store, and stopping trials early would give heads different budgets.
 """
 
 import itertools
@@ -16,19 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments.comparison import Comparison, run_all
+from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName, Placement, check_choice
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.files import locked, wait_until_free, write_json
 from guided_collapse.experiments.heads import HEADS
-from guided_collapse.experiments.records.declared.quantities import TEST_LOSS, TEST_TOP1
 from guided_collapse.experiments.records.fields import RecordError
-from guided_collapse.experiments.records.files import write_json
 from guided_collapse.experiments.records.reading import read_record
 from guided_collapse.experiments.records.schema import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
-from guided_collapse.experiments.training.folder.lock import locked, wait_until_free
-from guided_collapse.experiments.training.folder.run import RunFolder
-from guided_collapse.experiments.configuration import check_choice
-from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName
-from guided_collapse.experiments.configuration import Placement
+from guided_collapse.experiments.run import RunFolder
 
 SEARCHED = ("learning_rate", "scale", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
 """The fields that a grid may have."""
@@ -42,12 +37,11 @@ RULE = (
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """A search that has come to its end."""
+    """A finished search; `fresh` are the runs of the chosen settings with fresh seeds."""
 
     folder: Path
     record: SearchRecord
     fresh: Comparison
-    """The runs of the chosen settings with fresh seeds."""
 
 
 def planned_search(
@@ -60,7 +54,7 @@ def planned_search(
     trial_epochs: int | None = None,
     validation_fraction: float = 0.2,
 ) -> SearchRecord:
-    """The plan of a search.
+    """The plan of a search, for `search`.
 
     Args:
         configuration: what all runs share.
@@ -68,22 +62,22 @@ def planned_search(
         grid: values of each searched field, one of `SEARCHED`; every combination is tried.
         seeds: of the runs with the chosen settings.
         trial_seeds: of every trial; none of `seeds`.
-        trial_epochs: of a trial; None takes as many as the configuration has.
-        validation_fraction: of the training images, on which trials are tested.
+        trial_epochs: of a trial; None takes the configuration's.
+        validation_fraction: of the training images; trials are tested on it.
 
     Raises:
-        RequestError: for a grid that is empty or has a field or value that cannot be, seeds that are not fresh, or unconstrained
-            features, which have nothing to test on.
+        RequestError: for a grid that is empty or has a wrong field or value, seeds that are not fresh, or unconstrained features,
+            which have nothing to test on.
     """
     if configuration.is_unconstrained:
         raise RequestError("a search needs images to test on; got unconstrained features. Choose another experiment.")
     if not heads or not seeds or not trial_seeds or not grid or not all(grid.values()):
         raise RequestError(
-            "a search needs heads, seeds, seeds of trials, and a grid with a value for each field; "
+            "a search needs heads, seeds, trial seeds, and a grid with a value for each field; "
             f"got {list(heads)}, {list(seeds)}, {list(trial_seeds)} and {dict(grid)}."
         )
     if both := set(seeds) & set(trial_seeds):
-        raise RequestError(f"seeds must be fresh ones, that no trial has had; got {sorted(both)} for both.")
+        raise RequestError(f"seeds must be fresh ones that no trial uses; got {sorted(both)} for both.")
     for name in grid:
         check_choice("a field of the grid", name, SEARCHED)
     plan = SearchRecord(
@@ -98,42 +92,48 @@ def planned_search(
         rule=RULE,
         planned=_now(),
     )
-    _trial_configurations(plan)  # which checks all values
+    for checked in (*_trial_configurations(plan), *_fresh_configurations(plan, dict.fromkeys(plan.heads, {}))):
+        checked.resolved()
     return plan
 
 
 def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> SearchOutcome:
-    """Runs the search from where it is: trials, choice, fresh seeds; what is done is not repeated.
+    """Runs the trials, chooses, and runs the fresh seeds; what is done is not repeated.
 
     Args:
-        plan: as `planned_search` makes it; it is written down first.
+        plan: as `planned_search` returns it; it is written down first.
         placement: where to run. The search goes into the folder `<experiment>-search` there.
-        jobs: how many runs at a time.
+        jobs: number of runs at a time.
 
     Raises:
-        RequestError: if the folder has a search of another plan.
-        WorkError: if a trial failed for another reason than that it diverged, with the reason.
+        RequestError: if the folder has a search with another plan.
+        WorkError: if a trial failed for another reason than divergence, with the reason.
     """
     folder = placement.out / f"{plan.experiment}-search"
-    record = _taken_up(plan, folder)
+    file = folder / SEARCH
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if not file.exists():
+            write_json(file, plan.to_json())
+    record = _read(file)
+    if changed := [name for name, value in plan.plan.items() if record.plan[name] != value]:
+        raise RequestError(
+            f"{file} has the plan of another search, which differs in {', '.join(changed)}. A search is decided before it is run: "
+            "choose another --out or --experiment, or move it away."
+        )
     if not record.choice:
         record = replace(record, trials=_trials(record, placement, folder, jobs))
         record = replace(record, choice=_choice(record), decided=_now())
-        write_json(folder / SEARCH, record.to_json())
-    shared = Configuration.from_dict(dict(record.configuration))
-    fresh = [replace(shared, head=head, seed=seed, **record.choice[head]) for seed in record.seeds for head in record.heads]
+        write_json(file, record.to_json())
+    fresh = _fresh_configurations(record, record.choice)
     return SearchOutcome(folder, record, _run(fresh, placement, folder / CHOSEN, jobs))
 
 
 def settings_of_search(folder: Path, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:
-    """What a search has chosen for each of the heads.
-
-    Args:
-        folder: of the search, with its `search.json`.
-        heads: names of heads.
+    """The settings that a search has chosen for each of the heads, from the `search.json` in its folder.
 
     Raises:
-        RequestError: if there is no search, it has not come to its choice, or had not all of the heads.
+        RequestError: if there is no search, it has not chosen yet, or it did not have all of the heads.
         DamageError: if its record cannot be read.
     """
     if not (folder / SEARCH).is_file():
@@ -154,24 +154,6 @@ def settings_of(head: HeadName, grid: Mapping[str, Sequence[Any]]) -> list[dict[
     return [dict(zip(effective, chosen, strict=True)) for chosen in itertools.product(*effective.values())]
 
 
-def _taken_up(plan: SearchRecord, folder: Path) -> SearchRecord:
-    """The record of the search in the folder, which is begun if there is none."""
-    file = folder / SEARCH
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            if not file.exists():
-                write_json(file, plan.to_json())
-    there = _read(file)
-    if there.plan != plan.plan:
-        changed = [name for name, value in plan.plan.items() if there.plan[name] != value]
-        raise RequestError(
-            f"{file} is the plan of another search, which differs in {', '.join(changed)}. A search is decided before it is run: "
-            "choose another --out or --experiment, or move it away."
-        )
-    return there
-
-
 def _read(file: Path) -> SearchRecord:
     try:
         return read_record(file, SearchRecord)
@@ -179,47 +161,42 @@ def _read(file: Path) -> SearchRecord:
         raise DamageError(f"{file.parent}: {error}") from error
 
 
-def _trial_configurations(plan: SearchRecord) -> list[tuple[dict[str, Any], Configuration]]:
-    """Settings and configuration of every trial; each setting is an experiment of its own."""
+def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, Any]]:
+    """The configuration of every trial with its settings; each setting is an experiment of its own."""
+    shared = replace(
+        Configuration.from_dict(dict(plan.configuration)),
+        epochs=plan.trial_epochs,
+        validation_fraction=plan.validation_fraction,
+        # The choice depends on the last epoch alone.
+        measure_every=plan.trial_epochs,
+        measure_first=0,
+        trace=False,
+    )
+    return {
+        replace(shared, experiment=setting_in_words(settings), head=head, seed=seed, **settings): settings
+        for seed, head in itertools.product(plan.trial_seeds, plan.heads)
+        for settings in settings_of(head, plan.grid)
+    }
+
+
+def _fresh_configurations(plan: SearchRecord, choice: Mapping[HeadName, Mapping[str, Any]]) -> list[Configuration]:
     shared = Configuration.from_dict(dict(plan.configuration))
-    found = []
-    for seed, head in itertools.product(plan.trial_seeds, plan.heads):
-        for settings in settings_of(head, plan.grid):
-            wanted = replace(
-                shared,
-                experiment=setting_in_words(settings),
-                head=head,
-                seed=seed,
-                epochs=plan.trial_epochs,
-                validation_fraction=plan.validation_fraction,
-                # The choice looks at the end alone.
-                measure_every=plan.trial_epochs,
-                measure_first=0,
-                trace=False,
-                **settings,
-            )
-            found.append((settings, wanted))
-    return found
+    return [replace(shared, head=head, seed=seed, **choice[head]) for seed in plan.seeds for head in plan.heads]
 
 
 def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -> tuple[Trial, ...]:
     wanted = _trial_configurations(plan)
-    done = _run([configuration for _, configuration in wanted], placement, folder / TRIALS, jobs)
+    done = _run(list(wanted), placement, folder / TRIALS, jobs)
     for run, reason in done.failed:
         failure = run.failure()
-        # Once a run has begun, a plain ValueError is that of a head: features that are no longer finite.
+        # Once a run has begun, a plain ValueError comes from a head whose features are no longer finite.
         if failure is None or not failure.error.startswith("ValueError:"):
-            raise WorkError(f"the trial in {run.path} failed, and no choice was made: {reason}. Give the command again.")
-    finished = {run.path for run in done.finished}
+            raise WorkError(f"the trial in {run.path} failed, and no choice was made: {reason}. Repeat the command.")
     trials = []
-    for settings, configuration in wanted:
+    for configuration, settings in wanted.items():
         run = RunFolder.of(configuration, folder / TRIALS)
-        last = run.records(until=plan.trial_epochs)[-1] if run.path in finished else None
-        measured = (
-            None
-            if last is None
-            else {quantity.name: last.measured("test").get(quantity.name) for quantity in (TEST_TOP1, TEST_LOSS)}
-        )
+        last = run.records(until=plan.trial_epochs)[-1].measured("test") if run in done.finished else None
+        measured = None if last is None else {name: last.get(name) for name in ("top1", "loss")}
         trials.append(Trial(configuration.head, settings, configuration.seed, measured))
     return tuple(trials)
 
@@ -228,8 +205,9 @@ def _choice(record: SearchRecord) -> dict[str, Any]:
     """The best settings of each head, by the rule."""
     choice = {}
     for head in record.heads:
-        ranked = [(_rank(record, head, settings), settings) for settings in settings_of(head, record.grid)]
-        best, settings = min(ranked, key=lambda entry: entry[0])
+        best, settings = min(
+            ((_rank(record, head, settings), settings) for settings in settings_of(head, record.grid)), key=lambda entry: entry[0]
+        )
         if math.isinf(best[0]):
             raise WorkError(f"every setting of {head} diverged, so there is none to choose. Try smaller learning rates.")
         choice[head] = settings
@@ -237,17 +215,17 @@ def _choice(record: SearchRecord) -> dict[str, Any]:
 
 
 def _rank(record: SearchRecord, head: HeadName, settings: Mapping[str, Any]) -> tuple[float, float]:
-    """Smaller is better: minus the accuracy, and the loss, both on average over seeds; infinite if one diverged."""
+    """Smaller is better: minus the accuracy, then the loss, both summed over seeds; infinite if one diverged."""
     trials = [trial.measured or {} for trial in record.trials if trial.head == head and trial.settings == settings]
-    accuracies, losses = ([measured.get(quantity.name) for measured in trials] for quantity in (TEST_TOP1, TEST_LOSS))
+    accuracies, losses = ([measured.get(name) for measured in trials] for name in ("top1", "loss"))
     if None in accuracies or None in losses:
         return math.inf, math.inf
-    # Sums of the same number of right answers may differ by rounding.
+    # Sums of equal numbers of right answers may differ by rounding.
     return -round(math.fsum(value or 0.0 for value in accuracies), 9), math.fsum(value or 0.0 for value in losses)
 
 
 def _run(configurations: Sequence[Configuration], placement: Placement, out: Path, jobs: int) -> Comparison:
-    """Runs all; a run at which another process is at work, perhaps left over from a search that was killed, is waited for."""
+    """Runs all, after waiting for runs that another process is working on, perhaps left over from a killed search."""
     for configuration in configurations:
         wait_until_free(RunFolder.of(configuration, out).path)
     return run_all(configurations, replace(placement, out=out), jobs=jobs)
