@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from guided_collapse.geometry.registration import IMPLEMENTATIONS
+from guided_collapse.geometry.operations import IMPLEMENTATIONS
 
 # Operations that hand the host a value from the device, or a shape that depends on one: the host has to wait for the device.
 WAITING = frozenset(

@@ -28,7 +28,7 @@ from guided_collapse import nearest_etf
 from guided_collapse.experiments.profiling.memory import peak_mb, start_counting_memory
 from guided_collapse.experiments.profiling.operations import CountOperations, OperationCounts
 from guided_collapse.experiments.training.environment import commit, hardware, versions
-from guided_collapse.geometry.directions import frame_basis, haar_basis
+from guided_collapse.geometry.simplex import frame_basis, haar_basis
 from guided_collapse.geometry.nearest import unit_frobenius_norm
 from guided_collapse.geometry.simplex import center_classes, frame_weight
 from guided_collapse.paper.route import basis_by_paper_route

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from guided_collapse.geometry.frames import tightness_defect
+from guided_collapse.geometry.nearest import tightness_defect
 from tests.heads.cases import batches, build, train
 
 nearest = pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "tight"])

@@ -9,8 +9,8 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from guided_collapse import NearestETFHead
-from guided_collapse.geometry.frames import nearest_frame, tightness_defect
-from guided_collapse.geometry.training_step import default_every
+from guided_collapse.geometry import nearest_frame, tightness_defect
+from guided_collapse.geometry.tight import default_every
 from guided_collapse.heads.means.running_means import RunningClassMeans
 from guided_collapse.heads.means.sparse_means import SparseClassMeans
 from tests.heads.cases import MANY_CLASSES, MANY_FEATURE_DIM, MANY_NUM_CLASSES, batches, build, train

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from guided_collapse import RunningClassMeans
-from guided_collapse.geometry.directions import frame_basis
+from guided_collapse.geometry.simplex import frame_basis
 from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, build
 
 every_head = pytest.mark.parametrize("name", HEADS)

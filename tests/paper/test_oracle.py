@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from guided_collapse import nearest_etf
-from guided_collapse.geometry.directions import frame_basis
+from guided_collapse.geometry.simplex import frame_basis
 from guided_collapse.paper.declarative_node import (
     commutation_matrix,
     constraint_jacobian,

@@ -12,20 +12,62 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.directions import frame_basis
-from guided_collapse.geometry.simplex import check_frame_exists, frame_weight
-from guided_collapse.geometry.solvers.exact_products import without_autocast
-from guided_collapse.geometry.solvers.nearest_by_products import nearest_basis_by_products, polynomials_of, vanishing_pull
-from guided_collapse.geometry.solvers.operations import nearest_basis
+from guided_collapse.geometry.operations import without_autocast
+from guided_collapse.geometry.polar import basis_by_factors
+from guided_collapse.geometry.products import basis_by_products
+from guided_collapse.geometry.simplex import center_classes, check_frame_exists, frame_basis, frame_weight
 
 Solver = Literal["factors", "products"]
-# Asked for once, because the compiler of torch 2.6 stops at the question.
+# Evaluated once, because the compiler of torch 2.6 cannot trace it.
 SOLVERS: tuple[str, ...] = get_args(Solver)
 
 
 @dataclass(frozen=True)
-class NearestETF:
-    """The nearest simplex ETF, and how well the class means determine it.
+class NearestFrame:
+    """The nearest frame, and how well the class means determine it.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse.geometry import nearest_frame
+        >>> found = nearest_frame(torch.randn(20, 6, generator=torch.Generator().manual_seed(0)))
+        >>> tuple(found.weight.shape), float(found.tightness_defect) < 1e-3, float(found.norm_defect) < 1e-6
+        ((20, 6), True, True)
+    """
+
+    basis: Tensor
+    """U, (feature_dim, num_classes): the proximal point of the next solve. Orthonormal columns for feature_dim >= num_classes,
+    otherwise orthonormal rows that are orthogonal to 1, up to the defects below if rows of the weight have been normalized."""
+    weight: Tensor
+    """W, (num_classes, feature_dim)."""
+    centered_class_means: Tensor
+    """The means it is nearest to, (num_classes, feature_dim)."""
+    singular_values: Tensor | None
+    """Of the matrix whose polar factor was taken, up to a factor; 0 where the means leave a direction open. None from the solver
+    "products", which does not know them."""
+
+    @property
+    def rank(self) -> Tensor | None:
+        """How many directions of `basis` the problem determines, an integer scalar, or None; the proximal point sets the rest."""
+        return None if self.singular_values is None else torch.count_nonzero(self.singular_values)
+
+    @property
+    def distance(self) -> Tensor:
+        """|H~ - W/sqrt(C)|_F^2, a scalar with gradient: 0 when the class means are such a frame up to scale."""
+        return (unit_frobenius_norm(self.centered_class_means) - self.weight / math.sqrt(len(self.weight))).square().sum()
+
+    @property
+    def tightness_defect(self) -> Tensor:
+        """How far W is from tight, a scalar; see `tightness_defect`."""
+        return tightness_defect(self.weight)
+
+    @property
+    def norm_defect(self) -> Tensor:
+        """The largest distance of a row's norm from 1, a scalar."""
+        return (torch.linalg.vector_norm(self.weight, dim=1) - 1).abs().max()
+
+
+class NearestETF(NearestFrame):
+    """The nearest simplex ETF: `weight` is M U', with unit rows that sum to zero.
 
     Example:
         >>> from guided_collapse import nearest_etf, simplex_etf
@@ -34,21 +76,6 @@ class NearestETF:
         (0.0, (3, 3), (3, 3))
     """
 
-    basis: Tensor
-    """U, (feature_dim, num_classes); orthonormal columns, or for feature_dim = num_classes - 1 orthonormal rows."""
-    weight: Tensor
-    """W = M U', (num_classes, feature_dim): unit rows that sum to zero."""
-    centered_class_means: Tensor
-    """The means it is nearest to, (num_classes, feature_dim)."""
-    rank: Tensor | None
-    """How many directions of `basis` the problem determines, an integer scalar. The rest comes from the proximal point. None from
-    the solver "products", which does not know."""
-
-    @property
-    def distance(self) -> Tensor:
-        """|H~ - U M~|_F^2, a scalar with gradient: 0 when the class means are a simplex ETF up to scale."""
-        return squared_distance(self.centered_class_means, self.weight)
-
 
 def nearest_etf(
     centered_class_means: Tensor,
@@ -56,18 +83,19 @@ def nearest_etf(
     *,
     proximal_weight: float = 1e-3,
     solver: Solver | None = None,
+    first_step: bool | Tensor = False,
 ) -> NearestETF:
-    """The simplex ETF nearest to the class means, differentiable in the means.
+    """Returns the simplex ETF nearest to the class means, differentiable in the means.
 
     Without a proximal point, or with weight 0, the problem leaves at least one direction of U open (the weight does not depend
-    on it when the means have full rank). It is then the limit of a vanishing proximal weight, toward `proximal_basis` or the
-    canonical direction. Means that are all zero determine nothing: the proximal point itself is returned.
+    on it when the means have full rank). The solution is then the limit of a vanishing proximal weight, toward `proximal_basis` or
+    the canonical direction. Means that are all zero determine nothing: the proximal point itself is returned.
 
     There are two solvers. "factors" decomposes a matrix: it is exact to rounding for every input, and can be differentiated once.
-    "products" multiplies matrices only: it never waits for a device, needs no float64 and can be differentiated any number of
-    times, in forward mode, and under the transforms of torch.func. It is right to rounding errors over the proximal weight,
-    about 1e-5 in float32 (1e-4 for weights of 1e-4 and means that leave directions to it); a vanishing proximal weight is one of
-    a thousandth of the means' share, and NaN gives NaN instead of an error.
+    "products" only multiplies matrices: it never synchronizes with the device, needs no float64 and can be differentiated any number
+    of times, in forward mode, and under the transforms of torch.func. It is accurate to rounding errors over the proximal weight,
+    about 1e-5 in float32 (1e-4 for weights of 1e-4 and means that leave directions to it); its vanishing proximal weight is a
+    thousandth of the means' share, and NaN gives NaN instead of an error.
 
     Args:
         centered_class_means: (num_classes, feature_dim), class means minus the global mean, of any scale: they are divided by
@@ -76,13 +104,16 @@ def nearest_etf(
             orthonormal columns.
         proximal_weight: delta, used when there is a proximal point.
         solver: None takes "factors" on a CPU and "products" elsewhere.
+        first_step: a bool or a boolean scalar tensor: whether `proximal_basis` is only an initial direction. By factors, the solution
+            without proximal term then becomes the proximal point; by products, the pull is the vanishing one.
 
     Returns:
         The solution; `basis`, `weight` and `distance` carry gradient to the means.
 
     Raises:
-        ValueError: for sizes without a simplex ETF, shapes that do not fit, a negative weight, an unknown solver, or (by factors)
-            NaN or infinite means.
+        TypeError: if the means are not a floating-point tensor.
+        ValueError: if no simplex ETF of this size exists, for shapes that do not fit, a negative weight, an unknown solver, or (by
+            factors) NaN or infinite means.
 
     Example:
         >>> import torch
@@ -93,32 +124,29 @@ def nearest_etf(
         True
         >>> found.distance.backward()
     """
-    _check(centered_class_means, proximal_basis, proximal_weight)
+    check_means(centered_class_means, proximal_basis, proximal_weight)
     num_classes, feature_dim = centered_class_means.shape
+    check_frame_exists(feature_dim, num_classes)
     with without_autocast(centered_class_means.device):
-        dtype = torch.promote_types(centered_class_means.dtype, torch.float32)
+        means = centered_class_means.to(torch.promote_types(centered_class_means.dtype, torch.float32))
         if proximal_basis is None:
-            direction = frame_basis(feature_dim, num_classes, dtype=dtype).to(centered_class_means.device)
-            proximal_weight = 0.0
-        else:
-            direction = proximal_basis.detach().to(dtype)
-        means = centered_class_means.to(dtype)
-        if checked_solver(solver, means.device) == "factors":
-            basis, values = nearest_basis(means, direction, proximal_weight)
-            return NearestETF(basis, frame_weight(basis), means, torch.count_nonzero(values))
-        pull = proximal_weight if proximal_weight > 0 else vanishing_pull(num_classes, 0.0)
-        basis = nearest_basis_by_products(
-            unit_frobenius_norm(means),
-            direction,
-            pull,
-            proximal_weight=pull,
-            polynomials=polynomials_of(num_classes, proximal_weight, dtype),
-        )
-        return NearestETF(basis, frame_weight(basis), means, None)
+            proximal_basis, proximal_weight = frame_basis(feature_dim, num_classes, dtype=means.dtype).to(means.device), 0.0
+        basis, _, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
+        return NearestETF(basis, frame_weight(basis), means, values)
+
+
+def solve(
+    means: Tensor, proximal_basis: Tensor, proximal_weight: float, solver: Solver | None, first_step: bool | Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Returns U, the proximal basis that it was pulled to, and the singular values, for any number of classes; see `nearest_etf`."""
+    proximal_basis = proximal_basis.detach().to(means.dtype)
+    if checked_solver(solver, means.device) == "factors":
+        return basis_by_factors(means, proximal_basis, proximal_weight, first_step)
+    return basis_by_products(unit_frobenius_norm(means), proximal_basis, proximal_weight, first_step), proximal_basis, None
 
 
 def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
-    """The solver, or the one for this device if none is chosen: waiting and float64 cost nothing on a CPU."""
+    """Returns the solver, or the one for this device if none is chosen: synchronizing and float64 cost nothing on a CPU."""
     if solver is None:
         return "factors" if device.type == "cpu" else "products"
     if solver not in SOLVERS:
@@ -126,13 +154,8 @@ def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
     return solver
 
 
-def squared_distance(centered_class_means: Tensor, weight: Tensor) -> Tensor:
-    """|H~ - W/sqrt(C)|_F^2, a scalar with gradient, for means of any scale and a frame, both (num_classes, feature_dim)."""
-    return (unit_frobenius_norm(centered_class_means) - weight / math.sqrt(len(weight))).square().sum()
-
-
 def unit_frobenius_norm(matrix: Tensor) -> Tensor:
-    """The matrix divided by its Frobenius norm, whatever its scale; a zero matrix stays zero, with zero gradient."""
+    """Returns the matrix divided by its Frobenius norm, whatever its scale; a zero matrix stays zero, with zero gradient."""
     largest = matrix.detach().abs().max()
     scaled = matrix / torch.where(largest == 0, 1.0, largest)
     norm = torch.linalg.vector_norm(scaled)
@@ -140,23 +163,49 @@ def unit_frobenius_norm(matrix: Tensor) -> Tensor:
     return scaled * torch.where(is_zero, 0.0, 1 / torch.where(is_zero, 1.0, norm))
 
 
-def _check(centered_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> None:
-    if centered_class_means.ndim != 2 or not centered_class_means.is_floating_point():
-        raise ValueError(
-            "centered_class_means must be a floating-point matrix (num_classes, feature_dim); "
-            f"got shape {tuple(centered_class_means.shape)} of {centered_class_means.dtype}."
-        )
-    num_classes, feature_dim = centered_class_means.shape
-    check_frame_exists(feature_dim, num_classes)
-    check_proximal_weight(proximal_weight)
-    if proximal_basis is not None and proximal_basis.shape != (feature_dim, num_classes):
-        raise ValueError(
-            f"proximal_basis must be (feature_dim, num_classes) = ({feature_dim}, {num_classes}); "
-            f"got {tuple(proximal_basis.shape)}. Pass the `basis` of an earlier solution."
-        )
+def tightness_defect(weight: Tensor) -> Tensor:
+    """Returns the root mean square deviation from 1 of the eigenvalues of the m x m matrix (m/C) W'W: 0 for a tight frame.
+
+    For num_classes <= feature_dim it compares W W' on the complement of 1, whose other eigenvalues are those of W'W: 0 for a simplex
+    ETF.
+
+    Args:
+        weight: W, (num_classes, feature_dim), rows of norm 1 on average; centered for num_classes <= feature_dim.
+
+    Returns:
+        A scalar.
+    """
+    num_classes, feature_dim = weight.shape
+    rank = min(feature_dim, num_classes - 1)
+    identity = torch.eye(min(weight.shape), dtype=weight.dtype, device=weight.device)
+    if num_classes > feature_dim:
+        gram = weight.T @ weight
+    else:
+        gram, identity = weight @ weight.T, center_classes(identity)
+    return torch.linalg.matrix_norm(gram * (rank / num_classes) - identity) / math.sqrt(rank)
 
 
 def check_proximal_weight(proximal_weight: float) -> None:
-    """Refuses weights that are negative or not finite."""
+    """Raises for weights that are negative or not finite."""
     if not (proximal_weight >= 0 and math.isfinite(proximal_weight)):
         raise ValueError(f"proximal_weight must be a finite number that is not negative; got {proximal_weight}.")
+
+
+def check_means(centered_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> None:
+    """Raises unless these can be arguments of a solve."""
+    if not isinstance(centered_class_means, Tensor) or not centered_class_means.is_floating_point():
+        raise TypeError(
+            "centered_class_means must be a floating-point tensor; "
+            f"got {centered_class_means.dtype if isinstance(centered_class_means, Tensor) else type(centered_class_means)}."
+        )
+    if centered_class_means.ndim != 2:
+        raise ValueError(
+            f"centered_class_means must be a matrix (num_classes, feature_dim); got shape {tuple(centered_class_means.shape)}."
+        )
+    check_proximal_weight(proximal_weight)
+    expected = centered_class_means.shape[::-1]
+    if proximal_basis is not None and proximal_basis.shape != expected:
+        raise ValueError(
+            f"proximal_basis must be (feature_dim, num_classes) = {tuple(expected)}; got {tuple(proximal_basis.shape)}. "
+            "Pass the `basis` of an earlier solution."
+        )

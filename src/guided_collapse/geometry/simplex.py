@@ -1,38 +1,35 @@
-"""Simplex equiangular tight frames: the shape that classifiers and class means collapse to."""
+"""Simplex equiangular tight frames (ETFs), the shape that classifiers and class means collapse to, and directions for them."""
 
 import math
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+Direction = Literal["canonical", "random"]
+
 
 def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The rows minus their mean: P @ rows, with the projector P = I - 11'/C.
+    """Returns the rows minus their mean: P @ rows with the projector P = I - 11'/C, in O(C d).
 
-    This is the only place where P is applied; nothing builds it as a matrix, so the cost is O(C d).
+    This is the only place that applies P; nothing builds it as a matrix.
 
     Args:
         rows: (num_classes, ...), one class per row.
-        out: where to put the result; may be `rows` itself.
-
-    Returns:
-        (num_classes, ...), rows that sum to zero.
+        out: receives the result; may be `rows` itself.
     """
     return torch.sub(rows, rows.mean(dim=0, keepdim=True), out=out)
 
 
 def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-    """The standard simplex ETF with unit rows, M = sqrt(C/(C-1)) (I - 11'/C).
+    """Returns the standard simplex ETF with unit rows, M = sqrt(C/(C-1)) (I - 11'/C).
 
     Args:
         num_classes: C, at least 2.
 
     Returns:
         (num_classes, num_classes): unit rows whose inner products are -1/(C-1).
-
-    Raises:
-        ValueError: for fewer than two classes.
 
     Example:
         >>> from guided_collapse import simplex_etf
@@ -41,11 +38,11 @@ def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: t
         [[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5], [-0.5, -0.5, 1.0]]
     """
     check_num_classes(num_classes)
-    return frame_scale(num_classes) * center_classes(torch.eye(num_classes, dtype=dtype, device=device))
+    return frame_weight(torch.eye(num_classes, dtype=dtype, device=device))
 
 
 def frame_weight(basis: Tensor) -> Tensor:
-    """The classifier weight of a frame, W = M U': unit rows that sum to zero.
+    """Returns the classifier weight W = M U' of a basis U: unit rows that sum to zero.
 
     Args:
         basis: U, (feature_dim, num_classes).
@@ -53,35 +50,90 @@ def frame_weight(basis: Tensor) -> Tensor:
     Returns:
         (num_classes, feature_dim).
     """
-    return frame_scale(basis.shape[1]) * center_classes(basis.T)
+    num_classes = basis.shape[1]
+    return math.sqrt(num_classes / (num_classes - 1)) * center_classes(basis.T)
 
 
-def frame_scale(num_classes: int) -> float:
-    """sqrt(C/(C-1)), which gives the rows of a centered frame unit norm."""
-    return math.sqrt(num_classes / (num_classes - 1))
+def frame_basis(
+    feature_dim: int,
+    num_classes: int,
+    *,
+    direction: Direction = "canonical",
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Returns the basis U of a simplex ETF in the chosen direction.
+
+    For feature_dim >= num_classes its columns are orthonormal, U'U = I. For feature_dim = num_classes - 1, where that many
+    orthonormal columns do not exist, its rows are orthonormal and orthogonal to 1: UU' = I and U'U = I - 11'/C.
+
+    Args:
+        direction: "canonical" takes the first columns of the identity; "random" draws from the Haar measure.
+        generator: source of the random direction; None takes torch's global generator.
+
+    Returns:
+        (feature_dim, num_classes).
+
+    Raises:
+        ValueError: if no simplex ETF of this size exists, or the direction is unknown.
+    """
+    check_frame_exists(feature_dim, num_classes)
+    check_direction(direction)
+    num_columns = min(feature_dim, num_classes)
+    if direction == "canonical":
+        basis = torch.eye(feature_dim, num_columns, dtype=dtype)
+    else:
+        basis = haar_basis(feature_dim, num_columns, generator=generator, dtype=dtype)
+    return basis if num_columns == num_classes else basis @ helmert_basis(num_classes, dtype=dtype).T
 
 
-def check_num_classes(num_classes: int) -> None:
-    """Refuses fewer than two classes."""
-    if not _is_whole(num_classes):
-        raise ValueError(f"num_classes must be a whole number; got {num_classes!r}.")
-    if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2, one class has nothing to be told from; got num_classes={num_classes}.")
+def haar_basis(
+    num_rows: int, num_columns: int, *, generator: torch.Generator | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Returns orthonormal columns drawn from the Haar measure, (num_rows, num_columns).
+
+    The QR routine's own sign convention would bias the distribution, so the signs of R's diagonal are undone (Mezzadri, 2006).
+    """
+    dtype = dtype or torch.get_default_dtype()
+    # There is no QR in half precision.
+    gaussian = torch.randn(num_rows, num_columns, generator=generator, dtype=torch.promote_types(dtype, torch.float32))
+    columns, triangle = torch.linalg.qr(gaussian)
+    diagonal = triangle.diagonal()
+    return (columns * torch.where(diagonal < 0, -torch.ones_like(diagonal), torch.ones_like(diagonal))).to(dtype)
 
 
-def check_feature_dim(feature_dim: int) -> None:
-    """Refuses features without a dimension."""
-    if not _is_whole(feature_dim) or feature_dim < 1:
-        raise ValueError(f"feature_dim must be a whole number, at least 1; got {feature_dim!r}.")
+def helmert_basis(num_classes: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Returns an orthonormal basis B of the complement of 1, BB' = I - 11'/C, (num_classes, num_classes - 1).
+
+    Column k compares class k+1 with the k+1 classes before it.
+    """
+    order = torch.arange(1, num_classes, dtype=torch.float64)
+    above = torch.ones(num_classes, num_classes - 1, dtype=torch.float64).triu()
+    below = torch.cat([torch.zeros(1, num_classes - 1, dtype=torch.float64), torch.diag(-order)])
+    return ((above + below) / (order * (order + 1)).sqrt()).to(dtype or torch.get_default_dtype())
 
 
 def has_simplex_etf(feature_dim: int, num_classes: int) -> bool:
-    """Whether there is a simplex ETF of these sizes."""
+    """Returns whether a simplex ETF of this size exists."""
     return feature_dim >= num_classes - 1
 
 
+def check_num_classes(num_classes: int) -> None:
+    """Raises unless there are at least two classes."""
+    _check_size("num_classes", num_classes)
+    if num_classes < 2:
+        raise ValueError(f"num_classes must be at least 2: classification needs two classes; got num_classes={num_classes}.")
+
+
+def check_feature_dim(feature_dim: int) -> None:
+    """Raises unless features have at least one dimension."""
+    _check_size("feature_dim", feature_dim)
+    if feature_dim < 1:
+        raise ValueError(f"feature_dim must be at least 1; got feature_dim={feature_dim}.")
+
+
 def check_frame_exists(feature_dim: int, num_classes: int) -> None:
-    """Refuses sizes for which no simplex ETF exists."""
+    """Raises if no simplex ETF of this size exists."""
     check_num_classes(num_classes)
     check_feature_dim(feature_dim)
     if not has_simplex_etf(feature_dim, num_classes):
@@ -91,5 +143,12 @@ def check_frame_exists(feature_dim: int, num_classes: int) -> None:
         )
 
 
-def _is_whole(size: object) -> bool:
-    return isinstance(size, int | np.integer) and not isinstance(size, bool)
+def check_direction(direction: str) -> None:
+    """Raises for an unknown direction."""
+    if direction not in get_args(Direction):
+        raise ValueError(f"direction must be one of {', '.join(get_args(Direction))}; got {direction!r}.")
+
+
+def _check_size(name: str, size: object) -> None:
+    if isinstance(size, bool) or not isinstance(size, int | np.integer):
+        raise TypeError(f"{name} must be a whole number; got {size!r}.")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.directions import Direction
+from guided_collapse.geometry.simplex import Direction
 from guided_collapse.heads.frame_head import FrameHead
 
 

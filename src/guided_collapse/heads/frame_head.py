@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.directions import Direction, frame_basis
-from guided_collapse.geometry.frames import tightness_defect
+from guided_collapse.geometry.simplex import Direction, frame_basis
+from guided_collapse.geometry.nearest import tightness_defect
 from guided_collapse.geometry.simplex import has_simplex_etf
-from guided_collapse.geometry.tight.tight import tight_frame
+from guided_collapse.geometry.tight import tight_frame
 from guided_collapse.heads.head import Head
 from guided_collapse.heads.precision import SinglePrecisionState, state_dtype
 
@@ -57,7 +57,7 @@ class FrameHead(SinglePrecisionState, Head):
     def _initial_frame(self, generator: torch.Generator | None) -> Tensor:
         """W, (num_classes, feature_dim), in the initial direction, a random one drawn anew."""
         return tight_frame(
-            self.num_classes, self.feature_dim, direction=self.direction, generator=generator, dtype=self.frame.dtype
+            self.feature_dim, self.num_classes, direction=self.direction, generator=generator, dtype=self.frame.dtype
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

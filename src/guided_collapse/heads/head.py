@@ -11,7 +11,7 @@ from torch.fx import symbolic_trace
 from torch.nn import functional
 
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
-from guided_collapse.geometry.solvers.exact_products import without_autocast
+from guided_collapse.geometry.operations import without_autocast
 from guided_collapse.heads.means.batch import batch_mean, check_shapes, checked_values, looks_at_values
 from guided_collapse.heads.means.running_means import RunningMean
 from guided_collapse.heads.means.targets import flat_labels

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.directions import Direction
-from guided_collapse.geometry.frames import weight_of
+from guided_collapse.geometry.simplex import Direction
+from guided_collapse.geometry.training_step import weight_of
 from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
-from guided_collapse.geometry.registration import is_transformed
-from guided_collapse.geometry.solvers.exact_products import without_autocast
-from guided_collapse.geometry.tight.refresh import usual_size, with_unseen
+from guided_collapse.geometry.operations import is_transformed
+from guided_collapse.geometry.operations import without_autocast
+from guided_collapse.geometry.training_step import usual_size, with_unseen
 from guided_collapse.geometry.training_step import basis_when_due, default_every, frame_when_due, next_basis, next_tight_frame
 from guided_collapse.heads.frame_head import FrameHead
 from guided_collapse.heads.means.batch import batch_mean, check_shapes, checked_values, looks_at_values

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.registration import operation
+from guided_collapse.geometry.operations import operation
 
 
 def snapshot(state: Tensor) -> Tensor:

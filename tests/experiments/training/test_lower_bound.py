@@ -3,7 +3,7 @@ import torch
 
 from guided_collapse import CosineHead, cross_entropy_lower_bound
 from guided_collapse.experiments.training.build import loss_lower_bound
-from guided_collapse.geometry.tight.bounds import tight_frame_cross_entropy_bound
+from guided_collapse.geometry.bounds import tight_frame_cross_entropy_bound
 from guided_collapse.heads.frame_head import FrameHead
 
 
@@ -26,7 +26,7 @@ def test_where_tight_frames_with_unit_rows_are_simplices_or_need_not_be_centered
 
 
 def test_with_more_classes_a_frame_has_a_higher_bound_than_learned_rows():
-    assert loss_lower_bound(Frame(3, 12)) == tight_frame_cross_entropy_bound(12, 3, 5.0)
+    assert loss_lower_bound(Frame(3, 12)) == tight_frame_cross_entropy_bound(3, 12, 5.0)
     assert loss_lower_bound(CosineHead(3, 12)) == cross_entropy_lower_bound(12, 5.0) < loss_lower_bound(Frame(3, 12))
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from guided_collapse.experiments.records.declared.references import best_margin
-from guided_collapse.geometry.frames import nearest_frame
+from guided_collapse.metrics.declaration import best_margin
+from guided_collapse.geometry.tight import nearest_frame
 from guided_collapse.geometry.nearest import nearest_etf
 from guided_collapse.geometry.simplex import center_classes, simplex_etf
-from guided_collapse.geometry.tight.tight import tight_frame
+from guided_collapse.geometry.tight import tight_frame
 from guided_collapse.metrics.formulas import products
 from guided_collapse.metrics.formulas.frames import (
     angle_deviation,
@@ -34,7 +34,7 @@ def test_closed_form_distance_is_that_of_the_nearest_frame():
 
 def test_any_centered_tight_frame_has_no_deviation_and_is_dual_to_itself_and_to_what_it_inverts():
     for num_classes, feature_dim in ((4, 6), (7, 6), (9, 6), (20, 3), (3, 1)):
-        frame = tight_frame(num_classes, feature_dim, direction="random", unit_rows=False, dtype=torch.float64)
+        frame = tight_frame(feature_dim, num_classes, direction="random", unit_rows=False, dtype=torch.float64)
         assert frame_deviation(frame) < 1e-14
         assert frame_deviation(frame, 3 * frame) < 1e-14
         # Whatever the means, the rows of their pseudo-inverse are their dual.
@@ -61,7 +61,7 @@ def test_angles_and_margins_of_well_known_frames():
     orthoplex = torch.cat([torch.eye(3), -torch.eye(3)]).double()
     assert smallest_angle(2 * orthoplex) == pytest.approx(90)
     assert least_margin(3 * orthoplex, orthoplex, torch.arange(6)) == pytest.approx(best_margin(6, 3))
-    polygon = tight_frame(7, 2, dtype=torch.float64)
+    polygon = tight_frame(2, 7, dtype=torch.float64)
     assert smallest_angle(polygon) == pytest.approx(360 / 7)
     assert least_margin(polygon, polygon, torch.arange(7)) == pytest.approx(best_margin(7, 2))
     assert least_margin(polygon[2:3], polygon, torch.tensor([3])) == pytest.approx(float(polygon[2] @ polygon[3]) - 1)

@@ -10,8 +10,8 @@ from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.training import randomness
 from guided_collapse.experiments.configuration import Configuration
 from guided_collapse.experiments.training.tasks import Task
-from guided_collapse.geometry.tight.bounds import tight_frame_cross_entropy_bound
-from guided_collapse.geometry.tight.unit_rows import can_be_centered
+from guided_collapse.geometry.bounds import tight_frame_cross_entropy_bound
+from guided_collapse.geometry.tight import can_be_centered
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.frame_head import FrameHead
 from guided_collapse.heads.head import Head
@@ -62,8 +62,8 @@ def loss_lower_bound(head: Head) -> float | None:
     """
     if head.scale is None:
         return None
-    if isinstance(head, FrameHead) and can_be_centered(head.num_classes, head.feature_dim):
-        return tight_frame_cross_entropy_bound(head.num_classes, head.feature_dim, head.scale)
+    if isinstance(head, FrameHead) and can_be_centered(head.feature_dim, head.num_classes):
+        return tight_frame_cross_entropy_bound(head.feature_dim, head.num_classes, head.scale)
     return cross_entropy_lower_bound(head.num_classes, head.scale)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.records.schema import TRACE_POINTS, Trace
 from guided_collapse.experiments.training.tasks import Task
-from guided_collapse.geometry.directions import helmert_basis
+from guided_collapse.geometry.simplex import helmert_basis
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.head import Head
 

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from guided_collapse.geometry.registration import is_transformed, operation
-from guided_collapse.geometry.solvers.exact_products import product
+from guided_collapse.geometry.operations import is_transformed, operation
+from guided_collapse.geometry.operations import product
 from guided_collapse.heads.means.targets import LEFT_OUT, check_label_shapes, is_soft, look_at_labels
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.solvers.exact_products import float32_is_float32
+from guided_collapse.geometry.operations import float32_is_float32
 
 COLUMN_BLOCKS = 4
 # So many numbers of a product are held at once: those of all pairs of 4096 classes.

@@ -1,0 +1,238 @@
+"""Functions as torch operations that compilers do not look into, and matrix products in the full precision of float32."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+IMPLEMENTATIONS: dict[Any, Callable[..., Any]] = {}
+"""The functions of all operations, by operation: for tools that count what happens inside."""
+
+
+class Operation(Generic[Arguments, Result]):
+    """A function as the torch operation `guided_collapse::<name>`.
+
+    It does what `torch.library.custom_op` does, without loading torch's compiler at the first call, which takes seconds.
+
+    Args:
+        name: of the operation.
+        function: annotated with types that torch knows. It must not change its arguments, nor return one of them.
+    """
+
+    def __init__(self, name: str, function: Callable[Arguments, Result]) -> None:
+        self._qualified_name = f"guided_collapse::{name}"
+        torch.library.define(self._qualified_name, torch.library.infer_schema(function, mutates_args=()))
+        torch.library.impl(self._qualified_name, "default", function)
+        self.function = function
+        self._call = getattr(torch.ops.guided_collapse, name).default
+        IMPLEMENTATIONS[self._call] = function
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """Returns the result, with gradient if one was registered."""
+        if is_transformed():
+            raise NotImplementedError(
+                'the solver "factors" and sums over processes do not support torch.func transforms (grad, vmap, jacrev, ...). '
+                'Use torch.autograd.grad or backward(), or solver="products".'
+            )
+        result: Result = self._call(*args, **kwargs)
+        return result
+
+    def register_fake(self, function: Function) -> Function:
+        """Registers the function that returns empty results of the right shapes, for tracing."""
+        torch.library.register_fake(self._qualified_name, function)
+        return function
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None] | None = None) -> None:
+        """Registers the gradient, a function of the context and the gradients of the results."""
+        torch.library.register_autograd(self._qualified_name, backward, setup_context=setup_context)
+
+
+def operation(name: str) -> Callable[[Callable[Arguments, Result]], Operation[Arguments, Result]]:
+    """Makes a function an operation of that name."""
+    return lambda function: Operation(name, function)
+
+
+class DifferentiableOperation:
+    """Operations `<name>` and `<name>_backward`, differentiable once: in the first argument, through the first result.
+
+    Args:
+        name: of the forward operation.
+        forward: returns a tuple of tensors. Results after the first carry no gradient.
+        fake: as for `Operation.register_fake`.
+        saved: what the backward pass needs, a function of the tuples of arguments and results; the first tensor must have the shape
+            and dtype of the first argument.
+        backward: takes the gradient of the first result and the saved tensors, and returns the gradient of the first argument.
+        way_out: a sentence for those who differentiate twice.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        forward: Callable[..., tuple[Tensor, ...]],
+        fake: Callable[..., tuple[Tensor, ...]],
+        saved: Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Tensor, ...]],
+        backward: Callable[..., Tensor],
+        *,
+        way_out: str,
+    ) -> None:
+        self.saved = saved
+        self.forward, self.backward = Operation(name, forward), Operation(f"{name}_backward", backward)
+        self.forward.register_fake(fake)
+        self.forward.register_autograd(self._gradient, setup_context=self.remember)
+        self.backward.register_fake(lambda grad, first, *_: torch.empty_like(first, memory_format=torch.contiguous_format))
+
+        def refuse(*_: Any) -> Any:
+            raise NotImplementedError(f"{name} can be differentiated once, not twice; got create_graph=True. {way_out}")
+
+        self.backward.register_autograd(refuse)
+
+    def __call__(self, first: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        """Returns the results of `forward`.
+
+        Raises:
+            NotImplementedError: in forward mode, under a transform of torch.func, and when differentiated twice.
+        """
+        if not is_plain(first):
+            if not torch.compiler.is_compiling() and forward_ad.unpack_dual(first).tangent is not None:  # type: ignore[no-untyped-call]
+                raise NotImplementedError(
+                    "the nearest frame has a reverse-mode gradient only; got a forward-mode derivative. "
+                    'Use backward(), or solver="products".'
+                )
+            return self.forward(first, *others)
+        if not (first.requires_grad and torch.is_grad_enabled()):
+            return self.forward.function(first, *others)
+        results: tuple[Tensor, ...] = _PastTheDispatcher.apply(self, first, *others)  # type: ignore[no-untyped-call]
+        return results
+
+    def remember(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keeps what the backward pass needs."""
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*self.saved(inputs, output))
+        ctx.num_others = len(inputs) - 1
+
+    def _gradient(self, ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None if grad is None else self.backward(grad, *ctx.saved_tensors), *(None,) * ctx.num_others
+
+
+class _PastTheDispatcher(torch.autograd.Function):
+    """An operation called past torch's dispatcher, which takes as long as a solve with few classes."""
+
+    @staticmethod
+    def forward(ctx: Any, operation: DifferentiableOperation, *inputs: Any) -> tuple[Tensor, ...]:
+        results = operation.forward.function(*inputs)
+        ctx.operation = operation
+        ctx.mark_non_differentiable(*results[1:])
+        operation.remember(ctx, inputs, results)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        backward, grad = ctx.operation.backward, grads[0]
+        if grad is not None:
+            # The operation itself, when this pass is recorded in a graph: it refuses a second derivative with a message.
+            grad = (backward if torch.is_grad_enabled() else backward.function)(grad, *ctx.saved_tensors)
+        return None, grad, *(None,) * ctx.num_others
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Returns whether a function of the tensor can be called directly: nobody traces, counts or transforms operations."""
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not is_transformed()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and forward_ad._current_level < 0
+    )
+
+
+def is_transformed() -> bool:
+    """Returns whether a transform of torch.func (grad, vmap, jvp, ...) is active outside a compiler."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def constant_in_graphs(function: Function) -> Function:
+    """Marks a function of plain values whose result compilers take as a constant instead of tracing the function.
+
+    It does what `torch.compiler.assume_constant_result` does, without loading torch's compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Returns a context in which operations on the device keep the dtype they are given."""
+    # Not every device has autocast, and `torch.autocast` rejects those that have none.
+    is_active = _has_autocast(device.type) and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if is_active else nullcontext()
+
+
+@constant_in_graphs
+def _has_autocast(device_type: str) -> bool:
+    """Returns whether this type of device has autocast; the compiler of torch 2.6 cannot trace the question."""
+    return torch.amp.is_autocast_available(device_type)
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Returns left @ right in the full precision of the dtype, even where TF32 or bfloat16 products are allowed."""
+    if left.dtype != torch.float32 or float32_is_float32():
+        return torch.mm(left, right)
+    # torch's compiler refuses the same tensor twice.
+    result: Tensor = _ProductOfParts.apply(left, right.clone() if right is left else right)  # type: ignore[no-untyped-call]
+    return result
+
+
+def add_product(beta: float, summand: Tensor, alpha: float, left: Tensor, right: Tensor) -> Tensor:
+    """Returns beta summand + alpha left @ right, as precisely as `product`."""
+    if left.dtype != torch.float32 or float32_is_float32():
+        return torch.addmm(summand, left, right, beta=beta, alpha=alpha)
+    return beta * summand + alpha * product(left, right)
+
+
+@constant_in_graphs
+def float32_is_float32() -> bool:
+    """Returns whether products of float32 matrices are computed in float32 (see `torch.set_float32_matmul_precision`)."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:
+        # Torch does not answer once the newer, per-backend switches have been set to less.
+        return False
+
+
+class _ProductOfParts(torch.autograd.Function):
+    """The product of matrices split into parts of eight binary digits, which are exact whatever the user's switches are.
+
+    The switches belong to the user and stay untouched, also in the backward pass. There is no forward mode: torch's compiler refuses
+    functions that have one.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(left: Tensor, right: Tensor) -> Tensor:
+        (first, second, third), (above, middle, below) = _parts(left), _parts(right)
+        small = torch.mm(first, below) + torch.mm(second, middle) + torch.mm(third, above)
+        return torch.mm(first, above) + (torch.mm(first, middle) + torch.mm(second, above) + small)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        left, right = ctx.saved_tensors
+        return product(grad, right.T), product(left.T, grad)
+
+
+def _parts(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns three matrices of bfloat16 numbers, stored in float32, whose sum is the matrix."""
+    first = matrix.to(torch.bfloat16).to(matrix.dtype)
+    rest = matrix - first
+    second = rest.to(torch.bfloat16).to(matrix.dtype)
+    return first, second, rest - second

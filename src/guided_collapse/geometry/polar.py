@@ -1,0 +1,390 @@
+"""The solver "factors": polar factors from an SVD or eigenvectors, and their derivative, as an opaque torch operation.
+
+Matrices are wide here, X is (num_rows, num_columns) with num_rows <= num_columns, and X = S U with U U' = I and S symmetric, positive
+semidefinite. With the thin SVD X = Q diag(s) A it is U = Q A. When X is rank-deficient U is not unique: it is completed from a given
+matrix B, as the limit of polar(X + t B) for t -> 0+.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from guided_collapse.geometry.operations import DifferentiableOperation, is_plain, operation, without_autocast
+from guided_collapse.geometry.simplex import center_classes
+
+# Means of such a norm have squares, and products with a gradient, that are in range of float32.
+SAFE_NORMS = (1e-10, 1e10)
+
+# A completion whose component in the open directions is below this says nothing about them.
+COMPLETION_FLOOR = 1e-6
+
+# Below this number of rows float64 eigenvectors take less time than the tests of whether float32 ones will do.
+FEW_ROWS = 128
+
+# Down to this ratio of the smallest to the largest singular value, eigenvectors of XX' in float32 are so close to the exact ones
+# that a first-order correction is enough. What is corrected must be small beside 1: its square is left over.
+WELL_CONDITIONED, CORRECTABLE = 1e-2, 1e-3
+
+# Up to this ratio to the others a direction turns them by less than float32 can show.
+VANISHING = 1e-7
+
+# Below this ratio to the largest singular value the eigenvectors of XX' in float64 are too rough for a result in float32 (their
+# error is the rounding unit over the ratio squared), and the remainder is decomposed again on its own.
+GRAM_RANGE = 1e-4
+
+# Above this ratio the eigenvalues of XX' in float64 still tell which singular values are negligible: their error, some rounding
+# units of the largest one, is a hundredth of what they are there.
+GRAM_NOISE = 5e-7
+
+# Above this ratio the rows of Q'X are so large beside the rounding errors of a float32 product that it gives them well enough.
+SINGLE_RANGE = 1e-2
+
+
+class Factors(NamedTuple):
+    """X = left diag(values) right; singular values in descending order, undetermined ones exactly 0."""
+
+    left: Tensor
+    """The left singular vectors Q as columns, (num_rows, num_rows)."""
+    values: Tensor
+    """s, (num_rows,)."""
+    right: Tensor
+    """The right singular vectors A as rows, (num_rows, num_columns); arbitrary where the value is 0."""
+
+    @property
+    def rank(self) -> int:
+        """How many directions the matrix determines."""
+        return int(torch.count_nonzero(self.values))
+
+
+def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> Factors:
+    """Returns the factors in float64 (by SVD) or float32 (from eigenvectors of XX', which is faster and loses nothing there).
+
+    In float32, Q A is exact to rounding. The factors themselves are exact to rounding where X is ill-conditioned, and otherwise
+    close enough for a gradient in float32.
+
+    Args:
+        matrix: X, (num_rows, num_columns) with num_rows <= num_columns, finite, in float64.
+        negligible: singular values up to this are set to 0.
+        dtype: float64 or float32.
+    """
+    if dtype == torch.float64:
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        return Factors(left, values.where(values > negligible, 0.0), right)
+    if len(matrix) < FEW_ROWS:
+        return _by_double_precision(matrix, (matrix @ matrix.T).neg_(), negligible)
+    negative_gram = _lower_gram(matrix).neg_()
+    factors = _by_single_precision(matrix, negative_gram, negligible)
+    return _by_double_precision(matrix, negative_gram, negligible) if factors is None else factors
+
+
+def _lower_gram(matrix: Tensor) -> Tensor:
+    """Returns XX' on and below the diagonal; entries above it are arbitrary."""
+    num_rows = len(matrix)
+    gram = matrix.new_zeros(num_rows, num_rows)
+    for start, stop in itertools.pairwise(num_rows * quarter // 4 for quarter in range(5)):
+        torch.mm(matrix[start:stop], matrix[:stop].T, out=gram[start:stop, :stop])
+    return gram
+
+
+def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> Factors | None:
+    """Takes float32 eigenvectors of XX' and corrects them; None unless X is so well-conditioned that this is accurate.
+
+    A vanishing proximal term leaves rows that sum to zero, or nearly. The direction of their sum is then lifted above all others in
+    XX', which makes it the first eigenvector, and split off.
+    """
+    num_rows = len(matrix)
+    trace = -float(negative_gram.trace())
+    if trace == 0:
+        return None
+    single = (negative_gram / trace).float().tril_()
+    # Its eigenvalues sum to 1, so the sum of their squares is a mean of them: a lower bound of the largest one, and close to it.
+    typical = float(2 * single.square().sum() - single.diagonal().square().sum())
+    length_of_sum = float(torch.linalg.vector_norm(matrix.sum(dim=0)))
+    sum_vanishes = length_of_sum <= VANISHING * math.sqrt(num_rows * typical * trace)
+    if sum_vanishes:
+        single.sub_(2 * math.sqrt(typical) / num_rows)
+    shifted = single.neg()
+    shifted.diagonal().sub_(WELL_CONDITIONED**2 * typical)
+    if int(torch.linalg.cholesky_ex(shifted).info) != 0:
+        return None
+    left = torch.linalg.eigh(single).eigenvectors
+    known = _corrected(left[:, 1:] if sum_vanishes else left, matrix, negligible)
+    if known is None or not sum_vanishes:
+        return known
+    along_sum = matrix.new_full((num_rows, 1), num_rows**-0.5)
+    left = torch.cat([known.left, along_sum.float()], dim=1)
+    right = torch.cat([known.right, torch.empty_like(known.right[:1])])
+    return _with_remainder(along_sum.T @ matrix, left, known.values, right, negligible)
+
+
+def _corrected(left: Tensor, matrix: Tensor, negligible: float) -> Factors | None:
+    """Returns the factors for nearly correct left vectors Q in float32; None if a value is negligible or the error too large.
+
+    With Q'X = diag(s) A and A A' = I + E, the polar factor of X is Q T A + O(E^2), with T_ij = I_ij - E_ij s_j / (s_i + s_j).
+    """
+    right = torch.empty_like(matrix[: left.shape[1]], dtype=torch.float32)
+    torch.mm(left.T, matrix.float(), out=right)
+    values = torch.linalg.vector_norm(right, dim=1)
+    right.div_(values[:, None])
+    below = _lower_gram(right).tril_(-1)
+    error = below + below.T
+    if float(values.min()) <= negligible or not float(error.abs().max()) <= CORRECTABLE:
+        return None
+    return Factors(left - left @ error.mul_(values).div_(values[:, None] + values), values, right)
+
+
+def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> Factors:
+    """Takes float64 eigenvectors of XX'; directions that are small beside the largest are split off."""
+    negative_squares, left = torch.linalg.eigh(negative_gram)
+    estimates = negative_squares.neg_().clamp_(min=0).sqrt_()
+    largest = float(estimates[0])
+    if len(matrix) < FEW_ROWS and float(estimates[-1]) > max(GRAM_RANGE * largest, negligible):
+        return Factors(left.float(), estimates.float(), torch.mm(left.T, matrix).div_(estimates[:, None]).float())
+    if largest <= negligible:
+        identity = torch.eye(len(matrix), dtype=torch.float32, device=matrix.device)
+        return Factors(identity, identity.new_zeros(len(matrix)), torch.zeros_like(matrix, dtype=torch.float32))
+    num_large, num_known, num_above = (
+        int(torch.count_nonzero(estimates > max(ratio * largest, negligible))) for ratio in (SINGLE_RANGE, GRAM_RANGE, 0.0)
+    )
+    single_left = left.float()
+    right = torch.empty_like(matrix, dtype=torch.float32, memory_format=torch.contiguous_format)
+    torch.mm(single_left[:, :num_large].T, matrix.float(), out=right[:num_large])
+    right[num_large:num_known] = left[:, num_large:num_known].T @ matrix
+    known = right[:num_known]
+    values = torch.linalg.vector_norm(known, dim=1)
+    known.div_(values[:, None])
+    if num_known == num_above and negligible > GRAM_NOISE * largest:
+        # Everything else counts as 0.
+        return Factors(single_left, torch.cat([values, values.new_zeros(len(matrix) - num_known)]), right)
+    return _with_remainder(left[:, num_known:].T @ matrix, single_left, values, right, negligible)
+
+
+def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tensor, negligible: float) -> Factors:
+    """Returns all factors when only the first values, left and right vectors are known.
+
+    Args:
+        remainder: Q_n'X for the other columns Q_n of `left`, in float64.
+        left: Q, float32.
+        values: of the first columns only.
+        right: A, whose last rows are filled in here.
+        negligible: as for `singular_factors`.
+    """
+    num_known = len(values)
+    if num_known == len(right):
+        return Factors(left, values, right)
+    known = right[:num_known]
+
+    def beside_known(rows: Tensor) -> Tensor:
+        return rows.sub_(rows.float() @ known.T @ known)
+
+    small = singular_factors(beside_known(remainder), negligible, torch.float32)
+    # Projected once more at the end: what the first projection left of the known rows is a rounding error of the largest direction
+    # of the remainder, and can be large beside its smallest.
+    right[num_known:] = functional.normalize(beside_known(small.right), dim=1)
+    left[:, num_known:] = left[:, num_known:] @ small.left
+    return Factors(left, torch.cat([values, small.values]), right)
+
+
+def complete(factors: Factors, completion: Tensor) -> Tensor:
+    """Fills in the right vectors A_n for the left vectors Q_n that X leaves open, in place.
+
+    With A the rows that X determines, B the completion and B_n = Q_n'B, they are A_n = polar(B_n (I - A'A)), and Q_n is rotated so
+    that B_n (I - A'A) = diag(h) A_n.
+
+    Args:
+        factors: in float64 or float32; `left @ right` has orthonormal rows afterward.
+        completion: B, (num_rows, num_columns), of the same dtype, with orthonormal rows.
+
+    Returns:
+        h, (num_rows,): infinite where the completion says nothing, 0 for directions that are not open.
+    """
+    left, values, right = factors
+    rank, completion_values = factors.rank, torch.zeros_like(values)
+    num_open = len(values) - rank
+    if num_open:
+        projected = _project_out(right[:rank], left[:, rank:].T @ completion).double()
+        free = singular_factors(projected, COMPLETION_FLOOR, right.dtype)
+        rows = free.right[: free.rank]
+        if free.rank < num_open:
+            # The completion says nothing about these directions either: any of its span that is still free will do.
+            others = torch.linalg.svd(_project_out(torch.cat([right[:rank], rows]), completion), full_matrices=False).Vh
+            rows = torch.cat([rows, others[: num_open - free.rank]])
+        right[rank:] = rows
+        left[:, rank:] = left[:, rank:] @ free.left
+        completion_values[rank:] = free.values.where(free.values > 0, torch.inf)
+    return completion_values
+
+
+def _project_out(right: Tensor, matrix: Tensor) -> Tensor:
+    """Returns matrix (I - A'A); applied twice, because once leaves rounding errors of the size of `matrix` itself."""
+    for _ in range(2):
+        matrix = matrix - (matrix @ right.T) @ right
+    return matrix
+
+
+def polar_gradient(grad_polar: Tensor, factors: Factors, completion_values: Tensor, completion: Tensor) -> Tensor:
+    """Returns the gradient with respect to X, given the one with respect to its polar factor U, (num_rows, num_columns) each.
+
+    With V = grad_polar, V_Q = Q'V and K = V_Q A',
+
+        dL/dX = Q [ ( (K - K')_ij / (s_i + s_j) - diag(1/s) K ) A + diag(1/s) V_Q ].
+
+    Only sums of singular values appear, so it is stable where they repeat, as they all do at neural collapse.
+    When X is rank-deficient the derivative is the one along changes that keep its null space.
+
+    Args:
+        grad_polar: V.
+        factors: of X, completed.
+        completion_values: what `complete` returned.
+        completion: what `complete` was given.
+    """
+    rank = factors.rank
+    left, right = factors.left[:, :rank], factors.right[:rank]
+    grad_right = left.T @ grad_polar
+    if rank < len(factors.values):
+        open_left = factors.left[:, rank:]
+        open_completion = open_left.T @ completion
+        # Through A_n = polar(B_n - (B_n A') A). Rows about which the completion says nothing are arbitrary constants; their
+        # infinite values leave no gradient.
+        grad_free = _gradient_of_scaled_right(open_left.T @ grad_polar, completion_values[rank:], factors.right[rank:])
+        grad_right.addmm_(right @ open_completion.T, grad_free, alpha=-1).addmm_(right @ grad_free.T, open_completion, alpha=-1)
+    return left @ _gradient_of_scaled_right(grad_right, factors.values[:rank], right)
+
+
+def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor) -> Tensor:
+    """Returns the gradient with respect to Q'X = diag(s) A, given V_Q = Q'V, which is overwritten."""
+    inner, values = grad_right @ right.T, values[:, None]
+    coupling = (inner - inner.T) / (values + values.T) - inner / values
+    return grad_right.div_(values).addmm_(coupling, right)
+
+
+class BasisByFactors(NamedTuple):
+    """What `basis_by_factors` returns."""
+
+    basis: Tensor
+    """U, (feature_dim, num_classes)."""
+    proximal_basis: Tensor
+    """U_prox, (feature_dim, num_classes): the one that was given, or on the first step the solution without proximal term."""
+    singular_values: Tensor
+    """Of X up to a factor, without gradient; 0 where a direction was completed."""
+
+
+def basis_by_factors(
+    means: Tensor, proximal_basis: Tensor, proximal_weight: float, first_step: bool | Tensor = False
+) -> BasisByFactors:
+    """Returns the basis U of the frame nearest to the means, differentiable in them once.
+
+    It is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), and for delta = 0 its limit for delta -> 0+.
+    Where num_classes columns do not fit into feature space, the problem is solved on the complement of 1.
+
+    Args:
+        means: (num_classes, feature_dim), centered class means of any scale; H~ is their multiple of unit Frobenius norm, or zero.
+        proximal_basis: U_prox, (feature_dim, num_classes), of the same dtype, float32 or float64; held constant.
+        proximal_weight: delta.
+        first_step: whether to take the solution without proximal term for U_prox.
+
+    Raises:
+        ValueError: for NaN or infinite means.
+        NotImplementedError: when it is differentiated twice, in forward mode, or under a transform of torch.func.
+    """
+    # The operation takes and gives U' to keep every matrix in one memory layout: transposing costs as much as multiplying.
+    rows = proximal_basis.T
+    if isinstance(first_step, Tensor) and not is_plain(means):
+        rows = _proximal_point(means.detach(), rows, first_step)
+    elif first_step:
+        rows = _solve(means.detach(), rows, 0.0)[0]
+    transposed_basis, _, values, *_ = _solve(means, rows, proximal_weight)
+    return BasisByFactors(transposed_basis.T, rows.T, values)
+
+
+def _forward(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Returns U', the factors with `completion_values`, and what the means were divided by with the norm they then have."""
+    with without_autocast(means.device):
+        norm, magnitude = float(torch.linalg.vector_norm(means, dtype=torch.float64)), 1.0
+        # In float64 also for float32 means, because the projection must leave an exact null direction.
+        matrix = means.to(torch.float64, copy=True)
+        if not SAFE_NORMS[0] < norm < SAFE_NORMS[1]:
+            magnitude = float(matrix.abs().max()) or 1.0
+            if not math.isfinite(magnitude):
+                raise ValueError("centered_class_means must be finite; got NaN or infinite entries. Look for a diverging loss.")
+            norm = float(torch.linalg.vector_norm(matrix.div_(magnitude)))
+        # X over 2 / (|means| sqrt(m)), with means in range: the polar factor does not depend on the scale.
+        pull = proximal_weight * norm * math.sqrt(min(means.shape[1], len(means) - 1)) / 2
+        center_classes(matrix, out=matrix).add_(proximal, alpha=pull)
+        whole_norm = float(torch.linalg.vector_norm(matrix))
+        if not math.isfinite(whole_norm):
+            raise ValueError("proximal_basis must be finite; got NaN or infinite entries. Pass the `basis` of an earlier solution.")
+        # Without a pull, nothing outweighs the rounding errors of the means themselves, as they were before they were centered.
+        noise, size = (torch.float64, whole_norm) if proximal_weight > 0 else (means.dtype, norm)
+        wide, completion = _wide(matrix, proximal)
+        factors = singular_factors(wide, 8 * torch.finfo(noise).eps * size, means.dtype)
+        completion_values = complete(factors, completion)
+        polar = factors.left @ factors.right
+        scale = torch.tensor([magnitude, norm], dtype=torch.float64)
+        left, right = factors.left.contiguous(), factors.right.contiguous()
+        return polar if wide is matrix else polar.T.contiguous(), left, factors.values, right, completion_values, scale
+
+
+def _wide(matrix: Tensor, proximal: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns both with no more rows than columns: as they are, or for more classes than dimensions centered and transposed."""
+    num_classes, feature_dim = matrix.shape
+    return (matrix, proximal) if feature_dim >= num_classes else (center_classes(matrix).T, center_classes(proximal).T)
+
+
+def _shapes(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    num_rows, num_columns = min(means.shape), max(means.shape)
+    shapes = (means.shape, (num_rows, num_rows), (num_rows,), (num_rows, num_columns), (num_rows,))
+    basis, left, values, right, completion_values = (means.new_empty(shape) for shape in shapes)
+    return basis, left, values, right, completion_values, torch.empty(2, dtype=torch.float64)
+
+
+def _backward(
+    grad: Tensor,
+    means: Tensor,
+    proximal: Tensor,
+    left: Tensor,
+    values: Tensor,
+    right: Tensor,
+    completion_values: Tensor,
+    scale: Tensor,
+) -> Tensor:
+    with without_autocast(grad.device):
+        factors = Factors(left, values, right)
+        if means.shape[1] >= len(means):
+            grad_matrix = polar_gradient(grad, factors, completion_values, proximal)
+        else:
+            completion = center_classes(proximal).T
+            grad_matrix = polar_gradient(grad.T, factors, completion_values, completion).T.contiguous()
+        center_classes(grad_matrix, out=grad_matrix)
+        # Rescaling the means changes nothing, so the radial component gets no gradient.
+        magnitude, norm = scale.tolist()
+        scaled = means if magnitude == 1 else means / magnitude
+        radial = float(torch.dot(grad_matrix.flatten(), scaled.flatten())) / norm**2 if norm > 0 else 0.0
+        grad_matrix.sub_(scaled, alpha=radial)
+        return grad_matrix if magnitude == 1 else grad_matrix.div_(magnitude)
+
+
+_solve = DifferentiableOperation(
+    "nearest_basis",
+    _forward,
+    _shapes,
+    lambda inputs, outputs: (*inputs[:2], *outputs[1:]),
+    _backward,
+    way_out="Detach the weight in the part of the loss that is differentiated twice, or use implicit_gradient=False or "
+    'solver="products".',
+)
+
+
+@operation("proximal_point")
+def _proximal_point(means: Tensor, rows: Tensor, first_step: Tensor) -> Tensor:
+    # An operation, because a compiled graph cannot branch on a value.
+    return _forward(means, rows, 0.0)[0] if bool(first_step) else rows.clone(memory_format=torch.contiguous_format)
+
+
+@_proximal_point.register_fake
+def _(means: Tensor, rows: Tensor, first_step: Tensor) -> Tensor:
+    return means.new_empty(means.shape)

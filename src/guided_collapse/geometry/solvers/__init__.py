@@ -1,1 +1,0 @@
-"""Two ways to a polar factor: by factorizations, and by matrix products alone."""

@@ -1,1 +1,0 @@
-"""Tight frames, for more classes than a simplex ETF has room for."""
