@@ -10,9 +10,8 @@ import time
 
 import torch
 
-from guided_collapse.experiments.data.augmentation import Augmentation
-from guided_collapse.experiments.data.augmentation.augment import augment
-from guided_collapse.experiments.data.augmentation.normalize import normalize
+from guided_collapse.experiments.data import Augmentation
+from guided_collapse.experiments.data.augment import augment, normalize
 from guided_collapse.experiments.data.known import KNOWN
 
 BATCH_SIZE = 256

@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from benchmarks.cost_tables import cost_table, counts_table
 from benchmarks.counting import CountOperations, OperationCounts, peak_mb, start_counting_memory
-from guided_collapse.experiments.data.augmentation.normalize import PixelStatistics
+from guided_collapse.experiments.data.augment import PixelStatistics
 from guided_collapse.experiments.data.batches import Batch, ProcessShare
 from guided_collapse.experiments.data.known import known_data
 from guided_collapse.experiments.data.split import ImageData, Split
@@ -156,7 +156,13 @@ def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_step(
-    request: CostRequest, head_name: str, *, steps: int, warm_up: int, seconds: float = 120.0, configuration: Configuration | None = None
+    request: CostRequest,
+    head_name: str,
+    *,
+    steps: int,
+    warm_up: int,
+    seconds: float = 120.0,
+    configuration: Configuration | None = None,
 ) -> dict[str, Any]:
     """Medians of the parts of a step in milliseconds, the MB that it adds at the peak, and operation counts.
 

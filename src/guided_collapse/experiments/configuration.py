@@ -12,7 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from guided_collapse.experiments.backbones import BACKBONES
-from guided_collapse.experiments.data.augmentation import Augmentation
+from guided_collapse.experiments.data import Augmentation
 from guided_collapse.experiments.errors import RequestError
 from guided_collapse.experiments.heads import HEADS
 

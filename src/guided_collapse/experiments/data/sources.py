@@ -1,29 +1,35 @@
-"""Data sets by name, and where they live."""
+"""Data sets by name: where they live, how they are loaded, and which of their files are verified."""
 
+import contextlib
+import json
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from guided_collapse.experiments.errors import RequestError
-from guided_collapse.experiments.data.augmentation.resampling import resize
+from guided_collapse.experiments.data.archives import checksum_of, decoded, find_idx, load_archive, load_idx
+from guided_collapse.experiments.data.augment import resize
+from guided_collapse.experiments.data.folders import find_splits, load_folder
 from guided_collapse.experiments.data.known import KNOWN, KnownData, known_data
-from guided_collapse.experiments.data.readers.archives import load_archive
-from guided_collapse.experiments.data.readers.folders import load_folder
-from guided_collapse.experiments.data.readers.idx import has_idx, load_idx
-from guided_collapse.experiments.data.readers.parquet import load_parquet
-from guided_collapse.experiments.data.sampling.hold_out import hold_out
-from guided_collapse.experiments.data.split import ImageData, Split
+from guided_collapse.experiments.data.pictures import Pictures
+from guided_collapse.experiments.data.split import ImageData, Split, hold_out
+from guided_collapse.experiments.errors import RequestError
+from guided_collapse.experiments.files import write_json
 from guided_collapse.lazy import optional
 
 VARIABLE = "GUIDED_COLLAPSE_DATA"
 SYSTEM_FOLDER = Path("/usr/share/datasets")  # where Debian's package dataset-fashion-mnist puts its folder
+STAMPS = "checked.json"
+LABEL_COLUMNS = ("fine_label", "label", "labels")  # CIFAR-100 has a coarse_label too
 
 
-class MissingData(RequestError):  # noqa: N818  # it is a state of the disk, named as such
+class MissingData(RequestError):  # noqa: N818  # a state of the disk, named as such
     """A data set is not where it should be; the message has the command that gets it."""
 
 
@@ -44,30 +50,33 @@ def load_data(name: str, *, root: Path | None = None, image_size: int | None = N
     """The data set of this name, from the folder of its name under `root`.
 
     The folder may hold one of its archives, IDX files, class folders (in train and test), or parquet files from the hub; the first
-    of these that is there is taken. What is read must be consistent, but may be smaller than the real thing: `load_checked`
-    compares checksums, `download` counts too.
+    of these is taken. Files with a known checksum must have it. Counts are not compared; `download` does that.
 
     Args:
-        name: one of those that `known.py` declares.
+        name: a key of `KNOWN`.
         root: None takes `data_root()`.
-        image_size: height and width to which images are resized; None keeps the usual ones, which for imagenet are 256.
+        image_size: height and width to resize images to; None keeps the usual ones, which for imagenet are 256.
 
     Raises:
         MissingData: if it is not there, with the command that gets it.
-        ValueError: for an unknown name or damaged files.
+        ValueError: for an unknown name, damaged files, or files with another checksum.
     """
-    known = known_data(name)
-    data = _load(name, known, data_folder(name, root), image_size or known.image_size)
-    return _resized(data, image_size or known.image_size)
+    known, folder = known_data(name), data_folder(name, root)
+    size = image_size or known.image_size
+    data = load_digits() if name == "digits" else _load(name, known, folder, size)
+
+    def resized(split: Split) -> Split:
+        if not isinstance(split.images, Tensor) or split.images.shape[2:] == (size, size):
+            return split
+        return Split(resize(split.images, size), split.labels)
+
+    return replace(data, train=resized(data.train), test=resized(data.test))
 
 
 def load_digits() -> ImageData:
-    """Handwritten digits that come with scikit-learn: 1437 to train on and 360 to test on, stratified, always the same.
+    """The handwritten digits of scikit-learn: 1437 for training and 360 for test, stratified, always the same.
 
     Gray levels 0 ... 16 become 0 ... 255, rounded.
-
-    Raises:
-        MissingPackageError: if scikit-learn is not installed.
     """
     bundle = optional("sklearn.datasets", extra="experiments", package="scikit-learn").load_digits()
     levels = np.rint(bundle.images * (255 / 16)).astype(np.uint8)
@@ -78,27 +87,145 @@ def load_digits() -> ImageData:
 
 
 def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
-    if name == "digits":
-        return load_digits()
     for archive in known.archives:
-        for place in (folder, folder.parent / archive.home):
-            if (place / archive.name).is_file():
-                return load_archive(place / archive.name, name=name, known=known, cache=folder / "decoded.npz")
+        for place in (folder / archive.name, folder.parent / archive.home / archive.name):
+            if place.is_file():
+                _verify(name, known, place, folder)
+                return load_archive(place, name=name, known=known, cache=folder / "decoded.npz")
     for place in (folder, SYSTEM_FOLDER / name):
-        if has_idx(place):
+        if find_idx(place):
+            _verify(name, known, place, folder)
             return load_idx(place, name=name, class_names=known.class_names or ())
-    # Class folders first: looking for parquet files among a million images takes its time.
-    if any(entry.is_dir() for entry in folder.glob("train/*")):
+    # Class folders first: looking for parquet files among a million images takes a while.
+    train = find_splits(folder).get("train") if folder.is_dir() else None
+    if train is not None and any(entry.is_dir() for entry in train.iterdir()):
         return replace(load_folder(folder, image_size=size), name=name)
     if any(folder.rglob("*.parquet")):
         return load_parquet(folder, name=name, channels=known.channels, image_size=size, test_part=known.test_part)
     raise MissingData(f"{name} must be in {folder}; it is not. Run: guided-collapse data {name}")
 
 
-def _resized(data: ImageData, size: int) -> ImageData:
-    def of(split: Split) -> Split:
-        if not isinstance(split.images, Tensor) or split.images.shape[2:] == (size, size):
-            return split
-        return Split(resize(split.images, size), split.labels)
+def files_with_checksums(known: KnownData, location: Path | None) -> dict[Path, str]:
+    """The files of the data set at this location, an archive or a folder, whose checksum is known."""
+    if location is None:
+        return {}
+    files = find_idx(location) if location.is_dir() else {location.name: location}
+    return {path: known.checksums[name] for name, path in files.items() if name in known.checksums}
 
-    return replace(data, train=of(data.train), test=of(data.test))
+
+def compare_checksum(name: str, path: Path, expected: str) -> None:
+    """Raises ValueError unless the file has this sha256 or, with 32 digits, this md5."""
+    algorithm = "md5" if len(expected) == 32 else "sha256"
+    found = checksum_of(path, algorithm)
+    if found != expected:
+        raise ValueError(
+            f"{path} must have the {algorithm} {expected}; it has {found}. Remove it and run: guided-collapse data {name}. "
+            "To use data of your own, put the images into class folders and pass --data FOLDER."
+        )
+
+
+def _verify(name: str, known: KnownData, location: Path, folder: Path) -> None:
+    """Compares files with their known checksums, unless their size and modification time show that this was done before."""
+    stamps = folder / STAMPS
+    try:
+        seen = dict(json.loads(stamps.read_bytes()))
+    except (OSError, ValueError, TypeError):  # without stamps, files are compared again
+        seen = {}
+    files = files_with_checksums(known, location)
+    current = {str(path.absolute()): [path.stat().st_size, path.stat().st_mtime_ns, checksum] for path, checksum in files.items()}
+    if current.items() <= seen.items():
+        return
+    for path, checksum in files.items():
+        compare_checksum(name, path, checksum)
+    with contextlib.suppress(OSError):
+        stamps.parent.mkdir(parents=True, exist_ok=True)
+        write_json(stamps, seen | current)
+
+
+class _EncodedRows(Sequence[bytes]):
+    """The encoded images in a column of a Hugging Face data set."""
+
+    def __init__(self, rows: Any, column: str) -> None:
+        self.rows, self.column = rows, column
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        image = self.rows[index][self.column]
+        return b"" if image is None or image["bytes"] is None else image["bytes"]
+
+
+def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, test_part: str) -> ImageData:
+    """A data set of parquet files such as train-00000-of-00002.parquet, with an image column and a label column.
+
+    Hugging Face `datasets` makes memory-mapped Arrow files of them once: rows of parquet files cannot be read in random order
+    quickly. A split that does not fit in memory when decoded is streamed from there.
+
+    Args:
+        folder: holds the files, at any depth.
+        name: of the data set.
+        channels: 1 for grayscale, 3 for color.
+        image_size: height and width to scale and center-crop the images to.
+        test_part: the part that serves as the test split.
+
+    Raises:
+        ValueError: for files that are missing or damaged, or an unreadable image.
+    """
+    datasets = optional("datasets", extra="experiments")
+    splits, class_names = [], None
+    for part in ("train", test_part):
+        files = find_parquet(folder, part)
+        cache = str(folder / "arrow") if os.access(folder, os.W_OK) else None
+        try:
+            rows = datasets.Dataset.from_parquet([str(file) for file in files], cache_dir=cache)
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            reason = error.__cause__ or error
+            raise ValueError(f"{files[0].parent} must hold readable parquet files; reading {part} failed: {reason}") from error
+        images = [column for column, kind in rows.features.items() if _holds_images(kind)]
+        labels = [column for column in LABEL_COLUMNS if column in rows.features]
+        if not images or not labels:
+            raise ValueError(
+                f"{files[0]} must have a column of images and a column of labels ({', '.join(LABEL_COLUMNS)}); "
+                f"it has {', '.join(rows.features)}."
+            )
+        numbers = np.array(rows[labels[0]][:])
+        if not np.issubdtype(numbers.dtype, np.integer):
+            raise ValueError(f"labels must be integers; the column {labels[0]} of {files[0]} holds {numbers.dtype}.")
+        class_names = class_names or getattr(rows.features[labels[0]], "names", None)
+        encoded = _EncodedRows(rows.cast_column(images[0], datasets.Image(decode=False)), images[0])
+        pictures = Pictures(encoded, (channels, image_size, image_size), where=str(files[0].parent))
+        splits.append(Split(_cached(pictures, files, folder / f"decoded-{part}.npz"), torch.from_numpy(numbers.astype(np.int64))))
+    most = max(int(split.labels.max()) for split in splits)
+    return ImageData(name, *splits, tuple(class_names or map(str, range(most + 1))), folder)
+
+
+def find_parquet(folder: Path, part: str) -> list[Path]:
+    """The files of a part, in order, anywhere below the folder: train-00000-of-00002.parquet, train.parquet or train/0000.parquet.
+
+    Raises:
+        ValueError: if there are none, some are missing, or they are in more than one folder.
+    """
+    found: dict[Path, str | None] = {}
+    for path in sorted(folder.rglob("*.parquet")):
+        numbered = re.fullmatch(r"(\w+)-\d+-of-(\d+)(-\w+)?", path.stem)
+        if part == (numbered[1] if numbered else path.parent.name if path.stem.isdigit() else path.stem):
+            found[path] = numbered[2] if numbered else None
+    counts = {int(count) for count in found.values() if count}
+    if not found or (counts and counts != {len(found)}) or len({path.parent for path in found}) > 1:
+        expected = f" ({min(counts)} files)" if counts else ""
+        raise ValueError(
+            f"{folder} must hold all parquet files of {part}{expected} in one folder; it has {len(found)}. Get them again."
+        )
+    return list(found)
+
+
+def _cached(pictures: Pictures, files: Sequence[Path], cache: Path) -> Tensor | Pictures:
+    if not pictures.fit_in_memory:
+        return pictures
+    arrays = decoded(cache, files, lambda: {"images": pictures.to_memory().numpy()}, variant=str(pictures.shape))
+    return torch.from_numpy(arrays["images"])
+
+
+def _holds_images(kind: object) -> bool:
+    return type(kind).__name__ == "Image" or (isinstance(kind, dict) and "bytes" in kind)

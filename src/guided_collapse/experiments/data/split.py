@@ -1,18 +1,22 @@
-"""Labeled images, in memory or streamed."""
+"""Labeled images, in memory or streamed, and parts of them: hold-out sets, a few samples of each class, long tails."""
 
 from collections.abc import Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, NamedTuple, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
+LongTail = Literal["exponential", "step"]
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples with labels.
+    """Labeled samples.
 
     Attributes:
         images: uint8 (num_samples, channels, height, width) if they are in memory; otherwise a map-style dataset whose item i is
@@ -50,15 +54,11 @@ class Split:
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of an image."""
-        image = self.images[0]
-        return image.shape[0], image.shape[1], image.shape[2]
+        channels, height, width = self.images[0].shape
+        return channels, height, width
 
     def take(self, indices: Tensor) -> "Split":
-        """The samples of these indices, in their order.
-
-        Args:
-            indices: int64 (num_taken,).
-        """
+        """The samples with these indices, int64 (num_taken,), in that order."""
         if isinstance(self.images, Tensor):
             return Split(self.images[indices.to(self.images.device)], self.labels[indices])
         return Split(Subset(self.images, indices.tolist()), self.labels[indices])
@@ -66,14 +66,14 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """A training and a test split of one kind of image.
+    """A training and a test split with the same image shape.
 
     Attributes:
-        name: what to call it.
-        train: the samples to train on.
-        test: the samples to judge by.
+        name: of the data set.
+        train: the training samples.
+        test: the test samples.
         class_names: one for each class index.
-        location: the file or folder that it was read from; None if it came with a package.
+        location: the file or folder it was read from; None if it came with a package.
 
     Raises:
         ValueError: for fewer than two classes, a label without a name, or images of different sizes.
@@ -109,3 +109,98 @@ class ImageData:
     def image_shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of an image."""
         return self.train.image_shape
+
+
+class HeldOut(NamedTuple):
+    """Sample indices of two disjoint parts, int64, each in ascending order."""
+
+    train: Tensor
+    test: Tensor
+
+
+def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
+    """Divides samples so that each class has its proportional share in both parts, within one sample, and at least one in each.
+
+    Args:
+        labels: int64 (num_samples,).
+        num_test: samples of the test part.
+        seed: selects the held-out samples; None takes evenly spaced ones, independently of any generator.
+
+    Raises:
+        ValueError: if a class has fewer than two samples, or `num_test` does not leave one of each class in both parts.
+    """
+    array = labels.numpy()
+    classes, counts = np.unique(array, return_counts=True)
+    rarest = counts.min(initial=len(array))
+    if rarest < 2 or not len(classes) <= num_test <= len(array) - len(classes):
+        raise ValueError(
+            "both parts need a sample of every class; "
+            f"got {len(array)} samples of {len(classes)} classes, the rarest with {rarest}, and {num_test} to hold out."
+        )
+    # Integers nearest to the proportional shares, each in 1 ... count - 1, that add up to num_test.
+    exact = counts * num_test / counts.sum()
+    shares = np.maximum(np.floor(exact).astype(np.int64), 1)
+    while (missing := num_test - int(shares.sum())) != 0:
+        step = 1 if missing > 0 else -1
+        allowed = (shares < counts - 1) if step > 0 else (shares > 1)
+        shares[np.argmax(np.where(allowed, step * (exact - shares), -np.inf))] += step
+    generator = None if seed is None else np.random.default_rng(seed)
+    held = np.zeros(len(array), dtype=bool)
+    for label, count, share in zip(classes, counts, shares, strict=True):
+        members = np.flatnonzero(array == label)
+        if generator is not None:
+            members = generator.permutation(members)
+        held[members[(2 * np.arange(share) + 1) * count // (2 * share)]] = True
+    return HeldOut(torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held)))
+
+
+def few_of_each(split: Split, number: int) -> Split:
+    """That many samples of each class, always the same and in order; fewer samples are a subset of more.
+
+    Raises:
+        ValueError: if a class has fewer.
+    """
+    counts = split.labels.bincount().numpy()
+    if number < 1 or counts.min() < number:
+        raise ValueError(f"every class must have as many samples as requested; got {counts.min()} and {number}. Request fewer.")
+    return _thinned(split, np.full(len(counts), number))
+
+
+def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
+    """A part of the samples, always the same and in order, in which the first class is `ratio` times as frequent as the last.
+
+    With C classes, class c = 0 ... C-1 keeps floor(n s_c) samples, where s_c is ratio^(-c / (C-1)) for "exponential", and for
+    "step" 1 in the first half of the classes and 1 / ratio in the second (which includes the middle class if C is odd). n is the
+    largest number for which every class has enough samples: the size of a class if all are equal.
+
+    Raises:
+        ValueError: for another kind, a ratio below 1 or so large that a class is left without samples, or an absent class.
+    """
+    counts = split.labels.bincount().numpy()
+    num_classes = len(counts)
+    if counts.min() == 0 or num_classes < 2:
+        raise ValueError(f"a long tail needs samples of each of at least two classes; got {counts.tolist()} samples.")
+    if not 1 <= ratio < float("inf"):
+        raise ValueError(f"ratio is that of the most to the least frequent class, at least 1; got {ratio}.")
+    position = np.arange(num_classes)
+    if kind == "exponential":
+        fraction = float(ratio) ** (-position / (num_classes - 1))
+    elif kind == "step":
+        fraction = np.where(position < num_classes // 2, 1.0, 1 / ratio)
+    else:
+        raise ValueError(f"kind must be exponential or step; got {kind!r}.")
+    # The powers are rounded: without the small term 5000 / 100 could come out as 49.
+    kept = np.floor(fraction * (counts / fraction).min() + 1e-6).astype(np.int64)
+    if kept.min() == 0:
+        raise ValueError(
+            f"ratio must leave every class a sample; got {ratio} for classes of {counts.min()} to {counts.max()} samples."
+        )
+    return _thinned(split, kept)
+
+
+def _thinned(split: Split, numbers: npt.NDArray[np.int64]) -> Split:
+    """That many samples of each class, (num_classes,). The seed is fixed: every run has the same part, whatever its own seed."""
+    generator = np.random.default_rng(0)
+    labels = split.labels.numpy()
+    chosen = [generator.permutation(np.flatnonzero(labels == label))[:number] for label, number in enumerate(numbers)]
+    return split.take(torch.from_numpy(np.sort(np.concatenate(chosen))))

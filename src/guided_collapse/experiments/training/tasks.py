@@ -8,20 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from guided_collapse.experiments.backbones.backbone import Backbone
 from guided_collapse.experiments.backbones import build_backbone
+from guided_collapse.experiments.backbones.backbone import Backbone
 from guided_collapse.experiments.backbones.unconstrained import UnconstrainedFeatures
-from guided_collapse.experiments.data.augmentation.normalize import PixelStatistics, pixel_statistics
+from guided_collapse.experiments.configuration import Configuration
+from guided_collapse.experiments.data.augment import PixelStatistics, pixel_statistics
 from guided_collapse.experiments.data.batches import Batch, ImageBatches, ProcessShare, ShuffledBatchSampler
-from guided_collapse.experiments.data.checked import load_checked
+from guided_collapse.experiments.data.folders import load_folder
 from guided_collapse.experiments.data.known import KNOWN, check_source, known_data
-from guided_collapse.experiments.data.readers.folders import load_folder
-from guided_collapse.experiments.data.sampling.hold_out import hold_out
-from guided_collapse.experiments.data.sampling.thinning import few_of_each, long_tailed
-from guided_collapse.experiments.data.split import ImageData
+from guided_collapse.experiments.data.sources import load_data
+from guided_collapse.experiments.data.split import ImageData, few_of_each, hold_out, long_tailed
 from guided_collapse.experiments.records.schema import Inputs
 from guided_collapse.experiments.training import randomness
-from guided_collapse.experiments.configuration import Configuration
 from guided_collapse.sampling import SeededBatchSampler, StratifiedBatchSampler
 
 LARGEST_MEASURED_BATCH = 1000
@@ -179,7 +177,7 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)
     if configuration.data in KNOWN:
-        data = load_checked(configuration.data, root=data_root, image_size=configuration.image_size)
+        data = load_data(configuration.data, root=data_root, image_size=configuration.image_size)
         known = known_data(configuration.data)
         statistics = PixelStatistics(known.mean, known.std)
     else:

@@ -1,0 +1,285 @@
+"""Data sets in the files their authors publish, read without unpacking them: IDX files, and zip and tar archives."""
+
+import contextlib
+import gzip
+import hashlib
+import json
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from guided_collapse.experiments.data.known import KnownData
+from guided_collapse.experiments.data.pictures import SUFFIXES, Pictures
+from guided_collapse.experiments.data.split import ImageData, Split, hold_out
+from guided_collapse.experiments.files import written_whole
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+"""train_images, train_labels, test_images, test_labels and, unless the table of known data has them, class_names."""
+
+PARTS = ("train", "test")
+IDX_PARTS = {"train": "train", "test": "t10k"}
+IDX_KINDS = {"images-idx3": 0x00000803, "labels-idx1": 0x00000801}  # magic numbers of unsigned bytes in three dimensions and in one
+ANNOTATIONS = "val_annotations.txt"
+HELD_OUT_DRAWINGS = 4  # of the 20 of each character
+
+
+def checksum_of(path: Path, algorithm: str) -> str:
+    """The checksum of a file's contents; of the decompressed contents of an IDX file, as compression varies."""
+    try:
+        with gzip.open(path) if path.name.endswith("-ubyte.gz") else path.open("rb") as file:
+            return hashlib.file_digest(file, algorithm).hexdigest()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} must be readable; reading it failed: {error}") from error
+
+
+def find_idx(folder: Path) -> dict[str, Path]:
+    """Those of the four IDX files that are in the folder, by their names without .gz, such as train-images-idx3-ubyte."""
+    stems = [f"{prefix}-{kind}-ubyte" for prefix in IDX_PARTS.values() for kind in IDX_KINDS]
+    return {stem: path for stem in stems for path in (folder / f"{stem}.gz", folder / stem) if path.is_file()}
+
+
+def load_idx(folder: Path, *, name: str, class_names: tuple[str, ...]) -> ImageData:
+    """A data set in four IDX files, compressed with gzip or not.
+
+    Raises:
+        ValueError: for a file that is missing, damaged or of another kind, or counts that do not agree.
+    """
+    files = find_idx(folder)
+    splits = {}
+    for part, prefix in IDX_PARTS.items():
+        arrays = []
+        for kind, magic in IDX_KINDS.items():
+            stem = f"{prefix}-{kind}-ubyte"
+            if stem not in files:
+                raise ValueError(f"{folder} must hold {stem} or {stem}.gz beside the others; it does not.")
+            arrays.append(read_idx(files[stem], magic))
+        images, labels = arrays
+        if len(images) != len(labels):
+            raise ValueError(f"{folder} must hold one label for each image; it has {len(images)} and {len(labels)} in {part}.")
+        splits[part] = Split(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64)))
+    return ImageData(name, splits["train"], splits["test"], class_names, folder)
+
+
+def read_idx(path: Path, magic: int) -> npt.NDArray[np.uint8]:
+    """The array in an IDX file of unsigned bytes: magic number, one size for each dimension (all big-endian), then the bytes.
+
+    Raises:
+        ValueError: for a file that is damaged or has another magic number.
+    """
+    try:
+        contents = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} must be readable; reading it failed: {error}") from error
+    found = int.from_bytes(contents[:4], "big")
+    if len(contents) < 4 or found != magic:
+        raise ValueError(f"{path} must be an IDX file with magic number {magic:#010x}; got {found:#010x}.")
+    end = 4 + 4 * (magic & 0xFF)
+    shape = [int.from_bytes(contents[start : start + 4], "big") for start in range(4, end, 4)]
+    expected = end + int(np.prod(shape, dtype=object))
+    if len(contents) != expected:
+        raise ValueError(f"{path} must have {expected} bytes for its sizes {shape}; it has {len(contents)}. Get it again.")
+    return np.frombuffer(contents, dtype=np.uint8, offset=end).reshape(shape).copy()
+
+
+def load_archive(path: Path, *, name: str, known: KnownData, cache: Path | None = None) -> ImageData:
+    """A data set from its archive.
+
+    Args:
+        path: the archive.
+        name: of the data set.
+        known: the facts about it, with the name of the reader.
+        cache: the .npz file for the decoded images; None to keep none.
+
+    Raises:
+        ValueError: for an archive that is damaged or incomplete.
+    """
+    read = READERS[known.archive_reader]
+    arrays = read(path, known) if cache is None else decoded(cache, [path], lambda: read(path, known), variant=known.archive_reader)
+    train, test = (Split(torch.from_numpy(arrays[f"{part}_images"]), torch.from_numpy(arrays[f"{part}_labels"])) for part in PARTS)
+    return ImageData(name, train, test, known.class_names or tuple(arrays["class_names"].tolist()), path)
+
+
+def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *, variant: str) -> Arrays:
+    """The arrays of an .npz file if it was built from these very files, otherwise those of `build`, which are then cached there.
+
+    A cache that is stale, damaged or cannot be written only costs time.
+
+    Args:
+        cache: the .npz file.
+        sources: the files the arrays come from; the cache is valid as long as their names, sizes and modification times stay.
+        build: makes the arrays.
+        variant: how they are built; the cache is valid for this variant only.
+    """
+    stamp = json.dumps([variant, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sources)])
+    with contextlib.suppress(Exception), cache.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        if str(stored["stamp"]) == stamp:
+            return {name: stored[name] for name in stored.files if name != "stamp"}
+    arrays = build()
+    with contextlib.suppress(OSError):
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(cache) as beside, beside.open("wb") as file:
+            np.savez(file, **arrays, stamp=np.array(stamp))  # type: ignore[arg-type]  # numpy's stub takes them for allow_pickle
+    return arrays
+
+
+def read_members(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """The contents of the wanted files of a zip or tar archive, by name.
+
+    Raises:
+        ValueError: for an archive that is damaged.
+    """
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                return {info.filename: archive.read(info) for info in archive.infolist() if wanted(info.filename)}
+        with tarfile.open(path, "r:gz") as archive:
+            files = ((member.name, archive.extractfile(member)) for member in archive if member.isreg() and wanted(member.name))
+            return {name: file.read() for name, file in files if file is not None}
+    except Exception as error:  # a damaged archive can fail in any layer of the standard library
+        raise ValueError(f"{path} must be a zip or tar archive; reading it failed: {error}") from error
+
+
+def read_cifar(path: Path, known: KnownData) -> Arrays:
+    """CIFAR-10 or CIFAR-100 in the binary files of its authors.
+
+    A sample is one byte for its label (in CIFAR-100 two: the coarse label, then the fine one), then its pixels, channel by channel
+    and row by row.
+    """
+    hundred = known.num_classes == 100
+    files = {"train": ["train.bin"], "test": ["test.bin"]}
+    if not hundred:
+        files = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
+    names = "fine_label_names.txt" if hundred else "batches.meta.txt"
+    wanted = {names, *files["train"], *files["test"]}
+    members = read_members(path, lambda name: PurePosixPath(name).name in wanted)
+    contents = {PurePosixPath(name).name: content for name, content in members.items()}
+    if lacking := sorted(wanted - contents.keys()):
+        raise ValueError(f"{path} must be the binary version of CIFAR-{known.num_classes}; it lacks {', '.join(lacking)}.")
+    arrays: dict[str, npt.NDArray[np.generic]] = {
+        "class_names": np.array(contents[names].decode("ascii", errors="replace").split())
+    }
+    shape = (known.channels, known.image_size, known.image_size)
+    before_pixels = 2 if hundred else 1
+    length = before_pixels + int(np.prod(shape))
+    for part in PARTS:
+        for file in files[part]:
+            if not contents[file] or len(contents[file]) % length:
+                raise ValueError(f"{file} in {path} must have {length} bytes for each image; it has {len(contents[file])}.")
+        rows = np.frombuffer(b"".join(contents[file] for file in files[part]), dtype=np.uint8).reshape(-1, length)
+        arrays[f"{part}_images"] = rows[:, before_pixels:].reshape(-1, *shape).copy()
+        arrays[f"{part}_labels"] = rows[:, before_pixels - 1].astype(np.int64)
+    return arrays
+
+
+class Sample(NamedTuple):
+    """A picture in an archive: train or test, the name of its class, and the name of its file."""
+
+    part: str
+    class_name: str
+    member: str
+
+
+def read_tiny_imagenet(path: Path, known: KnownData) -> Arrays:
+    """All classes of Tiny ImageNet: train/CLASS/images/FILE for training, and for test the validation part, val/images/FILE.
+
+    The class of a validation image is in val/val_annotations.txt: file, class and a box in each line. The published test part has
+    no labels and is skipped.
+    """
+    contents = read_members(path, lambda name: _is_picture(name) or PurePosixPath(name).name == ANNOTATIONS)
+    annotations = next((text for name, text in contents.items() if PurePosixPath(name).name == ANNOTATIONS), None)
+    if annotations is None:
+        raise ValueError(f"{path} must hold {ANNOTATIONS}, with the classes of the validation images; it does not.")
+    lines = [line.split("\t") for line in annotations.decode("utf-8", errors="replace").splitlines()]
+    classes = {line[0]: line[1] for line in lines if len(line) > 1}
+    samples = []
+    for member in sorted(filter(_is_picture, contents)):
+        match PurePosixPath(member).parts[-4:]:
+            case ("train", class_name, "images", _):
+                samples.append(Sample("train", class_name, member))
+            case (*_, "val", "images", file) if file in classes:
+                samples.append(Sample("test", classes[file], member))
+            case (*_, "val", "images", file):
+                raise ValueError(f"every validation image must have a class in {ANNOTATIONS}; {file} in {path} has none.")
+    return _decode_samples(path, contents, samples, known)
+
+
+def read_tiny_imagenet_100(path: Path, known: KnownData) -> Arrays:
+    """The part of Tiny ImageNet that `listed_samples` names, wherever its files are in the archive."""
+    listed = listed_samples()
+    files = {sample.member for sample in listed}
+    members = read_members(path, lambda name: PurePosixPath(name).name in files)
+    contents = {PurePosixPath(member).name: content for member, content in members.items()}
+    if lacking := sorted(files - contents.keys()):
+        raise ValueError(f"{path} must hold the {len(files)} files of the list; it lacks {len(lacking)}, such as {lacking[0]}.")
+    return _decode_samples(path, contents, listed, known)
+
+
+def listed_samples() -> list[Sample]:
+    """The files of tiny-imagenet-100, in order; all are files of the published training part.
+
+    A line of the list has a class, the numbers of its training files and those of its test files, as in `n03255030 0-299 300-349`:
+    n03255030_0.JPEG to n03255030_299.JPEG are for training.
+    """
+    text = resources.files("guided_collapse.experiments.data").joinpath("tiny_imagenet_100.txt").read_text(encoding="ascii")
+    listed = []
+    for class_name, *numbers in (line.split() for line in text.splitlines()):
+        for part, bounds in zip(PARTS, numbers, strict=True):
+            first, last = map(int, bounds.split("-"))
+            listed += [Sample(part, class_name, f"{class_name}_{number}.JPEG") for number in range(first, last + 1)]
+    return listed
+
+
+def read_omniglot(path: Path, known: KnownData) -> Arrays:
+    """Characters of Omniglot, ALPHABET/CHARACTER/FILE; a class is a character of an alphabet.
+
+    Of the 20 drawings of a character the third, eighth, thirteenth and eighteenth by name are held out for test. Names number the
+    people who drew an alphabet, so the same four people are held out of all of it.
+    """
+    contents = read_members(path, _is_picture)
+    members = sorted(member for member in contents if len(PurePosixPath(member).parts) >= 3)
+    names = ["/".join(PurePosixPath(member).parts[-3:-1]) for member in members]
+    index = {name: position for position, name in enumerate(sorted(set(names)))}
+    labels = torch.tensor([index[name] for name in names], dtype=torch.int64)
+    try:
+        test = set(hold_out(labels, HELD_OUT_DRAWINGS * len(index), seed=None).test.tolist())
+    except ValueError as error:
+        raise ValueError(f"{path} must hold drawings as ALPHABET/CHARACTER/FILE; dividing them failed: {error}") from error
+    parts = ["test" if position in test else "train" for position in range(len(members))]
+    return _decode_samples(path, contents, list(map(Sample, parts, names, members)), known)
+
+
+READERS: Mapping[str, Callable[[Path, KnownData], Arrays]] = {
+    "cifar": read_cifar,
+    "tiny-imagenet": read_tiny_imagenet,
+    "tiny-imagenet-100": read_tiny_imagenet_100,
+    "omniglot": read_omniglot,
+}
+"""Each takes the path of an archive and the facts about the data set, and raises ValueError if the archive is incomplete."""
+
+
+def _is_picture(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in SUFFIXES
+
+
+def _decode_samples(path: Path, contents: Mapping[str, bytes], samples: Sequence[Sample], known: KnownData) -> Arrays:
+    class_names = sorted({sample.class_name for sample in samples if sample.part == "train"})
+    index = {name: position for position, name in enumerate(class_names)}
+    arrays: dict[str, npt.NDArray[np.generic]] = {"class_names": np.array(class_names)}
+    shape = (known.channels, known.image_size, known.image_size)
+    for part in PARTS:
+        chosen = [sample for sample in samples if sample.part == part]
+        if not chosen or any(sample.class_name not in index for sample in chosen):
+            raise ValueError(f"{path} must have training and test images of the same classes; it lacks some of {part}.")
+        members = [sample.member for sample in chosen]
+        pictures = Pictures([contents[member] for member in members], shape, names=members, where=str(path))
+        arrays[f"{part}_images"] = pictures.to_memory().numpy()
+        arrays[f"{part}_labels"] = np.array([index[sample.class_name] for sample in chosen], dtype=np.int64)
+    return arrays

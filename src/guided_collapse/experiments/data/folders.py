@@ -1,0 +1,140 @@
+"""Folders of images, one folder per class.
+
+Not the `imagefolder` of Hugging Face `datasets`: it guesses splits from parts of names, copies all images into Arrow files, and does
+not say which file is damaged.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from guided_collapse.experiments.data.pictures import SUFFIXES, Pictures, usual_size
+from guided_collapse.experiments.data.split import ImageData, Split, hold_out
+
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+}
+"""The folder names, in lower case, that mean a split and not a class."""
+
+Classes = Mapping[str, list[str]]
+"""The paths of the images of each class, in order."""
+
+
+def load_folder(path: Path, *, image_size: int | None = None, test_fraction: float = 0.2) -> ImageData:
+    """Color images from `path/train/CLASS/...` and `path/test/CLASS/...`, or from `path/CLASS/...` alone.
+
+    Split folders may have any name in `SPLITS`, in upper or lower case. If the test folder has no class folders, the validation
+    folder is the test split; if there is neither, a fraction of every class is held out, always the same images. Hidden files and
+    folders are skipped, links are followed. A split that does not fit in memory is streamed: its images are decoded when they are
+    needed, and an unreadable one is reported then.
+
+    Args:
+        path: the folder.
+        image_size: height and width to scale and center-crop the images to; None takes the most common size of the training
+            images, at most 256.
+        test_fraction: fraction of the images to hold out if there is no test folder.
+
+    Raises:
+        ValueError: for a folder that is missing, mixes splits and classes, has a split but none to train on, an empty class, fewer
+            than two classes, or classes in test alone; or for an unreadable image.
+    """
+    if not path.is_dir():
+        raise ValueError(f"data must be a folder with one folder of images for each class; there is no folder {path}.")
+    splits = find_splits(path)
+    home = splits.get("train", path)
+    train = _classes(home)
+    if empty := [name for name, files in train.items() if not files]:
+        raise ValueError(
+            f"every class folder must have images ({', '.join(sorted(SUFFIXES))}); {home} has none in {', '.join(empty)}. "
+            "Add some, or remove the folder."
+        )
+    if len(train) < 2:
+        found = f"only {next(iter(train))}" if train else "none"
+        raise ValueError(f"data must be a folder with a folder of images for each of at least two classes; {home} has {found}.")
+    class_names = tuple(train)
+    files, labels = _samples(train, class_names)
+    tests = (_classes(splits[name]) for name in ("test", "validation") if name in splits)
+    test = next((classes for classes in tests if any(classes.values())), None)
+    if test is not None:
+        test_files, test_labels = _samples(test, class_names)
+    else:
+        if not 0 < test_fraction < 1:
+            raise ValueError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
+        num_test = min(max(round(test_fraction * len(labels)), len(train)), len(labels) - len(train))
+        try:
+            parts = hold_out(labels, num_test, seed=0)
+        except ValueError as error:
+            raise ValueError(f"{path} has no test folder, and holding images out failed: {error} Add images.") from error
+        test_files, test_labels = [files[index] for index in parts.test], labels[parts.test]
+        files, labels = [files[index] for index in parts.train], labels[parts.train]
+    height, width = (image_size, image_size) if image_size else usual_size(files)
+    splits = []
+    for paths, targets in ((files, labels), (test_files, test_labels)):
+        pictures = Pictures(paths, (3, height, width), names=paths)
+        splits.append(Split(pictures.to_memory() if pictures.fit_in_memory else pictures, targets))
+    return ImageData(path.name, *splits, class_names, path)
+
+
+def find_splits(path: Path) -> dict[str, Path]:
+    """The folders of the splits train, test and validation; empty if the folder holds classes.
+
+    Raises:
+        ValueError: for a test or validation folder without one to train on, two folders for one split, or classes beside splits.
+    """
+    folders = _subfolders(path)
+    named = [folder for folder in folders if folder.name.lower() in SPLITS]
+    splits = {SPLITS[folder.name.lower()]: folder for folder in named}
+    if not splits:
+        return {}
+    strangers = [folder for folder in folders if folder not in named and _files(folder)]
+    if "train" not in splits or len(splits) < len(named) or strangers:
+        raise ValueError(
+            f"data must be class folders, or class folders in one train and at most one test and one validation folder; {path} has "
+            f"{', '.join(folder.name for folder in (*named, *strangers))}. If some of these are classes, move all classes into "
+            f"{path / 'train'}."
+        )
+    return splits
+
+
+def _classes(folder: Path) -> Classes:
+    return {entry.name: _files(entry) for entry in _subfolders(folder)}
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        _refuse(error)
+
+
+def _files(folder: Path) -> list[str]:
+    """The images in the folder, at any depth, sorted by path."""
+    files: list[Path] = []
+    seen: set[str] = set()  # links may form a loop
+    for root, folders, names in os.walk(folder, followlinks=True, onerror=_refuse):
+        seen.add(os.path.realpath(root))
+        folders[:] = [name for name in sorted(folders) if name[0] != "." and os.path.realpath(Path(root, name)) not in seen]
+        files += [Path(root, name) for name in names if name[0] != "." and Path(name).suffix.lower() in SUFFIXES]
+    return [str(file) for file in sorted(files)]
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise ValueError(f"data must be a readable folder; reading it failed: {error}") from error
+
+
+def _samples(classes: Classes, class_names: tuple[str, ...]) -> tuple[list[str], Tensor]:
+    """The paths of all images, and their labels."""
+    if strangers := [name for name, files in classes.items() if files and name not in class_names]:
+        raise ValueError(
+            "every class of the test images must be among the training images; "
+            f"got {', '.join(strangers)} besides {', '.join(class_names)}."
+        )
+    index = {name: position for position, name in enumerate(class_names)}
+    labels = [index[name] for name, files in classes.items() for _ in files]
+    return [file for files in classes.values() for file in files], torch.tensor(labels, dtype=torch.int64)

@@ -1,0 +1,145 @@
+"""Decoding of encoded images to uint8 tensors of one size.
+
+With Pillow, not by Hugging Face `datasets`, which opens every format, has no limit for scaled pictures, and names no damaged file.
+"""
+
+import math
+import stat
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from guided_collapse.lazy import optional
+
+IN_MEMORY_BYTES = 2 * 2**30  # decoded splits up to this size, 2 GiB, are kept in memory; larger ones are streamed
+LARGEST_SIDE = 256  # of an image when no size is requested
+MOST_INSPECTED = 1000  # images, to find the most common size
+MOST_PIXELS = 89_478_485  # of an image after scaling; the same as Pillow's limit for stored images
+MOST_PIXELS_RATIO = 1000  # of a scaled image before it is cropped, relative to the result
+# Nothing else is opened, whatever a file is called: some of Pillow's other formats start programs (EPS starts Ghostscript).
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+
+Shape = tuple[int, int, int]
+
+
+class Pictures(Dataset[Tensor]):
+    """Images that are decoded on access, all to one shape.
+
+    Args:
+        sources: item i is the path of image i as a string, or its encoded bytes.
+        shape: (channels, height, width) of the result, with 1 or 3 channels.
+        names: what errors call each image; None numbers the rows of `where`.
+        where: the file or folder with the images, for errors.
+    """
+
+    def __init__(
+        self, sources: Sequence[str | bytes], shape: Shape, *, names: Sequence[str] | None = None, where: str = ""
+    ) -> None:
+        self.sources, self.shape, self.names, self.where = sources, shape, names, where
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self.sources)
+
+    def __getitem__(self, index: int) -> Tensor:
+        name = self.names[index] if self.names is not None else f"row {index}"
+        return decode(self.sources[index], self.shape, name=f"{name} in {self.where}" if self.where else name)
+
+    @property
+    def fit_in_memory(self) -> bool:
+        """Whether the decoded images should be kept in memory."""
+        return len(self) * math.prod(self.shape) <= IN_MEMORY_BYTES
+
+    def to_memory(self) -> Tensor:
+        """All images, uint8 (num_images, channels, height, width)."""
+        images = torch.empty(len(self), *self.shape, dtype=torch.uint8)
+        for index in range(len(self)):
+            images[index] = self[index]
+        return images
+
+
+@contextmanager
+def opened(source: str | bytes, *, name: str) -> Iterator[Any]:
+    """The image as a Pillow image of which only the header has been read; the first frame if there are several.
+
+    Args:
+        source: the path of a file, or its contents.
+        name: what an error calls the image.
+
+    Raises:
+        ValueError: for any failure here or in the block: not a regular file, none of FORMATS, damaged, more than 8 bits per
+            channel, or too many pixels.
+    """
+    pillow = _pillow()
+    try:
+        if isinstance(source, str) and not stat.S_ISREG(Path(source).stat().st_mode):
+            raise ValueError("it is not a regular file.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            warnings.filterwarnings("ignore", message="Palette images with Transparency")  # transparency is not used
+            with pillow.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+                if image.mode.startswith(("I", "F")):  # Pillow would silently clip values above 255
+                    raise ValueError(f"it has pixels of mode {image.mode}; save it with 8 bits per channel.")
+                yield image
+    except pillow.UnidentifiedImageError as error:
+        raise ValueError(f"every image must be readable; {name} is not: it is none of {', '.join(FORMATS)}, or damaged.") from error
+    except Exception as error:  # a damaged image can fail in any layer of Pillow
+        raise ValueError(f"every image must be readable; {name} is not: {error}") from error
+
+
+def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
+    """The image as uint8 of that shape, scaled to cover it and center-cropped.
+
+    Args:
+        source: the path of a file, or its contents.
+        shape: (channels, height, width), with 1 channel for grayscale or 3 for color.
+        name: what an error calls the image.
+
+    Raises:
+        ValueError: for an image that `opened` rejects, or so narrow that scaling it would take too much memory.
+    """
+    channels, height, width = shape
+    with opened(source, name=name) as image:
+        scale = max(width / image.width, height / image.height)
+        covering = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
+        most = min(MOST_PIXELS, MOST_PIXELS_RATIO * width * height)
+        if math.prod(covering) > most:  # checked before decoding: a few bytes can hold a million rows of one pixel
+            raise ValueError(
+                f"it has {image.width} x {image.height} pixels, which would be {covering[0]} x {covering[1]} when scaled, "
+                f"more than {most:,}; crop it to a less narrow shape."
+            )
+        if scale < 1:  # JPEG can be decoded at a fraction of its size; twice the requested size keeps the quality
+            image.draft(None, (2 * covering[0], 2 * covering[1]))
+        picture = image.convert("L" if channels == 1 else "RGB")
+        if picture.size != covering:
+            picture = picture.resize(covering, _pillow().Resampling.BILINEAR)
+    left, top = (covering[0] - width) // 2, (covering[1] - height) // 2
+    pixels = np.array(picture.crop((left, top, left + width, top + height)), dtype=np.uint8)
+    return torch.from_numpy(pixels.reshape(height, width, channels).transpose(2, 0, 1).copy())
+
+
+def usual_size(paths: Sequence[str]) -> tuple[int, int]:
+    """The most common (height, width) of the images, each at most LARGEST_SIDE; the first one in case of a tie.
+
+    Reads the headers of up to MOST_INSPECTED evenly spaced images.
+    """
+    sizes: Counter[tuple[int, int]] = Counter()
+    for path in paths[:: -(-len(paths) // MOST_INSPECTED)]:
+        with opened(path, name=path) as image:
+            sizes[image.height, image.width] += 1
+    height, width = sizes.most_common(1)[0][0]
+    return min(height, LARGEST_SIDE), min(width, LARGEST_SIDE)
+
+
+def _pillow() -> Any:
+    return optional("PIL.Image", extra="experiments", package="pillow")

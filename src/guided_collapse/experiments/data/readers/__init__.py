@@ -1,1 +1,0 @@
-"""Image files of every layout that is read."""

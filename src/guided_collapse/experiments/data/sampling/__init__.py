@@ -1,1 +1,0 @@
-"""Which samples go into which batch, split or long tail."""
