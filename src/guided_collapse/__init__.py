@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from guided_collapse.geometry.nearest import NearestETF, nearest_etf
     from guided_collapse.geometry.simplex import simplex_etf
     from guided_collapse.heads.classifier import Classifier
-    from guided_collapse.heads.drop_in.loss import NearestETFLoss
-    from guided_collapse.heads.drop_in.replace import replace_classifier
+    from guided_collapse.heads.loss import NearestETFLoss
+    from guided_collapse.heads.replace import replace_classifier
     from guided_collapse.heads.fixed import FixedETFHead
     from guided_collapse.heads.head import Head
-    from guided_collapse.heads.linear import CosineHead
-    from guided_collapse.heads.means.running_means import RunningClassMeans
+    from guided_collapse.heads.cosine import CosineHead
+    from guided_collapse.heads.class_means import RunningClassMeans
     from guided_collapse.heads.nearest import NearestETFHead
     from guided_collapse.metrics.collapse import measure_collapse
     from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
@@ -61,18 +61,18 @@ __getattr__, __dir__ = on_demand(
         "CollapseResult": "metrics.result",
         "FixedETFHead": "heads.fixed",
         "Head": "heads.head",
-        "CosineHead": "heads.linear",
+        "CosineHead": "heads.cosine",
         "NearestETF": "geometry.nearest",
         "NearestETFHead": "heads.nearest",
-        "NearestETFLoss": "heads.drop_in.loss",
-        "RunningClassMeans": "heads.means.running_means",
+        "NearestETFLoss": "heads.loss",
+        "RunningClassMeans": "heads.class_means",
         "SecondPass": "metrics.machinery.second_pass",
         "StratifiedBatchSampler": "sampling",
         "collapse_of": "metrics.model",
         "cross_entropy_lower_bound": "metrics.formulas.frames",
         "measure_collapse": "metrics.collapse",
         "nearest_etf": "geometry.nearest",
-        "replace_classifier": "heads.drop_in.replace",
+        "replace_classifier": "heads.replace",
         "simplex_etf": "geometry.simplex",
     },
 )

@@ -1,1 +1,26 @@
-"""Running class means, the classifier heads, and the classifier that joins a backbone and a head."""
+"""Classifier heads, the class means that they follow, and the classifier that joins a backbone and a head."""
+
+from guided_collapse.heads.class_means import RunningClassMeans
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.heads.cosine import CosineHead
+from guided_collapse.heads.fixed import FixedETFHead
+from guided_collapse.heads.head import Head
+from guided_collapse.heads.loss import NearestETFLoss
+from guided_collapse.heads.nearest import NearestETFHead
+from guided_collapse.heads.nearest_tight import NearestTightFrameHead
+from guided_collapse.heads.replace import replace_classifier
+
+__all__ = [
+    "Classifier",
+    "CosineHead",
+    "FixedETFHead",
+    "Head",
+    "NearestETFHead",
+    "NearestETFLoss",
+    "NearestTightFrameHead",
+    "RunningClassMeans",
+    "replace_classifier",
+]
+
+HEAD_CLASSES = {head.__name__: head for head in (CosineHead, FixedETFHead, NearestETFHead, NearestTightFrameHead)}
+"""The heads by the name of their class, as `config.json` of a saved model has it."""

@@ -1,19 +1,21 @@
 """A backbone and a head, joined."""
 
 import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
 
 from torch import Tensor, nn
 
 from guided_collapse.heads.head import Head
-from guided_collapse.heads.shareable import Shareable
 
 
-class Classifier(Shareable):
+class Classifier(nn.Module):
     """`model(inputs, labels)` in training mode, `model(inputs)` in eval mode, and always for a head that needs no labels.
 
     Args:
         backbone: maps inputs to features, (num_samples, feature_dim).
-        head: maps features to logits.
+        head: maps features to logits; a `Head`, or any module that takes features alone, such as `nn.Linear`.
 
     Example:
         >>> import torch
@@ -24,25 +26,27 @@ class Classifier(Shareable):
         (torch.Size([6, 3]), torch.Size([6, 3]))
     """
 
-    def __init__(self, backbone: nn.Module, head: Head) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
         """The logits of a batch, (num_samples, num_classes) or (..., num_classes); labels as the head takes them."""
-        logits: Tensor = self.head(self.backbone(inputs), labels)
+        features = self.backbone(inputs)
+        logits: Tensor = self.head(features, labels) if isinstance(self.head, Head) else self.head(features)
         return logits
 
     def points(self, inputs: Tensor) -> Tensor:
-        """What the head's weight is multiplied with, (num_samples, feature_dim): the features on their sphere, if the head has one.
+        """What the head's weight multiplies, (num_samples, feature_dim): the features, on their sphere if the head has one.
 
-        This is what to measure: `metric.update(model.points(inputs), labels)`. The head takes in nothing, whatever the mode is.
+        This is what to measure: `metric.update(model.points(inputs), labels)`. It changes no state, whatever the mode.
         """
-        return self.head.on_sphere(self.backbone(inputs))
+        features: Tensor = self.backbone(inputs)
+        return self.head.on_sphere(features) if isinstance(self.head, Head) else features
 
     def export(self, *, rms_norm: bool = True) -> nn.Module:
-        """A copy of the backbone and the exported head, in eval mode: a model that takes inputs alone and needs no labels.
+        """A copy in eval mode of stock torch layers after the backbone; it takes inputs alone and never needs labels.
 
         The head is exported in the backbone's floating-point type.
 
@@ -50,6 +54,65 @@ class Classifier(Shareable):
             rms_norm: as in `Head.export`.
         """
         backbone = copy.deepcopy(self.backbone)
-        head = self.head.export(rms_norm=rms_norm)
+        head = self.head.export(rms_norm=rms_norm) if isinstance(self.head, Head) else copy.deepcopy(self.head)
         dtype = next((parameter.dtype for parameter in backbone.parameters() if parameter.is_floating_point()), None)
         return nn.Sequential(backbone, head if dtype is None else head.to(dtype)).eval()
+
+    def save_pretrained(self, folder: str | Path, *, data: str | None = None, metrics: Mapping[str, float] | None = None) -> None:
+        """Writes `model.safetensors`, `config.json` and a model card, `README.md`, to a folder.
+
+        Args:
+            folder: created if necessary; these files in it are replaced.
+            data: what the model was trained on, for the card.
+            metrics: for the card, such as `collapse_of(model, loader).scalars()`.
+
+        Raises:
+            ValueError: for metrics that are not finite, or if safetensors is missing.
+        """
+        from guided_collapse.integrations import hub
+
+        hub.save(self, Path(folder), data=data, metrics=metrics)
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | Path, *, backbone: nn.Module, revision: str | None = None, token: str | bool | None = None
+    ) -> Self:
+        """A saved model, in eval mode. Nothing is unpickled.
+
+        Args:
+            source: a folder, or the name of a repository on the Hugging Face hub.
+            backbone: built as it was when the model was saved; its weights are replaced.
+            revision: branch, tag or commit of the repository.
+            token: for a private repository.
+
+        Raises:
+            ValueError: if there is no such model, it is damaged, it does not fit the backbone, or a package is missing.
+        """
+        from guided_collapse.integrations import hub
+
+        return hub.load(cls, source, backbone=backbone, revision=revision, token=token)
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        data: str | None = None,
+        metrics: Mapping[str, float] | None = None,
+        private: bool | None = None,
+        token: str | bool | None = None,
+    ) -> str:
+        """Uploads what `save_pretrained` writes to the Hugging Face hub and returns the address of the model's page.
+
+        Args:
+            repository: "name/model"; created if necessary.
+            data: what the model was trained on, for the card.
+            metrics: for the card.
+            private: whether a new repository is private; None leaves it to the owner's default.
+            token: with write access; None uses the one of `hf auth login`.
+
+        Raises:
+            ValueError: as for `save_pretrained`, or if huggingface_hub is missing.
+        """
+        from guided_collapse.integrations import hub
+
+        return hub.push(self, repository, data=data, metrics=metrics, private=private, token=token)

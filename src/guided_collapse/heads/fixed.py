@@ -1,23 +1,28 @@
 """A classifier fixed at a simplex ETF from the start: the network has to turn its features toward it."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from guided_collapse.geometry import tight_frame
 from guided_collapse.geometry.simplex import Direction
-from guided_collapse.heads.frame_head import FrameHead
+from guided_collapse.heads.head import FrameHead
 
 
 class FixedETFHead(FrameHead):
-    """A frame that never moves, in the canonical or in a Haar-random direction: a simplex ETF, or a tight frame where none exists.
+    """A frame that never moves: a simplex ETF, or a tight frame with unit rows for num_classes > feature_dim + 1.
 
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        scale: tau, the norm of the features.
-        direction: "canonical" or "random".
-        center: whether features are centered by their global mean.
-        generator: source of a random direction; None takes torch's global generator.
-        check_values: whether to look at values at every step, which waits for the device; None does on a CPU.
+        scale: what multiplies the cosines; None picks it from the sizes (see `Head`).
+        direction: "canonical", or "random" for a Haar-random one.
+        center: whether to subtract the global mean of the features.
+        generator: source of a random direction; None uses torch's global generator.
+        check_values: whether to check values in every step; None does on a CPU.
+        device: where the state lives.
+        dtype: of the state, at least float32.
 
     Example:
         >>> import torch
@@ -36,19 +41,37 @@ class FixedETFHead(FrameHead):
         feature_dim: int,
         num_classes: int,
         *,
-        scale: float = 5.0,
+        scale: float | None = None,
         direction: Direction = "canonical",
         center: bool = True,
         generator: torch.Generator | None = None,
         check_values: bool | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(feature_dim, num_classes, scale=scale, center=center, direction=direction, check_values=check_values)
+        super().__init__(
+            feature_dim,
+            num_classes,
+            scale=scale,
+            center=center,
+            direction=direction,
+            check_values=check_values,
+            device=device,
+            dtype=dtype,
+        )
         self.reset_parameters(generator)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Sets the frame in its direction, a random one drawn anew, and forgets all batches."""
-        super().reset_parameters()
-        self.frame.copy_(self._initial_frame(generator))
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
         return self._centered(points, labels) @ self.frame.to(points.dtype).T
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Sets the frame, drawing a random direction anew, and forgets all batches."""
+        super().reset_parameters()
+        frame = tight_frame(
+            self.feature_dim, self.num_classes, direction=self.direction, generator=generator, dtype=self.frame.dtype
+        )
+        self.frame.copy_(frame)
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments as plain values."""
+        return super().config() | {"center": self.centering is not None}

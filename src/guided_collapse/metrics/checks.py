@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import check_num_classes
-from guided_collapse.heads.means.batch import largest_finite
-from guided_collapse.heads.means.targets import LABEL_TYPES
+from guided_collapse.heads.batch import largest_finite
+from guided_collapse.heads.batch import LABEL_TYPES
 
 SMALLEST, LARGEST = 1e-140, 1e140
 """Between these, sums of squares neither overflow nor vanish in float64."""

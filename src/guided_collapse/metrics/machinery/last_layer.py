@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from guided_collapse.heads.drop_in.last_layer import linear_names
+from guided_collapse.heads.replace import linear_names
 
 
 def linear_layers_in_words(model: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""The head as a loss, for loops that know losses of embeddings and no classifier."""
+"""The head as a loss, for training loops built around losses of embeddings."""
 
 from typing import Any
 
@@ -11,47 +11,47 @@ from guided_collapse.heads.nearest import NearestETFHead
 class NearestETFLoss(nn.Module):
     """The cross-entropy of embeddings classified by the simplex ETF nearest to their own class means.
 
-    It takes the place of a loss of pytorch-metric-learning that has classes, such as its NormalizedSoftmaxLoss, and has no
-    parameters, so it needs no optimizer of its own. In training mode it takes in every batch; in eval mode it measures alone.
+    It takes the place of a classification loss of pytorch-metric-learning, such as NormalizedSoftmaxLoss, with the same order of
+    arguments. It has no parameters, so it needs no optimizer. In eval mode it only measures.
 
     Args:
-        feature_dim: d, the width of the embeddings.
         num_classes: C, at least 2.
+        embedding_size: d, the width of the embeddings.
         options: of `NearestETFHead`, such as `scale` and `lagged`.
 
     Example:
         >>> import torch
         >>> from guided_collapse import NearestETFLoss
-        >>> loss_of = NearestETFLoss(8, 3, scale=10.0)
+        >>> loss = NearestETFLoss(num_classes=3, embedding_size=8, scale=10.0)
         >>> embeddings = torch.randn(6, 8, requires_grad=True)
-        >>> loss_of(embeddings, torch.tensor([0, 1, 2, 0, 1, 2])).backward()
-        >>> loss_of.get_logits(embeddings).shape
+        >>> loss(embeddings, torch.tensor([0, 1, 2, 0, 1, 2])).backward()
+        >>> loss.get_logits(embeddings).shape
         torch.Size([6, 3])
     """
 
-    def __init__(self, feature_dim: int, num_classes: int, **options: Any) -> None:
+    def __init__(self, num_classes: int, embedding_size: int, **options: Any) -> None:
         super().__init__()
-        self.head = NearestETFHead(feature_dim, num_classes, **options)
+        self.head = NearestETFHead(embedding_size, num_classes, **options)
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
         """The mean loss of a batch, a scalar.
 
         Args:
-            embeddings: (num_samples, feature_dim).
+            embeddings: (num_samples, embedding_size).
             labels: (num_samples,), class indices.
-            indices_tuple: None, what trainers pass on that have no miner.
+            indices_tuple: must be None, which trainers without a miner pass.
 
         Raises:
-            ValueError: for pairs or triplets of a miner, and for a batch that does not fit.
+            TypeError, ValueError: for pairs or triplets of a miner, and for a batch that does not fit.
         """
         if indices_tuple is not None:
             raise ValueError(
-                "indices_tuple must be None: every sample counts once, in no pairs or triplets; got some. Use no miner."
+                "indices_tuple must be None: this loss uses every sample once, not pairs or triplets. Remove the miner."
             )
         return cross_entropy(self.head(embeddings, labels), labels.long())
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """The logits of embeddings as eval mode gives them, (num_samples, num_classes), in whichever mode the loss is."""
+        """The eval-mode logits of embeddings, (num_samples, num_classes), whatever the mode of the loss."""
         training = self.head.training
         try:
             logits: Tensor = self.head.eval()(embeddings)

@@ -1,0 +1,321 @@
+"""A training batch: checked before anything changes, centered, and summed by class over all processes."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from guided_collapse.geometry.operations import is_transformed, operation, product
+
+IGNORE_INDEX = -100
+"""The label of samples that are left out of all means: the default `ignore_index` of torch's cross-entropy."""
+
+LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+# How far the sum of a row of soft labels may be from 1; in half precision, four units in the last place.
+SUM_TOLERANCE = 1e-3
+
+
+class Batch(NamedTuple):
+    """A centered training batch. Means are those of the batches of all processes together."""
+
+    centered: Tensor
+    """The features minus their global mean, (num_samples, feature_dim), with gradient."""
+    global_mean: Tensor
+    """(feature_dim,), with gradient; zero if every sample is ignored."""
+    labels: Tensor
+    """(num_samples,), int64, or (num_samples, num_classes), soft; (0,) if the batch came without labels."""
+    has_samples: Tensor
+    """Whether there is a sample that is not ignored, a boolean scalar."""
+
+
+def center_batch(features: Tensor, labels: Tensor) -> Batch:
+    """Centers features (num_samples, feature_dim) by their mean over all processes, leaving out ignored samples."""
+    counted, num_samples = features, features.new_full((1,), len(features))
+    if len(labels) > 0 and not is_soft(labels):
+        is_counted = labels != IGNORE_INDEX
+        counted = torch.where(is_counted[:, None], features, 0.0)
+        num_samples = is_counted.sum(dim=0, keepdim=True).to(features.dtype)
+    totals = sum_over_processes(torch.cat([counted.sum(dim=0), num_samples]))
+    global_mean = totals[:-1] / totals[-1].clamp(min=1)
+    return Batch(features - global_mean, global_mean, labels, totals[-1] > 0)
+
+
+class ClassSums(NamedTuple):
+    """Sums over the samples of some classes, over the batches of all processes."""
+
+    sums: Tensor
+    """(num_rows, feature_dim)."""
+    counts: Tensor
+    """(num_rows,): the number of samples, or the total share of soft labels; 0 for classes that are absent."""
+    classes: Tensor | None
+    """(num_rows,): the class of each row; None if row c is class c. Classes may repeat, but only one of the rows counts samples."""
+
+
+def sums_of_all_classes(batch: Batch, num_classes: int) -> ClassSums:
+    """One row for each class, differentiable. With soft labels y, sample i belongs to class c with the weight y_ic."""
+    points, labels = batch.centered, batch.labels
+    if is_soft(labels):
+        sums, counts = product(labels.T, points), labels.sum(dim=0)
+    else:
+        # Ignored samples go to an extra row, which is cut off. Labels out of range must still fail.
+        rows = torch.where(labels == IGNORE_INDEX, num_classes, labels + (labels >= num_classes))
+        sums = points.new_zeros(num_classes + 1, points.shape[1]).index_add(0, rows, points)[:-1]
+        counts = points.new_zeros(num_classes + 1).index_add(0, rows, points.new_ones(len(labels)))[:-1]
+    totals = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
+    return ClassSums(totals[:, :-1], totals[:, -1], None)
+
+
+def sums_of_present_classes(batch: Batch) -> ClassSums:
+    """One row for each sample of all processes, of which only as many count as there are classes in the batch; no gradient.
+
+    The number of rows is fixed so that nothing synchronizes with the device to find out how many classes there are.
+    """
+    points, labels = gather_over_processes(batch.centered.detach()), gather_over_processes(batch.labels)
+    is_counted = labels != IGNORE_INDEX
+    # Ignored samples join the largest class with weight 0.
+    labels, order = torch.where(is_counted, labels, labels.max().clamp(min=0)).sort(stable=True)
+    is_counted = is_counted[order]
+    starts_class = torch.cat([labels.new_zeros(1), (labels[1:] != labels[:-1]).to(labels.dtype)])
+    rows = starts_class.cumsum(0)
+    counts = points.new_zeros(len(labels)).index_add(0, rows, is_counted.to(points.dtype))
+    sums = torch.zeros_like(points).index_add(0, rows, torch.where(is_counted[:, None], points[order], 0.0))
+    return ClassSums(sums, counts, labels[:1].expand(len(labels)).scatter(0, rows, labels))
+
+
+def is_soft(labels: Tensor) -> bool:
+    """Whether labels are shares of classes, (..., num_classes), rather than class indices."""
+    return labels.is_floating_point()
+
+
+def flat_labels(labels: Tensor | None, points: Tensor) -> Tensor:
+    """Labels for points of shape (num_samples, feature_dim), whatever their leading dimensions; (0,) for None."""
+    if labels is None:
+        return torch.zeros(0, dtype=torch.int64, device=points.device)
+    return labels.flatten(0, -2).to(points.dtype) if is_soft(labels) else labels.flatten().to(torch.int64)
+
+
+def checks_values(check_values: bool | None, device: torch.device) -> bool:
+    """Whether values are checked: as requested, or by default where that does not synchronize with a device."""
+    return device.type == "cpu" if check_values is None else check_values
+
+
+def checked(
+    features: Tensor,
+    labels: Tensor | None,
+    *,
+    feature_dim: int,
+    num_classes: int,
+    training: bool,
+    needs_labels: bool,
+    check_values: bool | None,
+) -> Tensor:
+    """The features, once the batch is known to fit the head.
+
+    Args:
+        features: (..., feature_dim), with at least one leading dimension in training mode.
+        labels: (...), class indices, or (..., num_classes), soft, or None; ignored unless training.
+        feature_dim: d.
+        num_classes: C.
+        training: whether the head will update its state with this batch.
+        needs_labels: whether labels are required in training mode.
+        check_values: whether to check values too; None does on a CPU.
+
+    Raises:
+        TypeError: for arguments that are not tensors, or of the wrong dtype.
+        ValueError: for shapes that do not fit, NaN or infinite features, and labels out of range.
+        RuntimeError: for a training pass inside activation checkpointing.
+    """
+    # Not `Tensor | None`, which the compilers of torch 2.6 to 2.9 cannot trace.
+    if not isinstance(features, Tensor) or not (labels is None or isinstance(labels, Tensor)):
+        raise TypeError(
+            "features and labels must be torch tensors; "
+            f"got {type(features).__name__} and {type(labels).__name__}. Use torch.as_tensor."
+        )
+    if features.ndim < 1 + training or features.shape[-1] != feature_dim:
+        raise ValueError(
+            "features must be (num_samples, feature_dim), or (..., feature_dim) for tokens, "
+            f"with feature_dim={feature_dim}; got {tuple(features.shape)}. "
+            "Flatten or pool the backbone's output, or build the head with its width."
+        )
+    if not features.is_floating_point():
+        raise TypeError(f"features must be floating-point; got {features.dtype}. Use features.float().")
+    if training:
+        if features.numel() == 0:
+            raise ValueError("a training batch must have at least one sample; got none. Skip empty batches.")
+        if labels is not None:
+            check_labels(labels, features, num_classes)
+        elif needs_labels:
+            raise ValueError(
+                "labels are required in training mode by a head that follows class means; got None. "
+                "Pass head(features, labels), call the model inside `with head.labels(labels):`, or call head.eval() first."
+            )
+    if is_transformed():
+        return features
+    known = labels if training and labels is not None else torch.zeros(0, dtype=torch.int64, device=features.device)
+    check = checks_values(check_values, features.device)
+    if torch.compiler.is_compiling():
+        return _checked_values(features, known, num_classes, training, check)
+    _check_values(features, known, num_classes, training, check)
+    return features
+
+
+def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
+    """Refuses labels that are neither class indices nor shares of all classes for each row of features, (..., feature_dim)."""
+    samples, given = tuple(features.shape[:-1]), tuple(labels.shape)
+    if is_soft(labels) and labels.ndim == features.ndim:
+        if given != (*samples, num_classes):
+            raise ValueError(
+                f"soft labels must be (..., num_classes) = {(*samples, num_classes)}, one row per sample; got {given}."
+            )
+    elif labels.dtype not in LABEL_TYPES:
+        raise TypeError(
+            f"labels must be class indices, int8 to int64 or uint8; got {labels.dtype}. Use labels.long(), or for soft labels "
+            f"floating-point rows of {num_classes} shares."
+        )
+    elif given != samples:
+        name = "(num_samples,)" if features.ndim == 2 else "features.shape[:-1]"
+        raise ValueError(
+            f"labels must be {name} = {samples}, one per row of features; got {given}. "
+            "Convert one-hot labels to floating-point, or use labels.argmax(dim=-1)."
+        )
+
+
+def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> None:
+    if training and torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "a head updates its state once per batch, so it must stay outside activation checkpointing; got a forward pass inside "
+            "a backward pass. Checkpoint the backbone alone: head(checkpoint(backbone, inputs), labels)."
+        )
+    if not check:
+        return
+    largest = largest_finite(features, "features", f" in a batch of {features.shape[0]}")
+    # Squares of centered features are summed over all dimensions and classes.
+    limit = math.sqrt(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max / features.shape[-1] / num_classes) / 2
+    if largest > limit:
+        raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
+    if labels.numel() > 0:
+        _check_shares(labels) if is_soft(labels) else _check_indices(labels, num_classes)
+
+
+# An operation, so that a compiled graph keeps the check: its result is used and its body is not traced.
+@operation("checked_values")
+def _checked_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> Tensor:
+    _check_values(features, labels, num_classes, training, check)
+    return features.clone()
+
+
+@_checked_values.register_fake
+def _(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> Tensor:
+    return torch.empty_like(features)
+
+
+_checked_values.register_autograd(lambda ctx, grad: (grad, None, None, None, None))
+
+
+def largest_finite(values: Tensor, name: str, context: str = "") -> float:
+    """The largest absolute value, 0 if there are none; one pass and no temporary as long as all are finite.
+
+    Raises:
+        ValueError: for NaN and infinite values, naming them as `name`.
+    """
+    if values.numel() == 0:
+        return 0.0
+    lowest, highest = torch.aminmax(values.detach())
+    largest = float(torch.maximum(-lowest, highest))
+    if not math.isfinite(largest):
+        raise ValueError(
+            f"{name} must be finite; got {int((~torch.isfinite(values)).sum())} NaN or infinite entries of {values.numel()}{context}. "
+            "Look for a diverging loss or a division by zero in the model."
+        )
+    return largest
+
+
+def _check_indices(labels: Tensor, num_classes: int) -> None:
+    lowest, highest = (int(value) for value in torch.aminmax(labels))
+    if lowest >= 0 and highest < num_classes:
+        return
+    counted = labels[labels != IGNORE_INDEX]
+    if counted.numel() > 0 and not 0 <= int(counted.min()) <= int(counted.max()) < num_classes:
+        raise ValueError(
+            f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; got values from {int(counted.min())} to "
+            f"{int(counted.max())}. Give samples to ignore the label {IGNORE_INDEX}."
+        )
+
+
+def _check_shares(labels: Tensor) -> None:
+    tolerance = max(SUM_TOLERANCE, 4 * torch.finfo(labels.dtype).eps)
+    sums = labels.sum(dim=-1, dtype=torch.promote_types(labels.dtype, torch.float32))
+    lowest, smallest, largest = float(labels.min()), float(sums.min()), float(sums.max())
+    # Written so that NaN is refused too.
+    if not (lowest >= -tolerance and smallest >= 1 - tolerance and largest <= 1 + tolerance):
+        raise ValueError(
+            "soft labels must be shares of mutually exclusive classes: none negative, every row summing to 1; "
+            f"got a smallest value of {lowest:.4g} and sums from {smallest:.4g} to {largest:.4g}. Divide each row by its sum. "
+            "Multi-hot labels have no frame to follow: call CosineHead(...)(features) without labels and use a per-class loss."
+        )
+
+
+def sum_over_processes(tensor: Tensor) -> Tensor:
+    """The sum of every process's tensor, in every process; its backward sums the gradients of all processes."""
+    return _sum_over_processes(tensor) if num_processes() > 1 else tensor
+
+
+def num_processes() -> int:
+    """The number of processes that train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+@operation("sum_over_processes")
+def _sum_over_processes(tensor: Tensor) -> Tensor:
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
+
+
+@_sum_over_processes.register_fake
+def _(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def _sum_gradients(ctx: Any, grad: Tensor) -> Tensor:
+    return _sum_over_processes(grad)
+
+
+_sum_over_processes.register_autograd(_sum_gradients)
+
+
+def gather_over_processes(tensor: Tensor) -> Tensor:
+    """The rows of every process's tensor, in the order of the processes; without gradient.
+
+    Processes may have different numbers of rows, but not in a compiled graph. Finding out synchronizes with the device.
+
+    Raises:
+        RuntimeError: for different numbers of rows in a compiled graph.
+    """
+    return _gather_over_processes(tensor, torch.compiler.is_compiling()) if num_processes() > 1 else tensor
+
+
+@operation("gather_over_processes")
+def _gather_over_processes(tensor: Tensor, is_compiled: bool) -> Tensor:
+    own_length = torch.tensor([len(tensor)], device=tensor.device)
+    lengths = [torch.empty_like(own_length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, own_length)
+    known = torch.cat(lengths).tolist()
+    if is_compiled and min(known) < max(known):
+        raise RuntimeError(
+            f"a compiled head needs the same number of samples in each process; got {known}. "
+            "Drop the smaller last batch, or leave the head out of the compiled graph."
+        )
+    padded = tensor.new_zeros(max(known), *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    gathered = [torch.empty_like(padded) for _ in known]
+    dist.all_gather(gathered, padded)
+    return torch.cat([rows[:length] for rows, length in zip(gathered, known, strict=True)])
+
+
+@_gather_over_processes.register_fake
+def _(tensor: Tensor, is_compiled: bool) -> Tensor:
+    return tensor.new_empty(len(tensor) * num_processes(), *tensor.shape[1:])

@@ -1,0 +1,81 @@
+"""The learned classifier on spheres: cosines of features and weight rows, times a scale."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guided_collapse.heads.head import Head
+from guided_collapse.heads.state import snapshot
+
+
+class CosineHead(Head):
+    """A learned linear layer on normalized features with normalized rows (the paper's "standard" classifier).
+
+    Every forward pass in training mode brings the rows back to norm 1, and their gradient is tangent to the spheres, so plain
+    gradient descent on the weight is Riemannian gradient descent on a product of spheres. A weight that is computed, as by
+    `weight_norm` or under `torch.func.functional_call`, is normalized where it is used and otherwise left alone.
+
+    Args:
+        feature_dim: d, at least 2.
+        num_classes: C, at least 2.
+        scale: what multiplies the cosines; None picks it from the sizes (see `Head`).
+        center: whether to subtract the global mean of the features; the paper's classifier does not.
+        generator: source of the initial weight; None uses torch's global generator.
+        check_values: whether to check values in every step; None does on a CPU.
+        device: where the weight lives.
+        dtype: of the weight.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import CosineHead
+        >>> head = CosineHead(8, 3)
+        >>> head(torch.randn(6, 8)).shape
+        torch.Size([6, 3])
+        >>> head.weight.norm(dim=1).allclose(torch.ones(3))
+        True
+    """
+
+    needs_labels = False
+
+    def __init__(
+        self,
+        feature_dim: int,
+        num_classes: int,
+        *,
+        scale: float | None = None,
+        center: bool = False,
+        generator: torch.Generator | None = None,
+        check_values: bool | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            feature_dim, num_classes, scale=scale, center=center, check_values=check_values, device=device, dtype=dtype
+        )
+        self.learned_weight = nn.Parameter(torch.empty(num_classes, feature_dim, device=device, dtype=dtype))
+        self.reset_parameters(generator)
+
+    def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
+        weight: Tensor = self.learned_weight
+        if isinstance(weight, nn.Parameter):
+            with torch.no_grad():
+                weight.copy_(functional.normalize(weight, dim=1))
+        return functional.linear(self._centered(points, labels), self.weight.to(points.dtype))
+
+    @property
+    def weight(self) -> Tensor:
+        """W, (num_classes, feature_dim): unit rows."""
+        # A copy: the next forward pass overwrites the parameter, perhaps before this one's backward pass.
+        return functional.normalize(snapshot(self.learned_weight), dim=1)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draws the weight anew and forgets all batches."""
+        super().reset_parameters()
+        bound = self.feature_dim**-0.5
+        nn.init.uniform_(self.learned_weight, -bound, bound, generator=generator)
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments as plain values."""
+        return super().config() | {"center": self.centering is not None}

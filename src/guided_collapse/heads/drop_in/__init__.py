@@ -1,1 +1,0 @@
-"""Heads in models and trainers that others have written."""

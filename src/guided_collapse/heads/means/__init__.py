@@ -1,1 +1,0 @@
-"""What heads know of the classes: a batch, checked and summed over processes, and running means."""

@@ -1,0 +1,91 @@
+"""The nearest-frame head for more classes than a simplex ETF has room for: num_classes > feature_dim + 1."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry import NearestFrame, nearest_frame, tight_frame
+from guided_collapse.geometry.nearest import Solver
+from guided_collapse.geometry.products import vanishing_pull
+from guided_collapse.geometry.tight import rounds_in_training
+from guided_collapse.heads.nearest import NearestETFHead
+from guided_collapse.heads.state import held, replace, snapshot
+
+
+class NearestTightFrameHead(NearestETFHead):
+    """The tight frame with unit rows nearest to the network's own class means: similar classes end up next to each other.
+
+    It is what `NearestETFHead(feature_dim, num_classes)` builds for num_classes > feature_dim + 1, with the same arguments. It is
+    lagged by default: then a step touches only the classes of its batch, and the state is two matrices of the weight's size. With
+    `lagged=False` gradients flow through the alternating projection, with the rescaling of absent and unseen classes held constant.
+    """
+
+    def _solve(self, class_means: Tensor, *, first_step: bool | Tensor) -> NearestFrame:
+        basis = held(self.frame).T * math.sqrt(self.feature_dim / self.num_classes)
+        state: Any = class_means, basis, snapshot(self.class_means.seen)
+        options: Any = {"proximal_weight": self.proximal_weight, "solver": self.solver, "first_step": first_step}
+        return solve_lagged(*state, **options) if self.lagged else solve(*state, **options)
+
+    @torch.no_grad()
+    def _keep(self, basis: Tensor, weight: Tensor, is_valid: Tensor) -> None:
+        replace(self.frame, torch.where(is_valid & torch.isfinite(weight).all(), weight, self.frame))
+
+    def _register_basis(self, device: Any, dtype: torch.dtype) -> None:
+        """The basis of a tight frame is a multiple of the frame: there is nothing more to keep."""
+
+    @property
+    def basis(self) -> Tensor:  # type: ignore[override]
+        """U = sqrt(d/C) W', (feature_dim, num_classes)."""
+        return self.frame.T * math.sqrt(self.feature_dim / self.num_classes)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Sets the frame to its initial direction, drawing a random one anew, and forgets all batches."""
+        super(NearestETFHead, self).reset_parameters()
+        sizes = self.feature_dim, self.num_classes
+        self.frame.copy_(tight_frame(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype))
+
+
+def solve(
+    class_means: Tensor,
+    basis: Tensor,
+    seen: Tensor,
+    *,
+    proximal_weight: float,
+    solver: Solver | None,
+    first_step: bool | Tensor = False,
+) -> NearestFrame:
+    """The tight frame nearest to the class means, with the few rounds toward unit rows that a training step takes.
+
+    Unseen classes stay at their rows of the present frame, in the size of the other means: at zero, with nothing to tell them
+    apart, they would be drawn together.
+
+    Args:
+        class_means: (num_classes, feature_dim), of any scale.
+        basis: U, (feature_dim, num_classes), of the present frame.
+        seen: (num_classes,), which classes have a mean.
+        proximal_weight: delta.
+        solver: as for `nearest_frame`.
+        first_step: whether the present frame is only the initial direction.
+    """
+    feature_dim, num_classes = basis.shape
+    size = torch.linalg.vector_norm(class_means.detach()) / seen.sum(dtype=class_means.dtype).clamp(min=1).sqrt()
+    frame = (math.sqrt(num_classes / feature_dim) * basis.T).to(class_means.dtype)
+    return nearest_frame(
+        torch.where(seen[:, None], class_means, size * frame),
+        basis,
+        proximal_weight=proximal_weight,
+        rounds=rounds_in_training(feature_dim, num_classes),
+        solver=solver,
+        first_step=first_step,
+    )
+
+
+def solve_lagged(
+    class_means: Tensor, basis: Tensor, seen: Tensor, *, proximal_weight: float, solver: Solver | None, first_step: bool
+) -> NearestFrame:
+    """`solve` for a lagged head: the first step has a vanishing pull toward the initial direction instead of a solve of its own."""
+    vanishing = vanishing_pull(basis.shape[0] + 1, proximal_weight)
+    pull = vanishing if first_step else max(proximal_weight, vanishing)
+    return solve(class_means, basis, seen, proximal_weight=pull, solver=solver)

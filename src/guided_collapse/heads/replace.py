@@ -1,0 +1,129 @@
+"""Heads in third-party models: finding the last linear layer and putting a head in its place."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import nn
+
+from guided_collapse.heads.head import Head
+from guided_collapse.heads.nearest import NearestETFHead
+
+AnyHead = TypeVar("AnyHead", bound=Head)
+
+USUAL_NAMES = ("fc", "classifier", "heads.head", "head")
+"""What torchvision and Hugging Face call the last layer, or the part of the model that ends in it."""
+
+
+def replace_classifier(
+    model: nn.Module,
+    head: Callable[..., AnyHead] = NearestETFHead,  # type: ignore[assignment]  # the default of a type variable
+    *,
+    num_classes: int | None = None,
+    layer: str | None = None,
+    **options: Any,
+) -> AnyHead:
+    """Replaces a model's last linear layer with a head, and returns the head.
+
+    The model keeps its class, its methods and, apart from the layer's, the names in its state dict. In training mode labels reach
+    the head by `with head.labels(labels): logits = model(inputs)`, or, after the forward pass of a lagged head, by
+    `head.update(labels)`. Replace the layer before creating the optimizer and before wrapping the model for several processes.
+
+    Without `layer`, it is what timm's `get_classifier()` returns; or the last linear layer in `fc`, `classifier`, `heads.head` or
+    `head`, as in torchvision and Hugging Face; or the end of an `nn.Sequential`; or the model's only linear layer.
+
+    Args:
+        model: any module.
+        head: the head's class, or a function that builds one from (feature_dim, num_classes).
+        num_classes: C; None keeps the layer's.
+        layer: the name of the layer, as in `model.named_modules()`.
+        options: of the head's class, such as `scale` and `lagged`.
+
+    Returns:
+        The head, on the layer's device and in its mode.
+
+    Raises:
+        ValueError: if the layer cannot be found or does not fit the head.
+        TypeError: for options that the head does not have.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import NearestETFHead, replace_classifier
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> head = replace_classifier(model, NearestETFHead, scale=10.0)
+        >>> inputs, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> with head.labels(labels):
+        ...     logits = model(inputs)
+        >>> logits.shape, model[2] is head
+        (torch.Size([6, 3]), True)
+    """
+    name = last_layer(model) if layer is None else layer
+    replaced = linear_layer(model, name)
+    num_classes = replaced.out_features if num_classes is None else num_classes
+    built = head(replaced.in_features, num_classes, **options).to(replaced.weight).train(replaced.training)
+    model.set_submodule(name, built)
+    # Methods of timm's and Hugging Face's models ask for the number of classes there.
+    for owner, attribute in ((model, "num_classes"), (model, "num_labels"), (getattr(model, "config", None), "num_labels")):
+        if isinstance(getattr(owner, attribute, None), int) and getattr(owner, attribute) != num_classes:
+            setattr(owner, attribute, num_classes)
+    return built
+
+
+def last_layer(model: nn.Module) -> str:
+    """The name of a model's last linear layer, found as `replace_classifier` says.
+
+    Raises:
+        ValueError: if there is none, or more than one candidate.
+    """
+    modules = dict(model.named_modules())
+    places = _classifiers_of_timm(model) or [name for name in USUAL_NAMES if name in modules]
+    found = [names[-1] for names in (linear_names(modules[place], place) for place in places) if names]
+    if not places:
+        found = _end_of_sequence(model) or linear_names(model)
+    if len(found) != 1:
+        raise ValueError(
+            f"the model must have one layer that is clearly its last linear one; {type(model).__name__} has "
+            f"{', '.join(found) or 'none'}. {_candidates(model)}"
+        )
+    return found[0]
+
+
+def linear_layer(model: nn.Module, name: str) -> nn.Linear:
+    """The linear layer of that name.
+
+    Raises:
+        ValueError: if the model has no such layer.
+    """
+    found = dict(model.named_modules()).get(name)
+    if not name or not isinstance(found, nn.Linear):
+        kind = "no module of that name" if found is None else f"a {type(found).__name__}"
+        raise ValueError(f"layer must be the name of an nn.Linear inside the model; got {name!r}, {kind}. {_candidates(model)}")
+    return found
+
+
+def linear_names(model: nn.Module, prefix: str = "") -> list[str]:
+    """The names of all linear layers, in the order of modules, each with the prefix."""
+    return [name for name, module in model.named_modules(prefix=prefix) if isinstance(module, nn.Linear) and name]
+
+
+def _candidates(model: nn.Module) -> str:
+    names = linear_names(model)
+    return f"Pass layer=, one of: {', '.join(names)}." if names else "The model has no nn.Linear that could be replaced."
+
+
+def _classifiers_of_timm(model: nn.Module) -> list[str]:
+    """The names of timm's classifiers, of which distillation models have two; none for other models."""
+    get_classifier = getattr(model, "get_classifier", None)
+    if get_classifier is None:
+        return []
+    given = get_classifier()
+    wanted = given if isinstance(given, tuple) else (given,)
+    return [name for name, module in model.named_modules() if any(module is classifier for classifier in wanted)]
+
+
+def _end_of_sequence(model: nn.Module) -> list[str]:
+    """The name of the linear layer that ends a (nested) `nn.Sequential`, if one does."""
+    names: list[str] = []
+    while isinstance(model, nn.Sequential) and len(model) > 0:
+        name, model = list(model.named_children())[-1]
+        names.append(name)
+    return [".".join(names)] if names and isinstance(model, nn.Linear) else []

@@ -1,0 +1,98 @@
+"""Buffers that keep their precision, and safe ways to read and replace them inside a forward pass."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from guided_collapse.geometry.operations import is_transformed, operation
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def state_dtype(dtype: torch.dtype | None = None) -> torch.dtype:
+    """The dtype for new state: the given one, or torch's default, but never below float32."""
+    return torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+
+
+class SinglePrecisionState(nn.Module):
+    """A module whose buffers stay in float32 or wider when the model is cast to half precision or loaded from it.
+
+    Half precision would round away the small share that a batch has in a running mean, and the rows of a frame would no longer be
+    orthogonal. Integer and boolean buffers keep their type, too.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `load_state_dict(assign=True)` and `from_pretrained` assign a checkpoint's own tensors.
+        before = self.__dict__.get("_buffers", {}).get(name)
+        if isinstance(value, Tensor) and isinstance(before, Tensor):
+            kept = value.to(_kept_dtype(before, value.dtype))
+            # Transformers marks the tensors it has loaded and reinitializes those without a mark.
+            kept.__dict__.update(value.__dict__)
+            value = kept
+        super().__setattr__(name, value)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def kept(tensor: Tensor) -> Tensor:
+            converted = fn(tensor)
+            dtype = _kept_dtype(tensor, converted.dtype)
+            return converted if converted.dtype == dtype else tensor.to(converted.device, dtype)
+
+        return super()._apply(kept, recurse)  # type: ignore[no-untyped-call]
+
+
+def _kept_dtype(state: Tensor, requested: torch.dtype) -> torch.dtype:
+    if not state.is_floating_point():
+        return state.dtype
+    return torch.promote_types(state.dtype, torch.float32) if requested in HALF else requested
+
+
+def snapshot(state: Tensor) -> Tensor:
+    """A differentiable copy of a buffer or parameter that the same forward pass later overwrites.
+
+    In a compiled graph a plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping
+    the clone (pytorch/pytorch pull request 197039). It does not look inside a registered operation.
+    """
+    return _snapshot(state) if torch.compiler.is_compiling() else state.clone()
+
+
+@operation("snapshot")
+def _snapshot(state: Tensor) -> Tensor:
+    return state.clone()
+
+
+@_snapshot.register_fake
+def _(state: Tensor) -> Tensor:
+    return torch.empty_like(state)
+
+
+def _pass_gradient(ctx: Any, grad: Tensor) -> Tensor:
+    return grad
+
+
+_snapshot.register_autograd(_pass_gradient)
+
+
+def replace(state: Tensor, value: Tensor) -> None:
+    """Gives a buffer a new value; graphs that hold the old one, see `held`, keep it.
+
+    Args:
+        state: the buffer.
+        value: of the same shape and device, a new tensor that nothing else refers to.
+    """
+    if _replaces_memory():
+        state.data = value.to(state.dtype)
+    else:
+        state.copy_(value)
+
+
+def held(state: Tensor) -> Tensor:
+    """The present value of a buffer that is only ever changed by `replace`, for a graph to hold; a copy only where it must be."""
+    # Detached, because `replace` changes the memory of the tensor that it is given.
+    return state.detach() if _replaces_memory() else snapshot(state)
+
+
+def _replaces_memory() -> bool:
+    # Compilers and transforms of torch.func need changes in place; a tensor made in inference mode must not become state.
+    return not (torch.compiler.is_compiling() or is_transformed() or torch.is_inference_mode_enabled())
