@@ -6,13 +6,16 @@ The page, `results/report/report.html`, is not under version control: it is larg
 Tables stand between `<!-- from the records: NAME -->` and `<!-- end -->`.
 """
 
+import json
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from guided_collapse.experiments.report.write import write_report
+from benchmarks.cost_tables import cost_table, memory_table
+from guided_collapse.experiments.report import write_report
+from guided_collapse.experiments.report.formats import Table, markdown
 from results.tables import all_tables
 
 HERE = Path(__file__).parent
@@ -24,7 +27,7 @@ KEPT = {".html", ".png", ".md"}
 
 
 def build_report(records: Path, out: Path) -> None:
-    """The report without the files for print, in place of the one that is there."""
+    """The report without the files for print, and the tables of cost, in place of the report that is there."""
     with tempfile.TemporaryDirectory() as folder:
         files = write_report([records], Path(folder), epochs=EPOCHS).files
         shutil.rmtree(out, ignore_errors=True)
@@ -33,6 +36,10 @@ def build_report(records: Path, out: Path) -> None:
                 place = out / file.relative_to(folder)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, place)
+    costs = [json.loads(file.read_text()) for file in sorted((records / "cost").glob("*.json"))]
+    for table in (cost_table(costs), memory_table(costs)):
+        text = markdown(Table(table.name, table.title, table.cells, notes=table.notes))
+        (out / "tables" / f"{table.name}.md").write_text(text)
 
 
 def with_tables(page: str, tables: Mapping[str, Sequence[str]]) -> str:

@@ -1,24 +1,43 @@
-"""The tables of measurements in README.md and results/README.md, made from `results/records`."""
+"""The tables of measurements on the pages, made from `results/records`: each is a list of rows of text, the headings first."""
 
 import json
+import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from guided_collapse.experiments.records.reading import read_records
-from guided_collapse.experiments.records.schema import CostRecord, HeadCost
-from guided_collapse.experiments.report.experiment import Experiment, by_experiment
-from guided_collapse.experiments.report.published_results import paper_memory
-from guided_collapse.experiments.report.styles import label
-from guided_collapse.experiments.report.tables.outcome import outcome
-from guided_collapse.experiments.report.tables.pairs import pairs_table
-from guided_collapse.experiments.report.tables.reaching import LEVELS, when_reached
-from guided_collapse.experiments.report.tables.table import NOTHING, short_text
-from results import gains, many_classes
+from scipy.stats import spearmanr
 
-HEADS = (many_classes.LINEAR, "cosine", "fixed-etf", "nearest-etf", "nearest-etf-detached", "nearest-etf-lagged")
-HEADS_IN_SHORT = tuple(head for head in HEADS if head != "nearest-etf-detached")
+from benchmarks.cost_tables import PAPER_HEADS, PAPER_MEMORY
+from guided_collapse.experiments.records import (
+    QUANTITIES,
+    TEST_LOSS,
+    TEST_TOP1,
+    TRAIN_TOP1,
+    Quantity,
+    Run,
+    SearchRecord,
+    read_records,
+)
+from guided_collapse.experiments.report.formats import NOTHING, short_text
+from guided_collapse.experiments.report.styles import in_order, label
+from guided_collapse.experiments.report.summaries import (
+    LEVELS,
+    Experiment,
+    at_epoch,
+    by_experiment,
+    outcome,
+    span,
+    spread,
+    when_reached,
+)
+from guided_collapse.experiments.report.tables import pairs_table
+
+Rows = list[list[str]]
+
+LINEAR, LAGGED, NEAREST = "linear", "nearest-etf-lagged", "Nearest frame, lagged"
+HEADS = (LINEAR, "cosine", "fixed-etf", "nearest-etf", "nearest-etf-detached", LAGGED)
 TITLES = {
     "ufm-10": "UFM, 10 classes",
     "ufm-100": "UFM, 100 classes",
@@ -28,194 +47,347 @@ TITLES = {
     "fashion-mnist-sgd": "Fashion-MNIST, SGD with momentum",
     "cifar10-small": "CIFAR-10, AGD",
 }
+DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "cifar10-turned": "CIFAR-10, turned"}
+"""Data with many classes."""
+EARLY = (3, 5)
+# Of all classes, and of those with the most, medium and the fewest training images.
+PARTS = {"top1": "all classes", "top1_many": "classes with many images", "top1_medium": "medium", "top1_few": "few"}
+VARIED = {"omniglot-small": "Omniglot", "tiny-imagenet-small": "Tiny ImageNet"}
+STEPPED = {"omniglot-of-4": "Omniglot of 4 images", "tiny-imagenet-small": "Tiny ImageNet of 100"}
 NETWORKS = {
-    "ufm-10": "UFM",
-    "ufm-100": "UFM",
-    "ufm-200": "UFM",
-    "ufm-1000": "UFM",
+    **dict.fromkeys(("ufm-10", "ufm-100", "ufm-200", "ufm-1000"), "UFM"),
     "cifar10-resnet18": "ResNet-18",
     "imagenet-resnet50": "ResNet-50",
 }
 METHODS = {
-    "ours": "this library",  # in records from before there were two solvers
-    "factors": "this library, factors",
-    "products": "this library, products",
+    "ours": "this library",
     "autograd through svd": "autograd through `torch.linalg.svd`",
     "the paper's route": "the paper's route",
 }
 
 
 def all_tables(records: Path) -> dict[str, list[str]]:
-    """Every table by its name, in lines."""
+    """Every table by its name, as lines of Markdown."""
     found = read_records([records])
     experiments = {experiment.name: experiment for experiment in by_experiment(found.runs)}
-    in_order = [experiments[name] for name in TITLES if name in experiments]
-    many = [experiment for experiment in experiments.values() if many_classes.is_of_many_classes(experiment)]
-    tight = [experiment for experiment in many if not many_classes.has_room_for_a_simplex(experiment)]
-    long_tailed = [experiment for experiment in many if many_classes.is_long_tailed(experiment)]
-    simplex = many_classes.from_few_images(experiment for experiment in many if experiment not in (*tight, *long_tailed))
+    usual = [experiments[name] for name in TITLES]
+    many = [experiment for experiment in experiments.values() if experiment.runs[0].configuration["data"] in DATA]
+    tight = [experiment for experiment in many if not has_room_for_a_simplex(experiment)]
+    long_tailed = [experiment for experiment in many if is_long_tailed(experiment)]
+    simplex = [experiment for experiment in many if experiment not in (*tight, *long_tailed)]
+    simplex.sort(key=lambda experiment: (experiment.runs[0].configuration["data"], experiment.runs[0].num_train))
     searched = {search.experiment for search in found.searches}
-    solve = json.loads((records / "solve.json").read_text())
+    pairs = pairs_table(usual)
 
-    def tried(what: str, named: Mapping[str, str], against: many_classes.Against) -> list[str]:
-        return _lines(many_classes.trials(json.loads((records / f"{what}.json").read_text()), named, against=against))
+    def recorded(name: str) -> Any:
+        return json.loads((records / f"{name}.json").read_text())
 
-    return {
-        "training": training(in_order),
-        "training in short": training_in_short(in_order),
-        "pairs": pairs(in_order),
-        "many classes": _lines(many_classes.accuracies(experiment for experiment in simplex if experiment.name in searched)),
-        "more classes than dimensions": _lines(many_classes.accuracies(tight)),
-        "amounts of images": _lines(many_classes.amounts_of_images(simplex)),
-        "long tails": _lines(many_classes.long_tails(long_tailed)),
-        "many classes in short": _lines(many_classes.in_short([*simplex, *long_tailed])),
-        "verdicts": _lines(many_classes.verdicts([*simplex, *long_tailed, *tight], searched)),
-        "gains": _lines(gains.goes_with([*simplex, *long_tailed, *tight])),
-        "variants": tried("variants", many_classes.VARIED, "the first"),
-        "steps": tried("steps", many_classes.STEPPED, "the one before"),
-        "choices": _lines(many_classes.choices(found.searches)),
-        "step": step({cost.experiment: cost for cost in found.costs}),
-        "solve": solves(solve["solves"]),
-        "ratio": ratios(solve["against one SVD"]),
-        "a hundred thousand classes": large(json.loads((records / "many-classes.json").read_text())),
+    tables = {
+        "training": training(usual),
+        "training in short": training_in_short(usual),
+        "pairs": [pairs.columns, *pairs.cells.to_numpy().tolist()],
+        "many classes": accuracies([experiment for experiment in simplex if experiment.name in searched]),
+        "more classes than dimensions": accuracies(tight),
+        "amounts of images": amounts_of_images(simplex),
+        "long tails": long_tails(long_tailed),
+        "many classes in short": in_short([*simplex, *long_tailed]),
+        "verdicts": verdicts([*simplex, *long_tailed, *tight], searched),
+        "gains": gains([*simplex, *long_tailed, *tight]),
+        "variants": trials(recorded("variants"), VARIED, against="the first"),
+        "steps": trials(recorded("steps"), STEPPED, against="the one before"),
+        "choices": choices(found.searches),
+        "step": step(recorded),
+        "solve": solves(recorded("solve")["solves"]),
+        "ratio": ratios(recorded("solve")["against one SVD"]),
+        "a hundred thousand classes": large(recorded("many-classes")),
     }
+    return {name: markdown_lines(rows) for name, rows in tables.items()}
 
 
-def training(experiments: Iterable[Experiment]) -> list[str]:
+def markdown_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown, of its headings and its rows."""
+    return [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+
+
+def training(experiments: Iterable[Experiment]) -> Rows:
     """How soon heads learn, and how well: medians over seeds, with the range if there is one."""
-    rows = []
+    rows = [["", "", *map(label, HEADS)]]
     for experiment in experiments:
-        level = _level_of_all(experiment)
-        reached = [when_reached(experiment.of(head), level) for head in HEADS]
-        rows.append(
-            [_title(experiment), f"epochs to {level} % train accuracy", *(short_text(when and when.epochs) for when in reached)]
-        )
+        runs = [run for head in experiment.heads for run in experiment.of(head)]
+        # The highest train accuracy, of those that the report looks at, that all runs came to.
+        reached = {level: when_reached(runs, level) for level in LEVELS}
+        level = max((level for level, when in reached.items() if when and when.count == len(runs)), default=LEVELS[0])
+        soon = (when_reached(experiment.of(head), level) for head in HEADS)
+        first = f"{TITLES[experiment.name]}, {seeds_text(experiment)}"
+        rows.append([first, f"epochs to {level} % train accuracy", *(short_text(when and when.epochs) for when in soon)])
         rows.append(["", *_outcome(experiment, HEADS)])
-    return _table(["", "", *map(label, HEADS)], rows)
+    return rows
 
 
-def training_in_short(experiments: Iterable[Experiment]) -> list[str]:
-    """How well the heads of the paper do: a row for each experiment."""
-    rows = [[_title(experiment), *_outcome(experiment, HEADS_IN_SHORT)] for experiment in experiments]
-    return _table(["", "", *map(label, HEADS_IN_SHORT)], rows)
-
-
-def pairs(experiments: Sequence[Experiment]) -> list[str]:
-    """The report's table of heads against each other on the same seeds."""
-    table = pairs_table(experiments)
-    return _table(table.columns, [[cell.text for cell in row] for row in table.rows]) if table else []
-
-
-def step(costs: dict[str, CostRecord]) -> list[str]:
-    """Forward and backward of a training step, the head's part in it, and the memory that a step adds."""
-    rows = []
-    for name, network in NETWORKS.items():
-        if name not in costs:
-            continue
-        of = {row.head: row for row in costs[name].rows}
-        standard, implicit, route = of["cosine"], of["nearest-etf"], of.get("paper-route")
-        papers = paper_memory(name).get("nearest-etf")
-        rows.append(
-            [
-                f"{network}, {costs[name].feature_dim}, {costs[name].num_classes}, {costs[name].batch_size}",
-                *(_step_text(cost) for cost in (standard, implicit, route)),
-                *(_time(_sum(cost.head_forward_ms, cost.head_backward_ms)) for cost in (standard, implicit)),
-                _memory(implicit.peak_mb),
-                f"{papers} GB" if papers else "none given",
-            ]
-        )
-    wholes = [f"step, {label('cosine')}", f"step, {label('nearest-etf')}", "step, the paper's route"]
-    parts = [f"head only, {label('cosine')}", f"head only, {label('nearest-etf')}"]
-    memory = [f"memory, {label('nearest-etf')}", "the paper's GPU memory"]
-    return _table(["network, feature_dim, num_classes, batch size", *wholes, *parts, *memory], rows)
-
-
-def solves(measured: Sequence[dict[str, Any]]) -> list[str]:
-    """Forward and backward of one solve, by method."""
-    by_size: dict[tuple[int, int], dict[str, str]] = {}
-    for row in measured:
-        by_size.setdefault((row["feature_dim"], row["num_classes"]), {})[row["method"]] = _solve_text(row)
-    methods = [method for method in METHODS if any(method in texts for texts in by_size.values())]
-    rows = [[f"{dim}, {classes}", *(texts[method] for method in methods)] for (dim, classes), texts in by_size.items()]
-    return _table(["feature_dim, num_classes", *(METHODS[method] for method in methods)], rows)
-
-
-def ratios(measured: Sequence[dict[str, Any]]) -> list[str]:
-    """Forward and backward over one thin SVD of the same matrix."""
-    deltas = sorted({row["delta"] for row in measured}, reverse=True)
-    names = list(dict.fromkeys(row["singular values"] for row in measured))
-    of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in measured}
-    rows = [[name, *(f"{of[name, delta]:.2f}" if (name, delta) in of else NOTHING for delta in deltas)] for name in names]
-    return _table(["singular values of the class means", *(f"proximal weight {delta:g}" for delta in deltas)], rows)
-
-
-def large(measured: dict[str, Any]) -> list[str]:
-    """A training step with very many classes, and the memory that the classifier adds to what logits take."""
-    sizes, times, memory = (measured[name] for name in ("sizes", "times", "memory"))
-    rows = []
-    for kind, name in (("nn.Linear", "nn.Linear"), ("nearest", f"nearest frame, every {times['every']} steps")):
-        step = 1e3 * statistics.median(times["windows"][kind]) / times["every"]
-        share = statistics.median(times["windows"][kind]) / statistics.median(times["windows"]["nn.Linear"])
-        floats = (f"{memory[kind][what]:.2f}" for what in ("added", "state"))
-        rows.append([name, _time(step), f"{share:.2f}", *floats])
-    first = f"{sizes['num_classes']} classes, feature_dim {sizes['feature_dim']}, batch size {sizes['batch_size']}"
-    return _table([first, "step", "of nn.Linear's", "added at the peak, in weights", "of it state, in weights"], rows)
-
-
-def _title(experiment: Experiment) -> str:
-    return f"{TITLES[experiment.name]}, {many_classes.seeds_text(experiment)}"
+def training_in_short(experiments: Iterable[Experiment]) -> Rows:
+    """How well heads do: a row for each experiment."""
+    heads = [head for head in HEADS if head != "nearest-etf-detached"]
+    rows = [[f"{TITLES[each.name]}, {seeds_text(each)}", *_outcome(each, heads)] for each in experiments]
+    return [["", "", *map(label, heads)], *rows]
 
 
 def _outcome(experiment: Experiment, heads: Iterable[str]) -> list[str]:
-    """What training comes to in the end, and how it does for each head."""
     found = outcome(experiment)
     return [found.title, *(short_text(found.spreads.get(head), percent=found.percent) for head in heads)]
 
 
-def _level_of_all(experiment: Experiment) -> int:
-    """The highest train accuracy, of those that the report looks at, that all runs came to; the lowest if there is none."""
-    runs = [run for head in experiment.heads for run in experiment.of(head)]
-    reached = {level: when_reached(runs, level) for level in LEVELS}
-    return max((level for level, when in reached.items() if when and when.reached == len(runs)), default=LEVELS[0])
+def has_room_for_a_simplex(experiment: Experiment) -> bool:
+    """Whether there are dimensions enough for a simplex ETF."""
+    return experiment.runs[0].feature_dim >= experiment.runs[0].num_classes - 1
 
 
-def _sum(forward: float | None, backward: float | None) -> float | None:
-    return None if forward is None or backward is None else forward + backward
+def is_long_tailed(experiment: Experiment) -> bool:
+    """Whether training classes were made to differ in size."""
+    return bool(experiment.runs[0].configuration["long_tail"] != "none")
 
 
-def _step_text(cost: HeadCost | None) -> str:
-    if cost is None or cost.forward_ms is None:
-        return (cost and cost.note) or NOTHING
-    return (
-        f"{_time(cost.forward_ms)}, gradient does not fit"
-        if cost.backward_ms is None
-        else _time(_sum(cost.forward_ms, cost.backward_ms))
-    )
+def names_of_heads(experiment: Experiment) -> dict[str, str]:
+    """What each head is called in a row: with more classes than dimensions no frame is an ETF, and the nearest one is lagged."""
+    frames = {} if has_room_for_a_simplex(experiment) else {"fixed-etf": "Fixed frame", "nearest-etf": NEAREST}
+    return {head: frames.get(head, label(head)) for head in experiment.heads}
 
 
-def _solve_text(row: dict[str, Any]) -> str:
-    if "forward and backward" in row:
-        return f"{_time(1e3 * row['forward and backward'])}, {_memory(row['megabytes'])}"
-    return f"{_time(1e3 * row['forward'])}, gradient does not fit" if "forward" in row else str(row["refused"])
+def images_of_each_class(experiment: Experiment) -> float:
+    """How many training images there are of a class, on average."""
+    return experiment.runs[0].num_train / experiment.runs[0].num_classes
 
 
-def _time(milliseconds: float | None) -> str:
-    if milliseconds is None:
-        return NOTHING
+def title(experiment: Experiment) -> str:
+    """What was trained on and how long, in words."""
+    run = experiment.runs[0]
+    tail = f", long-tailed {run.configuration['long_tail_ratio']:g} to 1"
+    images = tail if is_long_tailed(experiment) else f" of {images_of_each_class(experiment):g} images"
+    return f"{DATA[run.configuration['data']]}, {run.num_classes} classes{images}, {run.feature_dim} features, {run.planned} epochs"
+
+
+def seeds_text(experiment: Experiment) -> str:
+    """How many seeds each head has."""
+    seeds = span([len(experiment.of(head)) for head in experiment.heads])
+    return f"{seeds} {'seed' if seeds == '1' else 'seeds'}"
+
+
+def accuracies(experiments: Sequence[Experiment]) -> Rows:
+    """Test accuracy early and at the end, train accuracy, and when the linear layer is caught up with."""
+    heads = in_order(head for experiment in experiments for head in experiment.heads)
+    names = {head: name for experiment in experiments for head, name in names_of_heads(experiment).items()}
+    rows = [["", "", *(names[head] for head in heads)]]
+    for experiment in experiments:
+        last = experiment.runs[0].planned
+        wanted = [("test", TEST_TOP1, epoch) for epoch in dict.fromkeys((*EARLY, last))] + [("train", TRAIN_TOP1, last)]
+        first = f"{title(experiment)}, {seeds_text(experiment)}"
+        for part, quantity, epoch in wanted:
+            cells = [_accuracy(experiment, head, quantity, epoch) for head in heads]
+            rows.append([first, f"{part} accuracy after {epoch} epochs, %", *cells])
+            first = ""
+        soon = {head: spread(epochs_to_the_linear_layer(experiment, head)) for head in experiment.heads}
+        rows.append(["", "epochs to the test accuracy that nn.Linear ends with", *(short_text(soon.get(head)) for head in heads)])
+    return rows
+
+
+def amounts_of_images(experiments: Sequence[Experiment]) -> Rows:
+    """Test and train accuracy at the end, for those heads that all have."""
+    heads = in_order(set.intersection(*(set(experiment.heads) for experiment in experiments)))
+    rows = [["", "", *map(label, heads)]]
+    for experiment in experiments:
+        run, images = experiment.runs[0], images_of_each_class(experiment)
+        named = f"{DATA[run.configuration['data']]}, {images:g} images of each class, {run.planned} epochs"
+        for first, name, quantity in ((named, "test", TEST_TOP1), ("", "train", TRAIN_TOP1)):
+            rows.append([first, f"{name} accuracy, %", *(_accuracy(experiment, head, quantity) for head in heads)])
+    return rows
+
+
+def long_tails(experiments: Sequence[Experiment]) -> Rows:
+    """Test accuracy at the end, of classes with many, medium and few training images."""
+    heads = in_order(head for experiment in experiments for head in experiment.heads)
+    quantities = {quantity.name: quantity for quantity in QUANTITIES if quantity.split == TEST_TOP1.split}
+    rows = [["", "test accuracy, %", *map(label, heads)]]
+    for experiment in experiments:
+        first = f"{title(experiment)}, {seeds_text(experiment)}"
+        for name, part in PARTS.items():
+            rows.append([first, part, *(_accuracy(experiment, head, quantities[name]) for head in heads)])
+            first = ""
+    return rows
+
+
+def in_short(experiments: Iterable[Experiment]) -> Rows:
+    """Test accuracy at the end of a linear layer, a learned one on spheres, a fixed frame and the nearest."""
+    heads = (LINEAR, "cosine", "fixed-etf", LAGGED)
+    rows = [[title(each), *(_accuracy(each, head, TEST_TOP1) for head in heads)] for each in experiments]
+    return [["test accuracy at the end, %", *map(label, heads[:3]), NEAREST], *rows]
+
+
+def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: str) -> Rows:
+    """Test accuracy at the end of what was tried, and how far ahead of the first or of the one before on the same seed."""
+    names = [name for name in named if name in record]
+    rows = [["", *(f"{named[name]}, {text}" for name in names for text in ("test accuracy, %", f"ahead of {against}"))]]
+    descriptions = list(record[names[0]]["runs"])
+    for place, description in enumerate(descriptions):
+        other = descriptions[0 if against == "the first" else max(0, place - 1)]
+        cells = []
+        for name in names:
+            own, others = (
+                {run["seed"]: 100 * run["test_top1"][max(run["test_top1"], key=int)] for run in record[name]["runs"][which]}
+                for which in (description, other)
+            )
+            ahead = [own[seed] - others[seed] for seed in own]
+            said = f"{statistics.median(ahead):+.2f}, {sum(gain > 0 for gain in ahead)} of {len(ahead)}"
+            cells += [short_text(spread(list(own.values())), percent=True), said if place else NOTHING]
+        rows.append([description, *cells])
+    return rows
+
+
+def verdicts(experiments: Iterable[Experiment], searched: Iterable[str]) -> Rows:
+    """Who ends ahead of the linear layer, seed by seed; `searched` are the experiments with settings of their own."""
+    rows = [["", "settings", "highest median", "ahead of nn.Linear on every seed", "behind it on every seed", "neither"]]
+    for experiment in experiments:
+        names = names_of_heads(experiment)
+        medians = {head: statistics.median(map(final_accuracy, experiment.of(head))) for head in experiment.heads}
+        groups: list[list[str]] = [[], [], []]
+        for head in (head for head in experiment.heads if head != LINEAR):
+            ahead = points_ahead(experiment, head)
+            place = 0 if min(ahead) > 0 else 1 if max(ahead) < 0 else 2
+            groups[place].append(f"{names[head]} ({statistics.median(ahead):+.2f})")
+        best = " and ".join(names[head] for head in in_order(medians) if medians[head] == max(medians.values()))
+        settings = "searched" if experiment.name in searched else "taken over"
+        rows.append([title(experiment), settings, best, *(", ".join(group) or NOTHING for group in groups)])
+    return rows
+
+
+def gains(experiments: Sequence[Experiment]) -> Rows:
+    """Spearman's rank correlation of each head's median gain over the linear layer with facts about the setting."""
+    heads: dict[str, Callable[[Experiment], str]] = {
+        label("cosine"): lambda _: "cosine",
+        label("fixed-etf"): lambda _: "fixed-etf",
+        NEAREST: lambda experiment: LAGGED if has_room_for_a_simplex(experiment) else "nearest-etf",
+    }
+
+    def end_of(quantity: Quantity) -> Callable[[Experiment], float]:
+        return lambda experiment: at_epoch(experiment.of(LINEAR), quantity).median  # type: ignore[union-attr]
+
+    facts: dict[str, Callable[[Experiment], float]] = {
+        "test accuracy of nn.Linear": end_of(TEST_TOP1),
+        "test loss of nn.Linear": end_of(TEST_LOSS),
+        "train accuracy of nn.Linear": end_of(TRAIN_TOP1),
+        "images of each class": images_of_each_class,
+        "dimensions for each class": lambda experiment: experiment.runs[0].feature_dim / experiment.runs[0].num_classes,
+    }
+    of_heads = [[statistics.median(points_ahead(each, head(each))) for each in experiments] for head in heads.values()]
+    rows = [[f"over {len(experiments)} settings", *heads]]
+    for name, fact in facts.items():
+        values = [fact(experiment) for experiment in experiments]
+        rows.append([name, *(f"{spearmanr(values, of_head).statistic:+.2f}" for of_head in of_heads)])
+    return rows
+
+
+def choices(searches: Iterable[SearchRecord]) -> Rows:
+    """What each search has chosen for each head."""
+    rows = [["search", "grid", "trials", "head", "choice", "validation accuracy, %"]]
+    for search in searches:
+        grid = "; ".join(f"{name} {', '.join(f'{value:g}' for value in values)}" for name, values in search.grid.items())
+        first = [search.experiment, grid, str(len(search.trials))]
+        for head in in_order(search.choice):
+            own = search.choice[head]
+            found = [trial.measured for trial in search.trials if trial.head == head and trial.settings == own]
+            accuracy = statistics.fmean(100 * (measured or {})[TEST_TOP1.name] for measured in found)
+            rows.append([*first, label(head), ", ".join(f"{name} {value:g}" for name, value in own.items()), f"{accuracy:.2f}"])
+            first = ["", "", ""]
+    return rows
+
+
+def _accuracy(experiment: Experiment, head: str, quantity: Quantity, epoch: int | None = None) -> str:
+    return short_text(at_epoch(experiment.of(head), quantity, epoch), percent=True)
+
+
+def final_accuracy(run: Run) -> float:
+    """Test accuracy at the end, in per cent."""
+    found = at_epoch([run], TEST_TOP1)
+    if found is None:
+        raise ValueError(f"{run.folder} has no test accuracy. Leave it out of the records.")
+    return found.median
+
+
+def points_ahead(experiment: Experiment, head: str) -> list[float]:
+    """By how many points of test accuracy a head ends ahead of the linear layer, on each seed."""
+    linear = {run.seed: final_accuracy(run) for run in experiment.of(LINEAR)}
+    return [final_accuracy(run) - linear[run.seed] for run in experiment.of(head)]
+
+
+def epochs_to_the_linear_layer(experiment: Experiment, head: str) -> list[float]:
+    """When each run was first measured with the test accuracy that the linear layer of its seed ends with; infinite for never."""
+    linear = {run.seed: final_accuracy(run) for run in experiment.of(LINEAR)}
+    found = []
+    for run in experiment.of(head):
+        measured = TEST_TOP1.factor * run.epochs.of(TEST_TOP1.split, TEST_TOP1.name)
+        found.append(min((float(epoch) for epoch in run.epochs.numbers[measured >= linear[run.seed]]), default=math.inf))
+    return found
+
+
+def step(recorded: Callable[[str], Any]) -> Rows:
+    """Forward and backward of a training step, the head's part in it, and the memory that a step adds."""
+    cosine, nearest = label("cosine"), label("nearest-etf")
+    wholes = [f"step, {cosine}", f"step, {nearest}", "step, the paper's route", f"head only, {cosine}", f"head only, {nearest}"]
+    rows = [["network, feature_dim, num_classes, batch size", *wholes, f"memory, {nearest}", "the paper's GPU memory"]]
+    for name, network in NETWORKS.items():
+        cost = recorded(f"cost/{name}")
+        of = {row["head"]: row for row in cost["rows"]}
+        steps = [_passes(of[head], "") for head in ("cosine", "nearest-etf", "paper-route")]
+        parts = [_passes(of[head], "head_") for head in ("cosine", "nearest-etf")]
+        papers = dict(zip(PAPER_HEADS, PAPER_MEMORY[name], strict=True))["nearest-etf"]
+        sizes = ", ".join(str(cost[size]) for size in ("feature_dim", "num_classes", "batch_size"))
+        memory = [_memory(of["nearest-etf"]["peak_mb"]), f"{papers} GB" if papers else "none given"]
+        rows.append([f"{network}, {sizes}", *steps, *parts, *memory])
+    return rows
+
+
+def _passes(row: Mapping[str, Any], part: str) -> str:
+    forward, backward = row[f"{part}forward_ms"], row[f"{part}backward_ms"]
+    if forward is None:
+        return row["note"] or NOTHING
+    return f"{_time(forward)}, gradient does not fit" if backward is None else _time(forward + backward)
+
+
+def solves(measured: Sequence[Mapping[str, Any]]) -> Rows:
+    """Forward and backward of one solve, by method."""
+    by_size: dict[str, dict[str, str]] = {}
+    for row in measured:
+        if "forward and backward" in row:
+            text = f"{_time(1e3 * row['forward and backward'])}, {_memory(row['megabytes'])}"
+        else:
+            text = f"{_time(1e3 * row['forward'])}, gradient does not fit" if "forward" in row else str(row["refused"])
+        by_size.setdefault(f"{row['feature_dim']}, {row['num_classes']}", {})[row["method"]] = text
+    rows = [[size, *(texts[method] for method in METHODS)] for size, texts in by_size.items()]
+    return [["feature_dim, num_classes", *METHODS.values()], *rows]
+
+
+def ratios(measured: Sequence[Mapping[str, Any]]) -> Rows:
+    """Forward and backward over one thin SVD of the same matrix."""
+    deltas = sorted({row["delta"] for row in measured}, reverse=True)
+    of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in measured}
+    names = dict.fromkeys(name for name, _ in of)
+    rows = [[name, *(f"{of[name, delta]:.2f}" if (name, delta) in of else NOTHING for delta in deltas)] for name in names]
+    return [["singular values of the class means", *(f"proximal weight {delta:g}" for delta in deltas)], *rows]
+
+
+def large(measured: Mapping[str, Any]) -> Rows:
+    """A training step with very many classes, and the memory that the classifier adds to what logits take."""
+    sizes, times, memory = (measured[name] for name in ("sizes", "times", "memory"))
+    first = f"{sizes['num_classes']} classes, feature_dim {sizes['feature_dim']}, batch size {sizes['batch_size']}"
+    rows = [[first, "step", "of nn.Linear's", "added at the peak, in weights", "of it state, in weights"]]
+    for kind, name in (("nn.Linear", "nn.Linear"), ("nearest", f"nearest frame, every {times['every']} steps")):
+        own, linear = (statistics.median(times["windows"][which]) for which in (kind, "nn.Linear"))
+        floats = (f"{memory[kind][what]:.2f}" for what in ("added", "state"))
+        rows.append([name, _time(1e3 * own / times["every"]), f"{own / linear:.2f}", *floats])
+    return rows
+
+
+def _time(milliseconds: float) -> str:
     return f"{milliseconds:.3g} ms" if milliseconds < 999.5 else f"{milliseconds / 1000:.3g} s"
 
 
-def _memory(megabytes: float | None) -> str:
-    if megabytes is None:
-        return NOTHING
+def _memory(megabytes: float) -> str:
     return f"{megabytes:.3g} MB" if megabytes < 999.5 else f"{megabytes / 1000:.3g} GB"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return _lines([columns, *rows])
-
-
-def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown, of its headings and its rows."""
-    headings, *others = rows
-    return [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *others)]

@@ -1,6 +1,7 @@
 """Figures by matplotlib: the paper's, for print, and `plot_collapse`, to look at while one works."""
 
 import io
+import itertools
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 from pandas import DataFrame
 
-from guided_collapse.experiments import records as quantities
-from guided_collapse.experiments.records import MARGIN, Quantity, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
-from guided_collapse.experiments.records import shortened
+from guided_collapse.experiments.records import EQUINORM, MARGIN, NC1, NC3, Quantity, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, shortened
 from guided_collapse.experiments.report.styles import HeadStyle, in_order, label, styles_of
 from guided_collapse.experiments.report.summaries import (
     COLUMNS,
@@ -36,16 +35,9 @@ if TYPE_CHECKING:
     from guided_collapse.metrics.result import CollapseResult
 
 STYLE: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "grid.linewidth": 0.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    # Fonts that publishers take.
-    "pdf.fonttype": 42,
+    **{"font.size": 8, "axes.titlesize": 8, "axes.grid": True, "grid.alpha": 0.3, "grid.linewidth": 0.5},
+    **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False},
+    "pdf.fonttype": 42,  # fonts that publishers take
 }
 DOTS_PER_INCH = 200
 WIDTH = 7.0  # of a figure for print, in inches
@@ -198,9 +190,9 @@ def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
     shown = {
         "A": (TRAIN_TOP1, "(a) Train top-1 (%)") if tested else (TRAIN_LOSS, "(a) CE loss"),
         "B": (MARGIN, "(b) Mean cosine margin"),
-        "D": (quantities.NC1, "(d) NC1"),
-        "E": (quantities.NC3, "(e) NC3"),
-        "F": (quantities.EQUINORM, "(f) WH-equinorm"),
+        "D": (NC1, "(d) NC1"),
+        "E": (NC3, "(e) NC3"),
+        "F": (EQUINORM, "(f) WH-equinorm"),
         **({"G": (TEST_TOP1, "(g) Test top-1 (%)")} if tested else {}),
     }
     for place, (quantity, title) in shown.items():
@@ -319,8 +311,7 @@ def file_names(names: Sequence[str]) -> list[str]:
     found: dict[str, str] = {}
     for name in names:
         base = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:LONGEST_FILE_NAME] or "experiment"
-        candidate, number = base, 2
-        while candidate.lower() in found:
-            candidate, number = f"{base}-{number}", number + 1
-        found[candidate.lower()] = candidate
+        candidates = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
+        free = next(candidate for candidate in candidates if candidate.lower() not in found)
+        found[free.lower()] = free
     return list(found.values())

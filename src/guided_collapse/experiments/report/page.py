@@ -13,31 +13,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import QUANTITIES
-from guided_collapse.experiments.records import Records
-from guided_collapse.experiments.records import Run
-from guided_collapse.experiments.records import one_line, short_commit, shortened
-from guided_collapse.experiments.report.page_data import (
-    Animation,
-    Panel,
-    animation_table,
-    animations_of,
-    page_data,
-    panels_of,
-    thinned,
-)
+from guided_collapse.experiments.records import QUANTITIES, Records, one_line, short_commit, shortened
+from guided_collapse.experiments.report.formats import MEDIAN_AND_RANGE, Table, number_text
+from guided_collapse.experiments.report.page_data import Animation, Panel, animation_table, animations_of, page_data, panels_of
+from guided_collapse.experiments.report.page_data import thinned as thinned_panels
 from guided_collapse.experiments.report.styles import HeadStyle
 from guided_collapse.experiments.report.summaries import Experiment, outcome, span
-from guided_collapse.experiments.report.tables import (
-    MEDIAN_AND_RANGE,
-    Table,
-    final_table,
-    number_text,
-    outcome_table,
-    outcomes_table,
-    pairs_table,
-    reaching_table,
-)
+from guided_collapse.experiments.report.tables import final_table, outcome_table, outcomes_table, pairs_table, reaching_table
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
 ELSEWHERE = frozenset({"pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs"})
@@ -53,7 +35,7 @@ OWN = frozenset({"experiment", "head", "seed"})  # fields of the configuration t
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
     """The page as HTML, with plotly.js inside. A policy lets it run its own scripts only, and make no request."""
-    panels, most_points = thinned([panels_of(experiment) for experiment in experiments])
+    panels, most_points = thinned_panels([panels_of(experiment) for experiment in experiments])
     animations = [animations_of(experiment) for experiment in experiments]
     plotly = _script(importlib.import_module("plotly.offline").get_plotlyjs())
     own = _script("\n".join(_asset(name) for name in SCRIPTS))
@@ -110,21 +92,21 @@ def experiment_section(experiment: Experiment, panels: Sequence[Panel], animatio
     """The part of the page that shows one experiment: the answer first, then the curves, tables and settings behind it."""
     titles = [panel.title for panel in panels]
     main = outcome(experiment).quantity.title
-    tables = final_table([experiment]), reaching_table([experiment], "epochs"), reaching_table([experiment], "seconds")
-    shared, differences = configurations(experiment)
     measurable = (quantity for quantity in QUANTITIES if quantity.split == "train" or experiment.has_test)
-    pairs = pairs_table([experiment])
+    tables = [final_table([experiment]), reaching_table([experiment], "epochs"), reaching_table([experiment], "seconds")]
+    # Each with how many columns at the left the place already says.
+    results = [(outcome_table(experiment), 0), (pairs_table([experiment]), 1)]
+    shared, differences = configurations(experiment)
     return {
         "name": experiment.name,
-        # Each with how many columns at the left the place already says.
-        "results": [(outcome_table(experiment), 0), *([(pairs, 1)] if pairs else [])],
+        "results": [(table, without) for table, without in results if len(table.cells)],
         "panels": dict(enumerate(panels)),
         "main": titles.index(main) if main in titles else None,
         "animations": animations,
         "animation_numbers": animation_table(animations),
         "protocol": "; ".join(protocols(experiment)),
         "missing": [quantity.title for quantity in measurable if not quantity.occasional and quantity.title not in titles],
-        "tables": [table for table in tables if table],
+        "tables": [table for table in tables if len(table.cells)],
         "differences": differences,
         "shared": shared,
     }
@@ -188,34 +170,26 @@ def runs_section(records: Records, experiments: Sequence[Experiment], tables: Se
 
 
 def _problems(records: Records) -> Iterable[str]:
-    def name(run: Run) -> str:
-        return f"{run.experiment}, {run.head}, seed {run.seed}"
-
-    for run in records.runs:
-        if run.state == "failed":
-            yield f"{name(run)} failed: {shortened(run.error or 'no reason recorded')}"
-    for run in records.runs:
-        if run.state == "unfinished":
-            yield f"{name(run)} is unfinished: {run.epochs.last}{'' if run.planned is None else f' of {run.planned}'} epochs"
+    for state in ("failed", "unfinished"):
+        for run in (run for run in records.runs if run.state == state):
+            of_planned = "" if run.planned is None else f" of {run.planned}"
+            said = shortened(run.error or "no reason recorded") if state == "failed" else f"{run.epochs.last}{of_planned} epochs"
+            yield f"{run.experiment}, {run.head}, seed {run.seed} {'failed' if state == 'failed' else 'is unfinished'}: {said}"
     for message in records.skipped:
         yield f"Left out: {message}"
 
 
 def _experiments_table(experiments: Sequence[Experiment]) -> Table:
+    sizes = {"num_classes": "classes", "feature_dim": "features", "num_train": "train", "num_test": "test"}
+    sizes["global_batch"] = "global batch"
     rows = []
     for experiment in experiments:
         runs = experiment.runs
-        sizes = ("num_classes", "feature_dim", "num_train", "num_test", "global_batch")
-        row = {
-            "experiment": experiment.name,
-            "heads": ", ".join(experiment.heads),
-            "seeds": ", ".join(map(str, sorted({run.seed for run in runs}))),
-            "epochs": span([run.epochs.last for run in runs]),
-            "protocol": ", ".join(dict.fromkeys(run.protocol for run in runs)),
-        }
-        columns = ("classes", "features", "train", "test", "global batch")
-        rows.append(row | {column: span([getattr(run, size) for run in runs]) for column, size in zip(columns, sizes, strict=True)})
-    return Table("experiments", "Experiments", 1, DataFrame(rows), DataFrame())
+        row = {"experiment": experiment.name, "heads": ", ".join(experiment.heads)}
+        row |= {"seeds": ", ".join(map(str, sorted({run.seed for run in runs}))), "epochs": span([run.epochs.last for run in runs])}
+        row |= {"protocol": ", ".join(dict.fromkeys(run.protocol for run in runs))}
+        rows.append(row | {name: span([getattr(run, size) for run in runs]) for size, name in sizes.items()})
+    return Table("experiments", "Experiments", DataFrame(rows), stub=1)
 
 
 def listed(entries: Mapping[str, Any]) -> str:

@@ -4,20 +4,16 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from pandas import DataFrame, Index
+from pandas import DataFrame
 
-from guided_collapse.experiments.records import MARGIN, QUANTITIES
-from guided_collapse.experiments.records import Run
-from guided_collapse.experiments.records import Floats, Trace
-from guided_collapse.experiments.run_format import SPLITS
-from guided_collapse.experiments.records import one_line
+from guided_collapse.experiments.records import Floats, MARGIN, QUANTITIES, Run, Trace, one_line
+from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, spread_text
 from guided_collapse.experiments.report.styles import HeadStyle
 from guided_collapse.experiments.report.summaries import Experiment, Spread, margins_over_seeds, over_seeds
-from guided_collapse.experiments.report.tables import NOTHING, Table, number_text, spread_text
+from guided_collapse.experiments.run_format import SPLITS
 
 MOST_POINTS = 250_000  # about 7 MB of the page: four heads with 5000 measured epochs
 FEWEST_POINTS = 50  # of a curve, however many curves there are
@@ -27,56 +23,44 @@ SIGNIFICANT_DIGITS = 6
 REFERENCE_LABELS = {"loss_lower_bound": "lower bound", "ideal_margin": "best frame"}
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One chart of the page.
-
-    Attributes:
-        title: for people.
-        meaning: one sentence.
-        horizontal: what the horizontal axis shows.
-        percent: whether values are per cent.
-        log: whether the axis is logarithmic at first; None if it cannot be.
-        references: what theory gives, label and value.
-        curves: by head.
-    """
+class Panel(NamedTuple):
+    """One chart of the page."""
 
     title: str
     meaning: str
-    horizontal: str
+    horizontal: str  # what the horizontal axis shows
     percent: bool
-    log: bool | None
-    references: Sequence[tuple[str, float]]
-    curves: Mapping[str, DataFrame]
+    log: bool | None  # whether the axis is logarithmic at first; None if it cannot be
+    references: Sequence[tuple[str, float]]  # what theory gives
+    curves: Mapping[str, DataFrame]  # by head
 
     def in_words(self) -> dict[str, str]:
         """Where each curve begins and where it ends, by head."""
-        return {head: self._words(curve) for head, curve in self.curves.items()}
-
-    def _words(self, curve: DataFrame) -> str:
-        ends = []
-        for x, *numbers in curve.iloc[[0, -1]].itertuples():
-            where = f"epoch {x:.0f}" if self.horizontal == "epoch" else f"{number_text(x)} {self.horizontal}"
-            ends.append(f"{spread_text(Spread(*numbers), percent=self.percent)} at {where}")
-        seeds = int(curve["seeds"].iloc[-1])
-        return f"{'; '.join(ends)}; {seeds} {'seed' if seeds == 1 else 'seeds'}"
+        said = {}
+        for head, curve in self.curves.items():
+            ends = []
+            for x, *numbers in curve.iloc[[0, -1]].itertuples():
+                where = f"epoch {x:.0f}" if self.horizontal == "epoch" else f"{number_text(x)} {self.horizontal}"
+                ends.append(f"{spread_text(Spread(*numbers), percent=self.percent)} at {where}")
+            seeds = int(curve["seeds"].iloc[-1])
+            said[head] = f"{'; '.join(ends)}; {seeds} {'seed' if seeds == 1 else 'seeds'}"
+        return said
 
 
 def panels_of(experiment: Experiment) -> list[Panel]:
     """A panel for each quantity that some run has measured, and for the margins at the end."""
     panels = []
     for quantity in QUANTITIES:
-        found = {head: over_seeds(experiment.of(head), quantity) for head in experiment.heads}
-        curves = {head: curve for head, curve in found.items() if curve is not None}
+        curves = {head: over_seeds(experiment.of(head), quantity) for head in experiment.heads}
         references = [(REFERENCE_LABELS[quantity.reference or ""], value) for value in experiment.references(quantity)]
         panels.append(Panel(quantity.title, quantity.meaning, "epoch", quantity.percent, quantity.log, references, curves))
     for split in SPLITS:
-        found = {head: margins_over_seeds(experiment.of(head), split) for head in experiment.heads}
-        curves = {head: curve for head, curve in found.items() if curve is not None}
+        curves = {head: margins_over_seeds(experiment.of(head), split) for head in experiment.heads}
         references = [(REFERENCE_LABELS["ideal_margin"], value) for value in experiment.references(MARGIN)]
         title, meaning = f"Cosine margins at the end, {split}", f"The sorted cosine margins of all {split} samples."
         panels.append(Panel(title, meaning, f"% of {split} samples", False, None, references, curves))
-    return [panel for panel in panels if panel.curves]
+    measured = [{head: curve for head, curve in panel.curves.items() if curve is not None} for panel in panels]
+    return [panel._replace(curves=curves) for panel, curves in zip(panels, measured, strict=True) if curves]
 
 
 def thinned(panels: Sequence[Sequence[Panel]]) -> tuple[Sequence[Sequence[Panel]], int | None]:
@@ -86,12 +70,10 @@ def thinned(panels: Sequence[Sequence[Panel]]) -> tuple[Sequence[Sequence[Panel]
         return panels, None
     most = max(FEWEST_POINTS, MOST_POINTS // len(lengths))
 
-    def thin(curve: DataFrame) -> DataFrame:
-        return curve.iloc[_evenly(len(curve), most)]
+    def thin(panel: Panel) -> Panel:
+        return panel._replace(curves={head: curve.iloc[_evenly(len(curve), most)] for head, curve in panel.curves.items()})
 
-    return [
-        [replace(panel, curves={head: thin(curve) for head, curve in panel.curves.items()}) for panel in group] for group in panels
-    ], most
+    return [[thin(panel) for panel in group] for group in panels], most
 
 
 def _evenly(count: int, most: int) -> Any:
@@ -99,21 +81,13 @@ def _evenly(count: int, most: int) -> Any:
     return np.unique(np.round(np.linspace(0, count - 1, min(most, count))).astype(np.int64))
 
 
-@dataclass(frozen=True, eq=False)
-class Animation:
-    """What one run shows at some of its measurements, and two numbers for each of these moments.
-
-    Attributes:
-        run: whose measurements they are.
-        trace: the moments that are shown.
-        spread: (num_moments,), distance of samples from their class mean, relative to that of class means from their center.
-        alignment: (num_moments,), the mean cosine between a class mean and the classifier's row of its class.
-    """
+class Animation(NamedTuple):
+    """What one run shows at some of its measurements, and two numbers for each of these moments."""
 
     run: Run
-    trace: Trace
-    spread: Floats
-    alignment: Floats
+    trace: Trace  # at the moments that are shown
+    spread: Floats  # distance of samples from their class mean, relative to that of class means from their center
+    alignment: Floats  # mean cosine between a class mean and the classifier's row of its class
 
 
 def animations_of(experiment: Experiment) -> list[Animation]:
@@ -143,39 +117,33 @@ def animation_table(animations: Sequence[Animation]) -> Table:
             rows.append([animation.run.head, str(animation.trace.epochs[moment]), *shown])
     columns = ["head", "epoch", "distance of samples from their class mean", "cosine of class means with the classifier"]
     note = "The distance is relative to that of the class means from their center. At collapse it is 0, and the cosine 1."
-    return Table("animation", "The animation in numbers", 2, DataFrame(rows, columns=columns), DataFrame(), (note,))
+    return Table("animation", "The animation in numbers", DataFrame(rows, columns=columns), notes=[note])
 
 
 def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[Animation]], styles: Mapping[str, HeadStyle]) -> str:
     """Panels and animations by experiment; curves that have the same x share it."""
-    place_of: dict[tuple[float, ...], int] = {}
     heads = list(styles)
-
-    def horizontal(x: Index) -> int:
-        return place_of.setdefault(tuple(x), len(place_of))
-
+    place_of: dict[tuple[float, ...], int] = {}
     experiments = []
-    for group, shown in zip(panels, animations, strict=True):
-        drawn = []
+    for group, moving in zip(panels, animations, strict=True):
+        shown = []
         for panel in group:
-            names = ("title", "horizontal", "percent", "log")
-            references = [{"label": label, "value": value} for label, value in panel.references]
-            curves = [
-                {"head": heads.index(head), "x": horizontal(curve.index), **_curve(curve)} for head, curve in panel.curves.items()
-            ]
-            drawn.append({**{name: getattr(panel, name) for name in names}, "references": references, "curves": curves})
-        moving = [{"head": heads.index(animation.run.head), **_moments(animation)} for animation in shown]
-        experiments.append({"panels": drawn, "animations": moving})
+            entry: dict[str, Any] = {name: getattr(panel, name) for name in ("title", "horizontal", "percent", "log")}
+            entry["references"] = [{"label": label, "value": value} for label, value in panel.references]
+            entry["curves"] = []
+            for head, curve in panel.curves.items():
+                x = place_of.setdefault(tuple(curve.index), len(place_of))
+                seeds = set(curve["seeds"])
+                values = {name: rounded(curve[name]) for name in ("median", "low", "high")}
+                if values["low"] == values["median"] == values["high"]:
+                    del values["low"], values["high"]
+                entry["curves"].append({"head": heads.index(head), "x": x, **values})
+                entry["curves"][-1]["seeds"] = int(seeds.pop()) if len(seeds) == 1 else curve["seeds"].tolist()
+            shown.append(entry)
+        moments = [{"head": heads.index(animation.run.head), **_moments(animation)} for animation in moving]
+        experiments.append({"panels": shown, "animations": moments})
     named = [{"name": one_line(head), "dash": style.dash, "marker": style.marker} for head, style in styles.items()]
     return safe_json({"heads": named, "x": [rounded(x) for x in place_of], "experiments": experiments})
-
-
-def _curve(curve: DataFrame) -> dict[str, Any]:
-    counts = curve["seeds"].tolist()
-    values: dict[str, Any] = {"median": rounded(curve["median"]), "seeds": counts[0] if len(set(counts)) == 1 else counts}
-    if not (curve["low"].equals(curve["median"]) and curve["high"].equals(curve["median"])):
-        values |= {"low": rounded(curve["low"]), "high": rounded(curve["high"])}
-    return values
 
 
 def _moments(animation: Animation) -> dict[str, Any]:

@@ -9,14 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from pandas import DataFrame, Series, concat
 
-from guided_collapse.experiments.records import QUANTITIES, Quantity, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1
-from guided_collapse.metrics.declaration import best_margin
-from guided_collapse.experiments.records import read_epoch_records
-from guided_collapse.experiments.records import read_records
-from guided_collapse.experiments.records import Run
-from guided_collapse.experiments.records import Floats
-from guided_collapse.experiments.run_format import SPLITS, Split
+from guided_collapse.experiments.records import Floats, QUANTITIES, Quantity, Run, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, read_epoch_records, read_records
 from guided_collapse.experiments.report.styles import in_order
+from guided_collapse.experiments.run_format import SPLITS, Split
+from guided_collapse.metrics.declaration import best_margin
 
 MOST_MARGINS = 501  # points of a curve of margins
 LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in per cent
@@ -179,9 +175,15 @@ class Outcome(NamedTuple):
 
 
 def outcome(experiment: Experiment) -> Outcome:
-    """Accuracy at the end, on test samples if there are any; for free features, which have none, how soon the loss is near its bound."""
+    """Accuracy at the end, on test samples if there are any; without them, for free features, how soon the loss nears its bound."""
     if experiment.unconstrained and experiment.reaches_the_bound and not experiment.has_test:
-        epochs = {head: [_epochs_to_the_bound(run) for run in experiment.of(head)] for head in experiment.heads}
+
+        def epochs_to_the_bound(run: Run) -> float:
+            losses = run.epochs.of(TRAIN_LOSS.split, TRAIN_LOSS.name)
+            near = run.epochs.numbers[losses <= NEAR_THE_BOUND * (run.loss_lower_bound or 0.0)]
+            return float(near[0]) if len(near) else math.inf
+
+        epochs = {head: [epochs_to_the_bound(run) for run in experiment.of(head)] for head in experiment.heads}
         found = {head: spread(values) for head, values in epochs.items() if values}
         return Outcome(f"epochs to {NEAR_THE_BOUND} times the least loss", TRAIN_LOSS, False, found)
     quantity = TEST_TOP1 if experiment.has_test else TRAIN_TOP1
@@ -189,12 +191,6 @@ def outcome(experiment: Experiment) -> Outcome:
     known = {head: end for head, end in ends.items() if end}
     after = span([epoch for end in known.values() for epoch in end.epochs] or [0])
     return Outcome(f"{quantity.split} accuracy after {after} {'epoch' if after == '1' else 'epochs'}, %", quantity, True, known)
-
-
-def _epochs_to_the_bound(run: Run) -> float:
-    losses = run.epochs.of(TRAIN_LOSS.split, TRAIN_LOSS.name)
-    near = run.epochs.numbers[losses <= NEAR_THE_BOUND * (run.loss_lower_bound or 0.0)]
-    return float(near[0]) if len(near) else math.inf
 
 
 def span(values: Sequence[int]) -> str:
@@ -232,12 +228,9 @@ def load_runs(folder: str | Path) -> DataFrame:
     rows = []
     for run in read_records([Path(folder)]).runs:
         facts = {name: getattr(run, name) for name in FACTS}
+        asked = {f"configuration_{name}": value for name, value in run.configuration.items() if name not in FACTS}
         # Lists as tuples, so that one can group by them.
-        asked = {
-            f"configuration_{name}": tuple(value) if isinstance(value, list) else value
-            for name, value in run.configuration.items()
-            if name not in FACTS
-        }
+        asked = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
         for record in read_epoch_records(run.folder):
             measured = {f"{split}_{name}": value for split in SPLITS for name, value in record.measured(split).items()}
             rows.append({**facts, "epoch": record.epoch, "seconds": record.seconds, **measured, **asked})

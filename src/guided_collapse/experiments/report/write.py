@@ -2,41 +2,31 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from guided_collapse.experiments.files import write_bytes
 from guided_collapse.experiments.records import read_records
 from guided_collapse.experiments.report.figures import all_figures
+from guided_collapse.experiments.report.formats import csv_text, latex, markdown
 from guided_collapse.experiments.report.page import page
 from guided_collapse.experiments.report.styles import styles_of
 from guided_collapse.experiments.report.summaries import by_experiment
-from guided_collapse.experiments.report.tables import all_tables, csv_text, latex, markdown
+from guided_collapse.experiments.report.tables import all_tables
 
 PAPER_EPOCHS = (50, 200)
 
 
-@dataclass(frozen=True)
-class ReportSummary:
-    """What a report was made of, and what was written.
-
-    Attributes:
-        page: the page.
-        files: everything that was written, the page last.
-        experiments: their names, in the order of the report.
-        num_finished: runs.
-        num_unfinished: runs, shown as far as they have come.
-        num_failed: runs, named and in no median.
-        skipped: records that could not be used, each with the reason.
-    """
+class ReportSummary(NamedTuple):
+    """What a report was made of, and what was written."""
 
     page: Path
-    files: tuple[Path, ...]
-    experiments: tuple[str, ...]
+    files: tuple[Path, ...]  # everything that was written, the page last
+    experiments: tuple[str, ...]  # in the order of the report
     num_finished: int
-    num_unfinished: int
-    num_failed: int
-    skipped: tuple[str, ...]
+    num_unfinished: int  # shown as far as they have come
+    num_failed: int  # named, and in no median
+    skipped: tuple[str, ...]  # records that could not be used, each with the reason
 
 
 def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | None = None) -> ReportSummary:
@@ -47,7 +37,7 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     Args:
         runs: folders; every folder below them that holds a `config.json` is a run.
         out: the folder to write to; it is created if needed.
-        epochs: the epochs that the accuracy tables show; None takes those of the paper's tables that a run has reached, or the last.
+        epochs: that the accuracy tables show; None takes those of the paper's tables that a run has reached, or the last.
 
     Raises:
         ValueError: if there are no usable runs, `out` cannot be written to, or an epoch is below 1 or beyond the longest run.
@@ -88,16 +78,10 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     contents[Path("report.html")] = page(records, experiments, tables, styles).encode("utf-8")
     for path, content in contents.items():
         write_bytes(out / path, content)
+    names = tuple(experiment.name for experiment in experiments)
     states = [run.state for run in records.runs]
-    return ReportSummary(
-        page=out / "report.html",
-        files=tuple(out / name for name in contents),
-        experiments=tuple(experiment.name for experiment in experiments),
-        num_finished=states.count("finished"),
-        num_unfinished=states.count("unfinished"),
-        num_failed=states.count("failed"),
-        skipped=records.skipped,
-    )
+    counts = (states.count(state) for state in ("finished", "unfinished", "failed"))
+    return ReportSummary(out / "report.html", tuple(out / path for path in contents), names, *counts, records.skipped)
 
 
 def _make_folder(folder: Path) -> None:

@@ -1,0 +1,137 @@
+"""A table, numbers as text, and the table's text as Markdown, CSV and LaTeX, and for a terminal."""
+
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pandas import DataFrame
+
+from guided_collapse.experiments.records import aligned, one_line
+from guided_collapse.experiments.report.summaries import Spread
+
+NOTHING, NEVER = "-", "never"
+NUMBER = rf"[+-]?\d[\d.]*(?:e[+-]\d+)?|{NEVER}"
+MEDIAN_AND_RANGE = re.compile(rf"({NUMBER})(?: \(({NUMBER}) to ({NUMBER})\))?(|[ ,].*)")
+"""A cell with a median: the median, the ends of its range, and what else the cell says."""
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "{}$&#_%"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+)
+
+
+class Table(NamedTuple):
+    """Text for people, and the same numbers for programs."""
+
+    name: str  # of the files
+    title: str
+    cells: DataFrame  # of text; columns have two levels where a heading spans several of them
+    numbers: Sequence[Mapping[str, Any]] = ()  # one row for each, with every digit
+    notes: Sequence[str] = ()
+    stub: int = 2  # how many columns at the left are headings of the row
+    bold: frozenset[tuple[int, int]] = frozenset()  # row and column of the cells in bold
+
+    @property
+    def columns(self) -> list[str]:
+        """The headings of the columns."""
+        return list(self.cells.columns.get_level_values(-1))
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """The headings over several columns, each with how many columns it spans."""
+        over = self.cells.columns.get_level_values(0)[self.stub :] if self.cells.columns.nlevels > 1 else []
+        return [(heading, len(list(spanned))) for heading, spanned in itertools.groupby(over)]
+
+
+def number_text(value: float, *, percent: bool = False) -> str:
+    """Two decimals for per cent, otherwise four significant digits; `never` for infinity."""
+    return NEVER if math.isinf(value) else f"{value:.2f}" if percent else f"{value:.4g}"
+
+
+def spread_text(over: Spread | None, *, percent: bool = False) -> str:
+    """`median (low to high)`, or the value of the only seed."""
+    if over is None:
+        return NOTHING
+    median, low, high = (number_text(value, percent=percent) for value in over[:3])
+    return median if over.seeds == 1 else f"{median} ({low} to {high})"
+
+
+def short_text(over: Spread | None, *, percent: bool = False) -> str:
+    """`median (low to high)`, or the value on which all seeds agree."""
+    return number_text(over.median, percent=percent) if over and over.low == over.high else spread_text(over, percent=percent)
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown, with its title above and its notes below."""
+    cells = table.cells.map(_escape_markdown).to_numpy(dtype=object)
+    for place in table.bold:
+        cells[place] = f"**{cells[place]}**"
+    rows = [[_escape_markdown(column) for column in _flat_columns(table)], ["---"] * cells.shape[1], *cells]
+    lines = [f"**{_escape_markdown(table.title)}**", "", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join([*lines, *(line for note in table.notes for line in ("", _escape_markdown(note)))]) + "\n"
+
+
+def plain_text(table: Table) -> str:
+    """The table for a terminal, with its title above and its notes below."""
+    rows = [[one_line(text) for text in row] for row in (_flat_columns(table), *table.cells.to_numpy())]
+    return "\n".join([one_line(table.title), "", *aligned(rows), "", *map(one_line, table.notes)]) + "\n"
+
+
+def csv_text(table: Table) -> str:
+    """The numbers as comma-separated values.
+
+    A spreadsheet takes text that begins with =, +, - or @ for a formula and may run it, so such text begins with an apostrophe.
+    """
+
+    def harmless(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
+
+    # Objects, because a column of integers with a gap would become one of floats.
+    return DataFrame(table.numbers, dtype=object).map(harmless).to_csv(index=False, lineterminator="\n")
+
+
+def latex(table: Table) -> str:
+    """The table for a paper that uses the packages booktabs and amsmath."""
+    cells = table.cells.map(_latex_cell).rename(columns=escape_latex)
+    for row, column in table.bold:
+        # \boldmath reaches into the formula that a median with its range is.
+        cells.iat[row, column] = rf"{{\boldmath\bfseries {cells.iat[row, column]}}}"
+    text = cells.style.hide(axis="index").to_latex(
+        column_format="l" * table.stub + "c" * (cells.shape[1] - table.stub),
+        position_float="centering",
+        hrules=True,
+        multicol_align="c",
+        label=f"tab:{table.name}",
+        caption=f"{escape_latex(table.title)}.",
+    )
+    end = r"\end{table}"
+    notes = "".join(f"\\par\\smallskip{{\\footnotesize {escape_latex(note)}}}\n" for note in table.notes)
+    return "% needs booktabs and amsmath\n" + text.replace(end, notes + end)
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX sets as it is, on one line."""
+    return one_line(text).translate(_LATEX)
+
+
+def _latex_cell(text: str) -> str:
+    """A median and its range as the paper sets them; any other text as it is."""
+    found = MEDIAN_AND_RANGE.fullmatch(text)
+    if found is None:
+        return escape_latex(text)
+    median, low, high, rest = found.groups()
+    formula = rf"{median}\,^{{{high}}}_{{{low}}}" if low else median
+    formula = re.sub(r"e([+-]\d+)", lambda e: rf"{{\cdot}}10^{{{int(e[1])}}}", formula)
+    formula = formula.replace(NEVER, rf"\text{{{NEVER}}}")
+    return f"${formula}${rest.translate(_LATEX)}"
+
+
+def _flat_columns(table: Table) -> list[str]:
+    return [": ".join(filter(None, name)) if isinstance(name, tuple) else name for name in table.cells.columns]
+
+
+def _escape_markdown(text: str) -> str:
+    plain = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~])", r"\\\1", plain)
