@@ -32,12 +32,8 @@ HELD_OUT_DRAWINGS = 4  # of the 20 of each character
 
 
 def checksum_of(path: Path, algorithm: str) -> str:
-    """The checksum of a file's contents; of the decompressed contents of an IDX file, as compression varies."""
-    try:
-        with gzip.open(path) if path.name.endswith("-ubyte.gz") else path.open("rb") as file:
-            return hashlib.file_digest(file, algorithm).hexdigest()
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be readable; reading it failed: {error}") from error
+    """The checksum of a file; of the decompressed contents of an IDX file, as compression varies."""
+    return hashlib.new(algorithm, _contents(path)).hexdigest()
 
 
 def find_idx(folder: Path) -> dict[str, Path]:
@@ -69,15 +65,8 @@ def load_idx(folder: Path, *, name: str, class_names: tuple[str, ...]) -> ImageD
 
 
 def read_idx(path: Path, magic: int) -> npt.NDArray[np.uint8]:
-    """The array in an IDX file of unsigned bytes: magic number, one size for each dimension (all big-endian), then the bytes.
-
-    Raises:
-        ValueError: for a file that is damaged or has another magic number.
-    """
-    try:
-        contents = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be readable; reading it failed: {error}") from error
+    """The array in an IDX file of unsigned bytes: magic number, one size for each dimension (all big-endian), then the bytes."""
+    contents = _contents(path)
     found = int.from_bytes(contents[:4], "big")
     if len(contents) < 4 or found != magic:
         raise ValueError(f"{path} must be an IDX file with magic number {magic:#010x}; got {found:#010x}.")
@@ -89,14 +78,15 @@ def read_idx(path: Path, magic: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(contents, dtype=np.uint8, offset=end).reshape(shape).copy()
 
 
-def load_archive(path: Path, *, name: str, known: KnownData, cache: Path | None = None) -> ImageData:
-    """A data set from its archive.
+def _contents(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.name.endswith("-ubyte.gz") else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} must be readable; reading it failed: {error}") from error
 
-    Args:
-        path: the archive.
-        name: of the data set.
-        known: the facts about it, with the name of the reader.
-        cache: the .npz file for the decoded images; None to keep none.
+
+def load_archive(path: Path, *, name: str, known: KnownData, cache: Path | None = None) -> ImageData:
+    """A data set from its archive; the .npz file `cache` keeps the decoded images.
 
     Raises:
         ValueError: for an archive that is damaged or incomplete.
@@ -110,13 +100,8 @@ def load_archive(path: Path, *, name: str, known: KnownData, cache: Path | None 
 def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *, variant: str) -> Arrays:
     """The arrays of an .npz file if it was built from these very files, otherwise those of `build`, which are then cached there.
 
-    A cache that is stale, damaged or cannot be written only costs time.
-
-    Args:
-        cache: the .npz file.
-        sources: the files the arrays come from; the cache is valid as long as their names, sizes and modification times stay.
-        build: makes the arrays.
-        variant: how they are built; the cache is valid for this variant only.
+    The cache is valid for one `variant` and as long as the names, sizes and modification times of the files stay the same. One that
+    is stale, damaged or cannot be written only costs time.
     """
     stamp = json.dumps([variant, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sources)])
     with contextlib.suppress(Exception), cache.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -131,11 +116,7 @@ def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *
 
 
 def read_members(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """The contents of the wanted files of a zip or tar archive, by name.
-
-    Raises:
-        ValueError: for an archive that is damaged.
-    """
+    """The contents of the wanted files of a zip or tar archive, by name; ValueError for a damaged archive."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -153,11 +134,10 @@ def read_cifar(path: Path, known: KnownData) -> Arrays:
     A sample is one byte for its label (in CIFAR-100 two: the coarse label, then the fine one), then its pixels, channel by channel
     and row by row.
     """
-    hundred = known.num_classes == 100
-    files = {"train": ["train.bin"], "test": ["test.bin"]}
-    if not hundred:
+    names, before_pixels, files = "fine_label_names.txt", 2, {"train": ["train.bin"], "test": ["test.bin"]}
+    if known.num_classes == 10:
+        names, before_pixels = "batches.meta.txt", 1
         files = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
-    names = "fine_label_names.txt" if hundred else "batches.meta.txt"
     wanted = {names, *files["train"], *files["test"]}
     members = read_members(path, lambda name: PurePosixPath(name).name in wanted)
     contents = {PurePosixPath(name).name: content for name, content in members.items()}
@@ -167,7 +147,6 @@ def read_cifar(path: Path, known: KnownData) -> Arrays:
         "class_names": np.array(contents[names].decode("ascii", errors="replace").split())
     }
     shape = (known.channels, known.image_size, known.image_size)
-    before_pixels = 2 if hundred else 1
     length = before_pixels + int(np.prod(shape))
     for part in PARTS:
         for file in files[part]:

@@ -7,16 +7,10 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+from guided_collapse.experiments.data import sources
 from guided_collapse.experiments.data.archives import load_archive
-from guided_collapse.experiments.data.known import Archive, KnownData, known_data
-from guided_collapse.experiments.data.sources import (
-    VARIABLE,
-    MissingData,
-    compare_checksum,
-    data_folder,
-    files_with_checksums,
-    load_data,
-)
+from guided_collapse.experiments.data.known import KnownData, known_data
+from guided_collapse.experiments.data.sources import MissingData, load_data
 from guided_collapse.experiments.data.split import ImageData
 from guided_collapse.experiments.files import written_whole
 from guided_collapse.lazy import optional
@@ -25,43 +19,36 @@ SILENT_SECONDS = 60  # without a byte, until a download times out
 
 
 def download(name: str, *, root: Path | None = None, archive: Path | None = None) -> str:
-    """Gets a data set unless it is there, checks counts and checksums, and describes it.
+    """Gets a data set unless it is there, checks counts and checksums, and describes it in a few lines.
 
     ImageNet is never downloaded: it is large, and a person must accept its license.
 
     Args:
         name: a key of `KNOWN`.
-        root: the folder of all data sets; None takes `data_root()`.
+        root: the folder of all data sets; None takes the usual one.
         archive: a file to copy to its place instead of downloading it; nothing is written if it is not what it should be.
-
-    Returns:
-        A few lines for a person.
 
     Raises:
         MissingData: if it is not there and cannot be downloaded, with what to do.
         ValueError: for an unknown name, or files that are damaged or not those of the real data set.
     """
-    known, folder = known_data(name), data_folder(name, root)
+    known, folder = known_data(name), sources.data_folder(name, root)
     if archive is not None:
         data = _take(name, known, archive, folder)
     else:
         try:
             data = load_data(name, root=root)
         except MissingData:
-            try:
-                _fetch(name, known, folder)
-            except OSError as error:
-                raise MissingData(
-                    f"{name} could not be written to {folder}: {error}. Free some space, or set {VARIABLE}."
-                ) from error
+            _fetch(name, known, folder)
             data = load_data(name, root=root)
         check_counts(data, known)
-    verified = len(files_with_checksums(known, data.location))
+    num_files = len(sources.files_with_checksums(known, data.location))
+    checksums = f" and the checksums of {num_files} file(s)" if num_files else "; no checksum is known for its files"
     channels, height, width = data.image_shape
     return (
         f"{name}: {len(data.train):,} training and {len(data.test):,} test images of {channels} x {height} x {width} "
         f"in {data.num_classes} classes\n"
-        f"checked: counts{f', and the checksums of {verified} file(s)' if verified else '; no checksum is known for its files'}\n"
+        f"checked: counts{checksums}\n"
         f"where: {data.location or 'it comes with scikit-learn'}"
     )
 
@@ -69,25 +56,20 @@ def download(name: str, *, root: Path | None = None, archive: Path | None = None
 def check_counts(data: ImageData, known: KnownData) -> None:
     """Raises ValueError unless the data have the known numbers of images and classes, and the known shape."""
     expected = (known.num_train, known.num_test, known.num_classes, (known.channels, known.image_size, known.image_size))
-    found = (len(data.train), len(data.test), data.num_classes, data.image_shape)
+    present = int((data.train.labels.bincount() > 0).sum())
+    found = (len(data.train), len(data.test), present, data.image_shape)
     if found != expected:
         raise ValueError(
             f"{data.name} must have {expected[0]} training and {expected[1]} test images in {expected[2]} classes, "
             f"of shape {expected[3]}; {data.location} has {found[0]} and {found[1]} in {found[2]}, of shape {found[3]}. "
             "Get it again."
         )
-    absent = int((data.train.labels.bincount(minlength=data.num_classes) == 0).sum())
-    if absent:
-        raise ValueError(f"{data.name} must have training images of every class; {data.location} has none of {absent}.")
 
 
 def by_hand(name: str, known: KnownData, folder: Path) -> str:
     """Every way to put the data set into this folder by hand."""
-    ways = [
-        f"{archive.address}: put it into '{folder.parent / archive.home}', or run guided-collapse data {name} --from FILE"
-        for archive in known.archives
-        if archive.address
-    ]
+    addresses = [address for address in known.archives.values() if address]
+    ways = [f"{address}: put it into '{folder}', or run guided-collapse data {name} --from FILE" for address in addresses]
     if name == "fashion-mnist":
         ways.append("on Debian or Ubuntu: sudo apt-get install dataset-fashion-mnist")
     if name in ("mnist", "fashion-mnist"):
@@ -105,21 +87,20 @@ def by_hand(name: str, known: KnownData, folder: Path) -> str:
 def _take(name: str, known: KnownData, file: Path, folder: Path) -> ImageData:
     """Copies an archive to its place under its published name, after checking it where it is."""
     zipped = zipfile.is_zipfile(file)
-    archive = next((archive for archive in known.archives if archive.name.endswith(".zip") == zipped), None)
+    archive = next((archive for archive in known.archives if archive.endswith(".zip") == zipped), None)
     if archive is None or not file.is_file():
-        names = " or ".join(archive.name for archive in known.archives) or "something else, for it has none"
+        names = " or ".join(known.archives) or "something else, for it has none"
         raise ValueError(f"the archive of {name} must be {names}; got {file}, which is not. {by_hand(name, known, folder)}")
     data = _checked(name, known, archive, file)
-    place = folder.parent / archive.home / archive.name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(place) as beside:
+    folder.mkdir(parents=True, exist_ok=True)
+    with written_whole(folder / archive) as beside:
         shutil.copyfile(file, beside)
-    return replace(data, location=place)
+    return replace(data, location=folder / archive)
 
 
-def _checked(name: str, known: KnownData, archive: Archive, file: Path) -> ImageData:
-    if archive.name in known.checksums:
-        compare_checksum(name, file, known.checksums[archive.name])
+def _checked(name: str, known: KnownData, archive: str, file: Path) -> ImageData:
+    if archive in known.checksums:
+        sources.compare_checksum(name, file, known.checksums[archive])
     data = load_archive(file, name=name, known=known)
     check_counts(data, known)
     return data
@@ -127,43 +108,33 @@ def _checked(name: str, known: KnownData, archive: Archive, file: Path) -> Image
 
 def _fetch(name: str, known: KnownData, folder: Path) -> None:
     """Downloads the data set from the hub or, if that fails or does not have it, from where its archive is published."""
-    published = next((archive for archive in known.archives if archive.address), None)
-    if name == "imagenet" or (known.hub_name is None and published is None):
+    published = {archive: address for archive, address in known.archives.items() if address}
+    if name == "imagenet" or not (known.hub_name or published):
         raise MissingData(f"{name} must be in {folder}; it is not. {by_hand(name, known, folder)}")
+    reasons = []
     try:
-        if known.hub_name is not None:
-            _fetch_from_hub(name, known, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if known.hub_name:
+            # Into this folder and not the cache of `datasets`, so that files copied from another machine work the same.
+            hub = optional("huggingface_hub", extra="experiments")
+            try:
+                hub.snapshot_download(known.hub_name, repo_type="dataset", local_dir=folder, allow_patterns=["*.parquet"])
+                return
+            except Exception as error:  # the network can fail in any layer of the client
+                reasons.append(f"from the Hugging Face hub: {' '.join(str(error).split())[:300]}")
+        for archive, address in published.items():
+            try:
+                with urllib.request.urlopen(address, timeout=SILENT_SECONDS) as response:
+                    content = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                reasons.append(f"from {address}: {error}")
+                continue
+            with written_whole(folder / archive) as beside:
+                beside.write_bytes(content)
+                _checked(name, known, archive, beside)
             return
-    except MissingData:
-        if published is None:
-            raise
-    if published is not None:
-        _fetch_archive(name, known, published, folder)
-
-
-def _fetch_from_hub(name: str, known: KnownData, folder: Path) -> None:
-    """Downloads into the data folder and not into the cache of `datasets`, so that files copied from elsewhere work the same."""
-    hub = optional("huggingface_hub", extra="experiments")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        hub.snapshot_download(known.hub_name, repo_type="dataset", local_dir=folder, allow_patterns=["*.parquet"])
-    except Exception as error:  # the network can fail in any layer of the client
-        reason = " ".join(str(error).split())[:300]
+    except OSError as error:
         raise MissingData(
-            f"{name} could not be downloaded from the Hugging Face hub: {reason} {by_hand(name, known, folder)}"
+            f"{name} could not be written to {folder}: {error}. Free some space, or set {sources.VARIABLE}."
         ) from error
-
-
-def _fetch_archive(name: str, known: KnownData, archive: Archive, folder: Path) -> None:
-    try:
-        with urllib.request.urlopen(str(archive.address), timeout=SILENT_SECONDS) as response:
-            content = response.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise MissingData(
-            f"{archive.name} could not be downloaded from {archive.address}: {error}. {by_hand(name, known, folder)}"
-        ) from error
-    place = folder.parent / archive.home / archive.name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(place) as beside:
-        beside.write_bytes(content)
-        _checked(name, known, archive, beside)
+    raise MissingData(f"{name} could not be downloaded {'; or '.join(reasons)}. {by_hand(name, known, folder)}")

@@ -1,7 +1,7 @@
 """Folders of images, one folder per class.
 
-Not the `imagefolder` of Hugging Face `datasets`: it guesses splits from parts of names, copies all images into Arrow files, and does
-not say which file is damaged.
+Not the `imagefolder` of Hugging Face `datasets`: it guesses splits from parts of names, copies all images into Arrow files, and
+does not say which file is damaged.
 """
 
 import os

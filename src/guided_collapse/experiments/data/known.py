@@ -11,21 +11,6 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 
 
 @dataclass(frozen=True)
-class Archive:
-    """A zip or tar archive that holds a data set.
-
-    Attributes:
-        name: of the file.
-        home: the data set whose folder the file belongs in; several data sets may come from one archive.
-        address: where it is published; None if it is not.
-    """
-
-    name: str
-    home: str
-    address: str | None = None
-
-
-@dataclass(frozen=True)
 class KnownData:
     """Facts about a data set.
 
@@ -41,7 +26,8 @@ class KnownData:
         test_part: the part on the hub that serves as the test split.
         class_names: None if the files state them.
         checksums: by file name, the sha256 (64 digits) or published md5 (32 digits) of archives and of decompressed IDX files.
-        archives: those that hold it; the first one found is read, and the first one with an address is downloaded.
+        archives: the addresses of zip and tar archives that hold it, by file name; None for one that is not published. The first
+            one found is read, and the first one with an address is downloaded.
         archive_reader: the key in `archives.READERS` of the function that reads them.
     """
 
@@ -56,45 +42,43 @@ class KnownData:
     test_part: str = "test"
     class_names: tuple[str, ...] | None = None
     checksums: Mapping[str, str] = field(default_factory=dict)
-    archives: tuple[Archive, ...] = ()
+    archives: Mapping[str, str | None] = field(default_factory=dict)
     archive_reader: str = ""
 
 
-_TINY_IMAGENET = Archive("tiny-imagenet-200.zip", "tiny-imagenet", "http://cs231n.stanford.edu/tiny-imagenet-200.zip")
-_TINY_IMAGENET_CHECKSUM = {_TINY_IMAGENET.name: "90528d7ca1a48142e341f4ef8d21d0de"}
-_TINY_IMAGENET_PIXELS = ((0.4864, 0.4503, 0.4043), (0.2843, 0.2777, 0.2924))  # measured on half of the classes
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_TINY_IMAGENET = {"tiny-imagenet-200.zip": "http://cs231n.stanford.edu/tiny-imagenet-200.zip"}
+_TINY_IMAGENET_MD5 = {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"}
+_TINY_IMAGENET_PIXELS = ((0.4864, 0.4503, 0.4043), (0.2843, 0.2777, 0.2924))  # measured on half of the classes
 
 
 def _mnist(mean: float, std: float, hub_name: str, class_names: tuple[str, ...], *checksums: str) -> KnownData:
-    pixels = (mean,), (std,)
-    named = dict(zip(_IDX, checksums, strict=True))
-    return KnownData(1, 28, 10, 60_000, 10_000, *pixels, hub_name=hub_name, class_names=class_names, checksums=named)
+    facts = (1, 28, 10, 60_000, 10_000, (mean,), (std,))
+    return KnownData(*facts, hub_name=hub_name, class_names=class_names, checksums=dict(zip(_IDX, checksums, strict=True)))
 
 
 def _cifar(
-    num_classes: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    checksum: str,
-    class_names: tuple[str, ...] | None = None,
+    num_classes: int, mean: tuple[float, ...], std: tuple[float, ...], md5: str, class_names: tuple[str, ...] | None = None
 ) -> KnownData:
     file = f"cifar-{num_classes}-binary.tar.gz"
     return KnownData(
         *(3, 32, num_classes, 50_000, 10_000, mean, std),
         hub_name=f"uoft-cs/cifar{num_classes}",
         class_names=class_names,
-        checksums={file: checksum},
-        archives=(Archive(file, f"cifar{num_classes}", f"https://www.cs.toronto.edu/~kriz/{file}"),),
+        checksums={file: md5},
+        archives={file: f"https://www.cs.toronto.edu/~kriz/{file}"},
         archive_reader="cifar",
     )
 
 
-def _omniglot(name: str, num_classes: int, file: str, checksums: Mapping[str, str]) -> KnownData:
+def _omniglot(num_classes: int, file: str, checksum: str | None = None) -> KnownData:
     """A set of characters with 20 drawings each; pixel statistics were measured on the first small set."""
-    archive = Archive(file, name, f"https://github.com/brendenlake/omniglot/raw/master/python/{file}")
-    facts = (1, 105, num_classes, 16 * num_classes, 4 * num_classes, (0.9237,), (0.2654,))
-    return KnownData(*facts, checksums=checksums, archives=(archive,), archive_reader="omniglot")
+    return KnownData(
+        *(1, 105, num_classes, 16 * num_classes, 4 * num_classes, (0.9237,), (0.2654,)),
+        checksums={file: checksum} if checksum else {},
+        archives={file: f"https://github.com/brendenlake/omniglot/raw/master/python/{file}"},
+        archive_reader="omniglot",
+    )
 
 
 KNOWN: dict[str, KnownData] = {
@@ -125,34 +109,27 @@ KNOWN: dict[str, KnownData] = {
     ),
     "tiny-imagenet": KnownData(
         *(3, 64, 200, 100_000, 10_000, *_TINY_IMAGENET_PIXELS),
-        checksums=_TINY_IMAGENET_CHECKSUM,
-        archives=(_TINY_IMAGENET,),
+        checksums=_TINY_IMAGENET_MD5,
+        archives=_TINY_IMAGENET,
         archive_reader="tiny-imagenet",
     ),
     "tiny-imagenet-100": KnownData(
         *(3, 64, 100, 30_000, 5_000, *_TINY_IMAGENET_PIXELS),
-        checksums=_TINY_IMAGENET_CHECKSUM,
-        archives=(Archive("tiny-imagenet-100.tar.gz", "tiny-imagenet-100"), _TINY_IMAGENET),
+        checksums=_TINY_IMAGENET_MD5,
+        archives={"tiny-imagenet-100.tar.gz": None, **_TINY_IMAGENET},
         archive_reader="tiny-imagenet-100",
     ),
-    "omniglot": _omniglot(
-        *("omniglot", 964, "images_background.zip", {"images_background.zip": "68d2efa1b9178cc56df9314c21c6e718"})
-    ),
+    "omniglot": _omniglot(964, "images_background.zip", "68d2efa1b9178cc56df9314c21c6e718"),
     "omniglot-small1": _omniglot(
-        *("omniglot-small1", 136, "images_background_small1.zip"),
-        {"images_background_small1.zip": "f38eb80f801274ac2b4dff5b24289016bfaba4a7d5bb50deebf27104ad6cb8a4"},
+        136, "images_background_small1.zip", "f38eb80f801274ac2b4dff5b24289016bfaba4a7d5bb50deebf27104ad6cb8a4"
     ),
-    "omniglot-small2": _omniglot("omniglot-small2", 156, "images_background_small2.zip", {}),
+    "omniglot-small2": _omniglot(156, "images_background_small2.zip"),
 }
 """Every named data set. Add your own here."""
 
 
 def known_data(name: str) -> KnownData:
-    """The facts about the data set of this name.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest one and all of them.
-    """
+    """The facts about the data set of this name; ValueError for an unknown one, with the nearest one and all of them."""
     if name in KNOWN:
         return KNOWN[name]
     near = get_close_matches(name, KNOWN, n=1)
@@ -161,11 +138,7 @@ def known_data(name: str) -> KnownData:
 
 
 def check_source(data: str) -> None:
-    """Rejects what is neither the name of a data set nor a folder.
-
-    Raises:
-        ValueError: with the names.
-    """
+    """Raises ValueError for what is neither the name of a data set nor a folder."""
     if data not in KNOWN and not (data.strip() and Path(data).is_dir()):
         raise ValueError(
             f"data must be a folder of images or one of {', '.join(KNOWN)}, unconstrained; got {data!r}, which is neither."

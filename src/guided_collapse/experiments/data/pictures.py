@@ -36,15 +36,13 @@ class Pictures(Dataset[Tensor]):
     """Images that are decoded on access, all to one shape.
 
     Args:
-        sources: item i is the path of image i as a string, or its encoded bytes.
+        sources: item i is the path of image i as a string, its encoded bytes, or a mapping with its `bytes`, as `datasets` has it.
         shape: (channels, height, width) of the result, with 1 or 3 channels.
         names: what errors call each image; None numbers the rows of `where`.
         where: the file or folder with the images, for errors.
     """
 
-    def __init__(
-        self, sources: Sequence[str | bytes], shape: Shape, *, names: Sequence[str] | None = None, where: str = ""
-    ) -> None:
+    def __init__(self, sources: Sequence[Any], shape: Shape, *, names: Sequence[str] | None = None, where: str = "") -> None:
         self.sources, self.shape, self.names, self.where = sources, shape, names, where
 
     def __len__(self) -> int:
@@ -52,12 +50,15 @@ class Pictures(Dataset[Tensor]):
         return len(self.sources)
 
     def __getitem__(self, index: int) -> Tensor:
+        source = self.sources[index]
+        if not isinstance(source, str | bytes):
+            source = (source or {}).get("bytes") or b""
         name = self.names[index] if self.names is not None else f"row {index}"
-        return decode(self.sources[index], self.shape, name=f"{name} in {self.where}" if self.where else name)
+        return decode(source, self.shape, name=f"{name} in {self.where}" if self.where else name)
 
     @property
     def fit_in_memory(self) -> bool:
-        """Whether the decoded images should be kept in memory."""
+        """Whether the decoded images are few enough to keep in memory."""
         return len(self) * math.prod(self.shape) <= IN_MEMORY_BYTES
 
     def to_memory(self) -> Tensor:
@@ -72,13 +73,9 @@ class Pictures(Dataset[Tensor]):
 def opened(source: str | bytes, *, name: str) -> Iterator[Any]:
     """The image as a Pillow image of which only the header has been read; the first frame if there are several.
 
-    Args:
-        source: the path of a file, or its contents.
-        name: what an error calls the image.
-
     Raises:
-        ValueError: for any failure here or in the block: not a regular file, none of FORMATS, damaged, more than 8 bits per
-            channel, or too many pixels.
+        ValueError: with the name, for any failure here or in the block: not a regular file, none of FORMATS, damaged, more than 8
+            bits per channel, or too many pixels.
     """
     pillow = _pillow()
     try:
@@ -98,11 +95,11 @@ def opened(source: str | bytes, *, name: str) -> Iterator[Any]:
 
 
 def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
-    """The image as uint8 of that shape, scaled to cover it and center-cropped.
+    """The image as uint8 (channels, height, width), scaled to cover that shape and center-cropped.
 
     Args:
         source: the path of a file, or its contents.
-        shape: (channels, height, width), with 1 channel for grayscale or 3 for color.
+        shape: with 1 channel for grayscale or 3 for color.
         name: what an error calls the image.
 
     Raises:
@@ -129,10 +126,7 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
 
 
 def usual_size(paths: Sequence[str]) -> tuple[int, int]:
-    """The most common (height, width) of the images, each at most LARGEST_SIDE; the first one in case of a tie.
-
-    Reads the headers of up to MOST_INSPECTED evenly spaced images.
-    """
+    """The most common (height, width) among up to MOST_INSPECTED evenly spaced images, each at most LARGEST_SIDE."""
     sizes: Counter[tuple[int, int]] = Counter()
     for path in paths[:: -(-len(paths) // MOST_INSPECTED)]:
         with opened(path, name=path) as image:

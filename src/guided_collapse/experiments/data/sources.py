@@ -4,10 +4,8 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,17 +31,13 @@ class MissingData(RequestError):  # noqa: N818  # a state of the disk, named as 
     """A data set is not where it should be; the message has the command that gets it."""
 
 
-def data_root() -> Path:
-    """The folder with one folder for each data set: $GUIDED_COLLAPSE_DATA, or `guided-collapse` in the user's cache folder."""
-    if chosen := os.environ.get(VARIABLE):
-        return Path(chosen).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "guided-collapse"
-
-
 def data_folder(name: str, root: Path | None) -> Path:
-    """The folder of one data set under `root`; None takes `data_root()`."""
-    return (root if root is not None else data_root()) / name
+    """The folder of a data set in `root`; None takes $GUIDED_COLLAPSE_DATA, or `guided-collapse` in the user's cache folder."""
+    if root is None and (chosen := os.environ.get(VARIABLE)):
+        root = Path(chosen).expanduser()
+    if root is None:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "guided-collapse"
+    return root / name
 
 
 def load_data(name: str, *, root: Path | None = None, image_size: int | None = None) -> ImageData:
@@ -54,16 +48,16 @@ def load_data(name: str, *, root: Path | None = None, image_size: int | None = N
 
     Args:
         name: a key of `KNOWN`.
-        root: None takes `data_root()`.
+        root: the folder of all data sets; None takes the usual one, see `data_folder`.
         image_size: height and width to resize images to; None keeps the usual ones, which for imagenet are 256.
 
     Raises:
         MissingData: if it is not there, with the command that gets it.
         ValueError: for an unknown name, damaged files, or files with another checksum.
     """
-    known, folder = known_data(name), data_folder(name, root)
+    known = known_data(name)
     size = image_size or known.image_size
-    data = load_digits() if name == "digits" else _load(name, known, folder, size)
+    data = load_digits() if name == "digits" else _load(name, known, data_folder(name, root), size)
 
     def resized(split: Split) -> Split:
         if not isinstance(split.images, Tensor) or split.images.shape[2:] == (size, size):
@@ -74,10 +68,7 @@ def load_data(name: str, *, root: Path | None = None, image_size: int | None = N
 
 
 def load_digits() -> ImageData:
-    """The handwritten digits of scikit-learn: 1437 for training and 360 for test, stratified, always the same.
-
-    Gray levels 0 ... 16 become 0 ... 255, rounded.
-    """
+    """The handwritten digits of scikit-learn, gray levels 0 ... 16 scaled to 0 ... 255, of which always the same 360 are for test."""
     bundle = optional("sklearn.datasets", extra="experiments", package="scikit-learn").load_digits()
     levels = np.rint(bundle.images * (255 / 16)).astype(np.uint8)
     everything = Split(torch.from_numpy(levels)[:, None], torch.from_numpy(bundle.target.astype(np.int64)))
@@ -88,7 +79,7 @@ def load_digits() -> ImageData:
 
 def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
     for archive in known.archives:
-        for place in (folder / archive.name, folder.parent / archive.home / archive.name):
+        for place in (folder / archive, *folder.parent.glob(f"*/{archive}")):  # another data set may come from the same archive
             if place.is_file():
                 _verify(name, known, place, folder)
                 return load_archive(place, name=name, known=known, cache=folder / "decoded.npz")
@@ -126,54 +117,33 @@ def compare_checksum(name: str, path: Path, expected: str) -> None:
 
 def _verify(name: str, known: KnownData, location: Path, folder: Path) -> None:
     """Compares files with their known checksums, unless their size and modification time show that this was done before."""
-    stamps = folder / STAMPS
+    stamps, files = folder / STAMPS, files_with_checksums(known, location)
     try:
         seen = dict(json.loads(stamps.read_bytes()))
     except (OSError, ValueError, TypeError):  # without stamps, files are compared again
         seen = {}
-    files = files_with_checksums(known, location)
     current = {str(path.absolute()): [path.stat().st_size, path.stat().st_mtime_ns, checksum] for path, checksum in files.items()}
-    if current.items() <= seen.items():
+    if all(seen.get(path) == stamp for path, stamp in current.items()):
         return
     for path, checksum in files.items():
         compare_checksum(name, path, checksum)
     with contextlib.suppress(OSError):
-        stamps.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         write_json(stamps, seen | current)
 
 
-class _EncodedRows(Sequence[bytes]):
-    """The encoded images in a column of a Hugging Face data set."""
-
-    def __init__(self, rows: Any, column: str) -> None:
-        self.rows, self.column = rows, column
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        image = self.rows[index][self.column]
-        return b"" if image is None or image["bytes"] is None else image["bytes"]
-
-
 def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, test_part: str) -> ImageData:
-    """A data set of parquet files such as train-00000-of-00002.parquet, with an image column and a label column.
+    """A data set of parquet files, anywhere below the folder, with an image column and a label column.
 
     Hugging Face `datasets` makes memory-mapped Arrow files of them once: rows of parquet files cannot be read in random order
     quickly. A split that does not fit in memory when decoded is streamed from there.
-
-    Args:
-        folder: holds the files, at any depth.
-        name: of the data set.
-        channels: 1 for grayscale, 3 for color.
-        image_size: height and width to scale and center-crop the images to.
-        test_part: the part that serves as the test split.
 
     Raises:
         ValueError: for files that are missing or damaged, or an unreadable image.
     """
     datasets = optional("datasets", extra="experiments")
-    splits, class_names = [], None
+    splits: list[Split] = []
+    class_names: list[str] | None = None
     for part in ("train", test_part):
         files = find_parquet(folder, part)
         cache = str(folder / "arrow") if os.access(folder, os.W_OK) else None
@@ -182,7 +152,7 @@ def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, tes
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             reason = error.__cause__ or error
             raise ValueError(f"{files[0].parent} must hold readable parquet files; reading {part} failed: {reason}") from error
-        images = [column for column, kind in rows.features.items() if _holds_images(kind)]
+        images = [column for column, kind in rows.features.items() if isinstance(kind, datasets.Image) or _has_bytes(kind)]
         labels = [column for column in LABEL_COLUMNS if column in rows.features]
         if not images or not labels:
             raise ValueError(
@@ -193,39 +163,40 @@ def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, tes
         if not np.issubdtype(numbers.dtype, np.integer):
             raise ValueError(f"labels must be integers; the column {labels[0]} of {files[0]} holds {numbers.dtype}.")
         class_names = class_names or getattr(rows.features[labels[0]], "names", None)
-        encoded = _EncodedRows(rows.cast_column(images[0], datasets.Image(decode=False)), images[0])
+        encoded = rows.cast_column(images[0], datasets.Image(decode=False))[images[0]]
         pictures = Pictures(encoded, (channels, image_size, image_size), where=str(files[0].parent))
         splits.append(Split(_cached(pictures, files, folder / f"decoded-{part}.npz"), torch.from_numpy(numbers.astype(np.int64))))
     most = max(int(split.labels.max()) for split in splits)
-    return ImageData(name, *splits, tuple(class_names or map(str, range(most + 1))), folder)
+    return ImageData(name, splits[0], splits[1], tuple(class_names or map(str, range(most + 1))), folder)
 
 
-def find_parquet(folder: Path, part: str) -> list[Path]:
-    """The files of a part, in order, anywhere below the folder: train-00000-of-00002.parquet, train.parquet or train/0000.parquet.
-
-    Raises:
-        ValueError: if there are none, some are missing, or they are in more than one folder.
-    """
-    found: dict[Path, str | None] = {}
-    for path in sorted(folder.rglob("*.parquet")):
-        numbered = re.fullmatch(r"(\w+)-\d+-of-(\d+)(-\w+)?", path.stem)
-        if part == (numbered[1] if numbered else path.parent.name if path.stem.isdigit() else path.stem):
-            found[path] = numbered[2] if numbered else None
-    counts = {int(count) for count in found.values() if count}
-    if not found or (counts and counts != {len(found)}) or len({path.parent for path in found}) > 1:
-        expected = f" ({min(counts)} files)" if counts else ""
-        raise ValueError(
-            f"{folder} must hold all parquet files of {part}{expected} in one folder; it has {len(found)}. Get them again."
-        )
-    return list(found)
+def _has_bytes(kind: object) -> bool:
+    return isinstance(kind, dict) and "bytes" in kind
 
 
-def _cached(pictures: Pictures, files: Sequence[Path], cache: Path) -> Tensor | Pictures:
+def _cached(pictures: Pictures, files: list[Path], cache: Path) -> Tensor | Pictures:
     if not pictures.fit_in_memory:
         return pictures
     arrays = decoded(cache, files, lambda: {"images": pictures.to_memory().numpy()}, variant=str(pictures.shape))
     return torch.from_numpy(arrays["images"])
 
 
-def _holds_images(kind: object) -> bool:
-    return type(kind).__name__ == "Image" or (isinstance(kind, dict) and "bytes" in kind)
+def find_parquet(folder: Path, part: str) -> list[Path]:
+    """The files of a part, in order: train-00000-of-00002.parquet, train.parquet or train/0000.parquet, at any depth.
+
+    Raises:
+        ValueError: if there are none, some are missing, or they are in more than one folder.
+    """
+    found: list[Path] = []
+    totals: set[int] = set()
+    for path in sorted(folder.rglob("*.parquet")):
+        numbered = re.fullmatch(r"(\w+)-\d+-of-(\d+)(-\w+)?", path.stem)
+        if part == (numbered[1] if numbered else path.parent.name if path.stem.isdigit() else path.stem):
+            found.append(path)
+            totals |= {int(numbered[2])} if numbered else set()
+    if not found or (totals and totals != {len(found)}) or len({path.parent for path in found}) > 1:
+        raise ValueError(
+            f"{folder} must hold the parquet files of {part}, all of them in one folder; it has {len(found)}"
+            f"{f' and should have {min(totals)}' if totals else ''}. Get them again."
+        )
+    return found
