@@ -226,8 +226,9 @@ def largest_finite(values: Tensor, name: str, context: str = "") -> float:
     lowest, highest = torch.aminmax(values.detach())
     largest = float(torch.maximum(-lowest, highest))
     if not math.isfinite(largest):
+        wrong = int((~torch.isfinite(values)).sum())
         raise ValueError(
-            f"{name} must be finite; got {int((~torch.isfinite(values)).sum())} NaN or infinite entries of {values.numel()}{context}. "
+            f"{name} must be finite; got {wrong} NaN or infinite entries of {values.numel()}{context}. "
             "Look for a diverging loss or a division by zero in the model."
         )
     return largest

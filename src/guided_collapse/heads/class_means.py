@@ -217,11 +217,10 @@ class RunningClassMeans(SinglePrecisionState):
                 # All other classes are multiplied by `moved`.
                 moved = share * rescale * inverse_norm + (1 - share)
                 factor = torch.where(moved > 0, self.factor * moved, 1.0)
-                kept_squares = moved.square() * absent_squares
-                self.squares.copy_(kept_squares + torch.where(present[:, None], updated, 0.0).square().sum())
-                self.running.index_add_(
-                    0, classes, torch.where(present[:, None], updated / factor - stored, 0.0).to(self.running.dtype)
-                )
+                updated = torch.where(present[:, None], updated, 0.0)
+                self.squares.copy_(moved.square() * absent_squares + updated.square().sum())
+                change = torch.where(present[:, None], updated / factor - stored, 0.0)
+                self.running.index_add_(0, classes, change.to(self.running.dtype))
                 self.factor.copy_(factor)
                 self.num_seen.add_((present & ~seen).sum())
                 # Rows that count nothing repeat the first class, which is present in every valid batch.

@@ -33,8 +33,8 @@ class Head(nn.Module, ABC):
     The global mean f_G is the batch's in training, with its gradient, and a running mean in evaluation, so the logits of a sample
     never depend on the rest of its batch. Everything is computed in float32 or wider, even under autocast.
 
-    Heads whose `needs_labels` is false take `head(features)` in training mode, too. Inside a model whose forward takes inputs alone,
-    labels come by `with head.labels(labels): logits = model(inputs)`.
+    Heads whose `needs_labels` is false take `head(features)` in training mode, too. Inside a model whose forward takes inputs
+    alone, labels come by `with head.labels(labels): logits = model(inputs)`.
 
     Like BatchNorm, a head updates its state in every forward pass in training mode. It therefore refuses activation checkpointing,
     and needs batches with several samples of several classes: centered, a single sample is zero. Features that are all zero have no

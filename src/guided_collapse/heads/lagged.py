@@ -19,7 +19,6 @@ from guided_collapse.heads.state import snapshot
 class LaggedFrameHead(FrameHead):
     """What `NearestETFHead` needs in order to be lagged; see there for the arguments."""
 
-    basis: Tensor
     class_means: RunningClassMeans
     proximal_weight: float
     solver: Solver | None
@@ -58,6 +57,11 @@ class LaggedFrameHead(FrameHead):
     def running_mean(self) -> RunningMean:
         """The running global mean f_G."""
         return self.class_means.global_mean
+
+    @property
+    def basis(self) -> Tensor:
+        """U, (feature_dim, num_classes), of the last solve."""
+        raise NotImplementedError
 
     def _solve(self, class_means: Tensor, *, first_step: bool | Tensor) -> NearestETF | NearestFrame:
         """The frame nearest to the class means, pulled toward the present one."""

@@ -59,8 +59,8 @@ class NearestETFHead(LaggedFrameHead):
         torch.Size([2, 3])
     """
 
-    basis: Tensor
-    """U, (feature_dim, num_classes), of the last solve: the proximal point of the next."""
+    transposed_basis: Tensor
+    """U', (num_classes, feature_dim), of the last solve: the proximal point of the next."""
 
     def __new__(cls, feature_dim: int = 2, num_classes: int = 2, **_: Any) -> Self:
         """A `NearestTightFrameHead` where no simplex ETF exists."""
@@ -113,24 +113,30 @@ class NearestETFHead(LaggedFrameHead):
 
     def _solve(self, class_means: Tensor, *, first_step: bool | Tensor) -> NearestETF | NearestFrame:
         options = {"proximal_weight": self.proximal_weight, "solver": self.solver}
-        return nearest_etf(class_means, held(self.basis), first_step=first_step, **options)
+        return nearest_etf(class_means, held(self.transposed_basis).T, first_step=first_step, **options)
 
     @torch.no_grad()
     def _keep(self, basis: Tensor, weight: Tensor, is_valid: Tensor) -> None:
         """Makes a solution the state of the head, unless the batch had no samples or (on accelerators) was not finite."""
         is_valid = is_valid & torch.isfinite(basis).all()
-        replace(self.basis, torch.where(is_valid, basis.T, self.basis.T).T)
+        replace(self.transposed_basis, torch.where(is_valid, basis.T, self.transposed_basis))
         replace(self.frame, torch.where(is_valid, weight, self.frame))
 
     def _register_basis(self, device: Any, dtype: torch.dtype) -> None:
-        self.register_buffer("basis", torch.empty(self.num_classes, self.feature_dim, device=device, dtype=dtype).T)
+        self.register_buffer("transposed_basis", torch.empty(self.num_classes, self.feature_dim, device=device, dtype=dtype))
+
+    @property
+    def basis(self) -> Tensor:
+        """U, (feature_dim, num_classes), of the last solve."""
+        return self.transposed_basis.T
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Sets the frame to its initial direction, drawing a random one anew, and forgets all batches."""
         super().reset_parameters()
         sizes = self.feature_dim, self.num_classes
-        self.basis.copy_(frame_basis(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype))
-        self.frame.copy_(frame_weight(self.basis))
+        basis = frame_basis(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype)
+        self.transposed_basis.copy_(basis.T)
+        self.frame.copy_(frame_weight(basis))
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments as plain values."""

@@ -36,7 +36,7 @@ class NearestTightFrameHead(NearestETFHead):
         """The basis of a tight frame is a multiple of the frame: there is nothing more to keep."""
 
     @property
-    def basis(self) -> Tensor:  # type: ignore[override]
+    def basis(self) -> Tensor:
         """U = sqrt(d/C) W', (feature_dim, num_classes)."""
         return self.frame.T * math.sqrt(self.feature_dim / self.num_classes)
 
