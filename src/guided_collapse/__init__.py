@@ -11,20 +11,18 @@ from guided_collapse.lazy import on_demand
 if TYPE_CHECKING:
     from guided_collapse.geometry.nearest import NearestETF, nearest_etf
     from guided_collapse.geometry.simplex import simplex_etf
+    from guided_collapse.heads.class_means import RunningClassMeans
     from guided_collapse.heads.classifier import Classifier
-    from guided_collapse.heads.loss import NearestETFLoss
-    from guided_collapse.heads.replace import replace_classifier
+    from guided_collapse.heads.cosine import CosineHead
     from guided_collapse.heads.fixed import FixedETFHead
     from guided_collapse.heads.head import Head
-    from guided_collapse.heads.cosine import CosineHead
-    from guided_collapse.heads.class_means import RunningClassMeans
+    from guided_collapse.heads.loss import NearestETFLoss
     from guided_collapse.heads.nearest import NearestETFHead
-    from guided_collapse.metrics.collapse import measure_collapse
-    from guided_collapse.metrics.formulas.frames import cross_entropy_lower_bound
-    from guided_collapse.metrics.machinery.second_pass import SecondPass
-    from guided_collapse.metrics.machinery.streaming import CollapseMetrics
-    from guided_collapse.metrics.model import collapse_of
+    from guided_collapse.heads.replace import replace_classifier
+    from guided_collapse.metrics.formulas import cross_entropy_lower_bound
+    from guided_collapse.metrics.measure import collapse_of, measure_collapse
     from guided_collapse.metrics.result import CollapseResult
+    from guided_collapse.metrics.streaming import CollapseMetrics, SecondPass
     from guided_collapse.optim.agd import AGD
     from guided_collapse.sampling import StratifiedBatchSampler
 
@@ -57,7 +55,7 @@ __getattr__, __dir__ = on_demand(
     {
         "AGD": "optim.agd",
         "Classifier": "heads.classifier",
-        "CollapseMetrics": "metrics.machinery.streaming",
+        "CollapseMetrics": "metrics.streaming",
         "CollapseResult": "metrics.result",
         "FixedETFHead": "heads.fixed",
         "Head": "heads.head",
@@ -66,11 +64,11 @@ __getattr__, __dir__ = on_demand(
         "NearestETFHead": "heads.nearest",
         "NearestETFLoss": "heads.loss",
         "RunningClassMeans": "heads.class_means",
-        "SecondPass": "metrics.machinery.second_pass",
+        "SecondPass": "metrics.streaming",
         "StratifiedBatchSampler": "sampling",
-        "collapse_of": "metrics.model",
-        "cross_entropy_lower_bound": "metrics.formulas.frames",
-        "measure_collapse": "metrics.collapse",
+        "collapse_of": "metrics.measure",
+        "cross_entropy_lower_bound": "metrics.formulas",
+        "measure_collapse": "metrics.measure",
         "nearest_etf": "geometry.nearest",
         "replace_classifier": "heads.replace",
         "simplex_etf": "geometry.simplex",

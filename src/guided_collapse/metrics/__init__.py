@@ -1,12 +1,31 @@
-"""Neural collapse, measured: class statistics, the metrics on them, and the same from a stream, a model or a file."""
+"""Measures neural collapse: from features, from a stream of batches, from a model and a loader, or from a file."""
 
 from typing import TYPE_CHECKING
 
 from guided_collapse.lazy import on_demand
 
 if TYPE_CHECKING:
-    from guided_collapse.metrics.collapse import measure_collapse, nc1, nc2, nc3, nc4
+    from guided_collapse.metrics.formulas import cross_entropy_lower_bound
+    from guided_collapse.metrics.measure import collapse_of, measure_collapse, nc1, nc2, nc3, nc4
+    from guided_collapse.metrics.result import CollapseResult
+    from guided_collapse.metrics.streaming import CollapseMetrics, SecondPass
 
-__all__ = ["measure_collapse", "nc1", "nc2", "nc3", "nc4"]
+__all__ = [
+    "CollapseMetrics",
+    "CollapseResult",
+    "SecondPass",
+    "collapse_of",
+    "cross_entropy_lower_bound",
+    "measure_collapse",
+    "nc1",
+    "nc2",
+    "nc3",
+    "nc4",
+]
 
-__getattr__, __dir__ = on_demand(__name__, dict.fromkeys(__all__, "metrics.collapse"))
+__getattr__, __dir__ = on_demand(
+    __name__,
+    dict.fromkeys(("collapse_of", "measure_collapse", "nc1", "nc2", "nc3", "nc4"), "metrics.measure")
+    | dict.fromkeys(("CollapseMetrics", "SecondPass"), "metrics.streaming")
+    | {"CollapseResult": "metrics.result", "cross_entropy_lower_bound": "metrics.formulas"},
+)

@@ -1,25 +1,43 @@
-"""The result of a measurement: every number, what it rests on, and what was left out."""
+"""The result of a measurement: every number, what was left out and why, and how it is shown."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from html import escape
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from guided_collapse.metrics.formulas.statistics import GlobalMean
-from guided_collapse.metrics.shown import as_html, as_text
+from guided_collapse.geometry.bounds import largest_cosine_bound
+from guided_collapse.geometry.simplex import center_classes, has_simplex_etf
+from guided_collapse.metrics import formulas
+from guided_collapse.metrics.declared import Need, best_margin, entries
+from guided_collapse.metrics.samples import Measured, SampleCounts
+from guided_collapse.metrics.statistics import GlobalMean
+
+REASONS: dict[Need, str] = {
+    "test samples": "no test samples were given",
+    "weight": "needs the classifier's weight",
+    "samples": "needs a second pass over the samples, once the class means are known",
+    "features together": "needs the features of a class together, which a stream does not keep",
+    "simplex of weights": "needs feature_dim >= number of classes - 1, otherwise frames differ in their angles",
+    "simplex of means": "needs feature_dim >= number of classes with samples - 1, otherwise frames differ in their angles",
+    "best margin": "is not known for more than 2 feature_dim classes; it is at most 1",
+}
+"""Why a metric is left out; of several reasons, the first is given."""
+LONGEST_LIST = 10
 
 
 @dataclass(frozen=True, eq=False)
 class CollapseResult:
-    """How collapsed features and classifier are. `print` and a notebook show a table.
+    """How collapsed features and classifier are. `print` and notebooks show a table.
 
-    `to_dict` gives plain values, `scalars` what a logger takes.
-
-    A number is None where what it takes was not given, with the reason in `left_out`, and NaN or infinite where it has no value,
-    with the reason in `notes`. C is the number of classes with samples wherever class means are involved, and the number of
-    all classes for what is said of the weights alone (`nc2`, `weight_equinorm`, `weight_equiangularity`, `bias_collapse`) and for
-    predictions and margins. Where weights are compared with means (`nc3`, `equinorm`) the rows of the classes with samples count.
+    A number is None if what it needs was not given, with the reason in `left_out`, and NaN or infinite if it is undefined, with the
+    reason in `notes`. C counts the classes with samples wherever class means are involved, and all classes for metrics of the
+    weights alone (`nc2`, `weight_equinorm`, `weight_equiangularity`, `bias_collapse`) and for predictions and margins. `nc3` and
+    `equinorm` use the weights of the classes with samples. In the formulas, Pi = I - 11'/C and m = C-1; for C > d + 1, m = d and Pi
+    is the nearest projector of rank d on the complement of 1.
 
     Example:
         >>> import torch
@@ -29,112 +47,108 @@ class CollapseResult:
         (1.0, None, [2, 2, 2])
     """
 
-    nc1: float
-    """tr(S_W pinv(S_B)) / C: within-class variability, 0 at collapse."""
-    nc2: float | None
-    """| WW'/|WW'|_F - Pi/sqrt(m) |_F: how far the weights are from a simplex ETF, where Pi = I - 11'/C and m = C-1.
-
-    For C > d + 1 from a tight frame: m = d, and Pi is the nearest projector of rank d on the complement of 1.
-    """
-    nc2_means: float
-    """The same for the centered class means."""
-    nc3: float | None
-    """| W Hbar/|W Hbar|_F - Pi/sqrt(m) |_F: how far weights and class means are from being dual."""
-    nc4: float | None
-    """The share of samples whose predicted class is not that of the nearest class mean."""
-    bias_collapse: float | None
-    """|W mu_G + b|, called NC4 in some code; 0 by construction for b = -W mu_G."""
-    weight_equinorm: float | None
-    """std_c |w_c| / avg_c |w_c|."""
-    mean_equinorm: float
-    """std_c |mu_c - mu_G| / avg_c |mu_c - mu_G|."""
-    equinorm: float | None
-    """WH-equinorm, the absolute difference of the two."""
-    weight_equiangularity: float | None
-    """The mean over pairs of classes of |cos(w_c, w_k) + 1/(C-1)|."""
-    mean_equiangularity: float | None
-    """The same for the centered class means."""
-    weight_angle: float | None
-    """The smallest angle between two rows of the weight, in degrees."""
-    mean_angle: float
-    """The same for the centered class means."""
-    ideal_angle: float
-    """What the smallest angle of C rows in d dimensions is at most."""
-    etf_distance: float
-    """The squared distance of the centered class means, at unit norm, to the nearest simplex ETF, or tight frame for C > d + 1."""
-    class_margin: float | None
-    """The least cosine margin of a class mean."""
-    mean_cosine_margin: float | None
-    """The mean over samples of the cosine margin."""
-    ideal_cosine_margin: float | None
-    """The largest value that the least cosine margin of all classes can have: C/(C-1) where there is a simplex ETF."""
-    cosine_margins: Tensor | None
-    """All cosine margins, sorted, float64."""
-    cdnv: float
-    """Class-distance normalized variance."""
-    vci: float
-    """Variability collapse index, from 0 (collapsed) to 1."""
-    trace_ratio: float
-    """tr S_W / tr S_B."""
-    numerical_rank: float | None
-    """The mean over classes of |H_c|_*^2 / |H_c|_F^2, 1 at collapse."""
-    numerical_ranks: tuple[float, ...] | None
-    """The numerical rank of each class with samples, in order."""
-    accuracy: float | None
-    """The share of samples that the classifier predicts rightly."""
-    nearest_center_accuracy: float | None
-    """The share of samples that are nearest to the mean of their own class."""
-    test_nc4: float | None
-    """NC4 of the test samples, with the class means of the others."""
+    nc1: float  # tr(S_W pinv(S_B)) / C: within-class variability
+    nc2: float | None  # | WW'/|WW'|_F - Pi/sqrt(m) |_F: distance of the weights from a simplex ETF or tight frame
+    nc2_means: float  # the same for the centered class means
+    nc3: float | None  # | W Hbar/|W Hbar|_F - Pi/sqrt(m) |_F: how far weights and class means are from being dual
+    nc4: float | None  # fraction of samples whose predicted class is not that of the nearest class mean
+    bias_collapse: float | None  # |W mu_G + b|, called NC4 in some code; 0 by construction for b = -W mu_G
+    weight_equinorm: float | None  # std_c |w_c| / avg_c |w_c|
+    mean_equinorm: float  # std_c |mu_c - mu_G| / avg_c |mu_c - mu_G|
+    equinorm: float | None  # WH-equinorm, the absolute difference of the two
+    weight_equiangularity: float | None  # mean over pairs of classes of |cos(w_c, w_k) + 1/(C-1)|
+    mean_equiangularity: float | None  # the same for the centered class means
+    weight_angle: float | None  # smallest angle between two rows of the weight, in degrees
+    mean_angle: float  # the same for the centered class means
+    ideal_angle: float  # upper bound of the smallest angle of C rows in d dimensions
+    etf_distance: float  # squared distance of the centered class means, at unit norm, to the nearest simplex ETF or tight frame
+    class_margin: float | None  # smallest cosine margin of a class mean
+    mean_cosine_margin: float | None  # mean over samples of the cosine margin
+    ideal_cosine_margin: float | None  # largest possible value of the smallest margin: C/(C-1) for a simplex ETF
+    cosine_margins: Tensor | None  # all cosine margins, sorted, float64
+    cdnv: float  # class-distance normalized variance
+    vci: float  # variability collapse index, from 0 (collapsed) to 1
+    trace_ratio: float  # tr S_W / tr S_B
+    numerical_rank: float | None  # mean over classes of |H_c|_*^2 / |H_c|_F^2, 1 at collapse
+    numerical_ranks: tuple[float, ...] | None  # the numerical rank of each class with samples, in order
+    accuracy: float | None  # fraction of samples that the classifier predicts correctly
+    nearest_center_accuracy: float | None  # fraction of samples whose nearest class mean is that of their own class
+    test_nc4: float | None  # on test samples, with class means and global mean of the others, as the next three
     test_accuracy: float | None
-    """Accuracy of the test samples."""
     test_nearest_center_accuracy: float | None
-    """Nearest-center accuracy of the test samples, with the class means of the others."""
     test_mean_cosine_margin: float | None
-    """Mean cosine margin of the test samples, with the global mean of the others."""
     num_samples: int
     num_classes: int
     feature_dim: int
-    counts: tuple[int, ...]
-    """How many samples each class has."""
-    missing_classes: tuple[int, ...]
-    """Classes without samples: they have no mean, and take no part in anything that involves class means."""
-    between_class_rank: int
-    """In how many dimensions the class means differ: min(d, C-1) unless some coincide or lie in a common plane."""
-    global_mean: GlobalMean
-    """Whether mu_G is the mean of the samples or of the class means."""
-    center_weight: bool
-    """Whether the weights were centered by their mean before NC2, NC3, equinorm and equiangularity."""
-    left_out: dict[str, str]
-    """What is None, and why."""
-    notes: tuple[str, ...]
-    """What a reader of the numbers should know."""
-    added: Mapping[str, float | None]
-    """By name, metrics that were declared elsewhere (see CONTRIBUTING.md)."""
+    counts: tuple[int, ...]  # samples of each class
+    missing_classes: tuple[int, ...]  # classes without samples, which have no mean
+    between_class_rank: int  # dimensions in which the class means differ: min(d, C-1) unless they are degenerate
+    global_mean: GlobalMean  # whether mu_G is the mean of the samples or of the class means
+    center_weight: bool  # whether the weights were centered by their mean before NC2, NC3, equinorm and equiangularity
+    left_out: dict[str, str]  # what is None, and why
+    notes: tuple[str, ...]  # what a reader of the numbers should know
 
     def to_dict(self) -> dict[str, object]:
-        """All as plain numbers, strings, lists and dictionaries that JSON can hold; NaN and infinity become None.
-
-        Metrics that were added stand beside the others.
-        """
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "added"}
-        return {name: _plain(value) for name, value in (values | dict(self.added)).items()}
+        """Returns everything as plain values that JSON can hold; NaN and infinity become None."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
-        """The finite numbers alone, by name, as loggers take them: what is None, NaN, infinite or a list is left out.
+        """Returns the finite numbers by name, for loggers; what is None, NaN, infinite or a list is left out.
 
         Args:
-            prefix: what names begin with, such as "train/".
+            prefix: precedes every name, such as "train/".
         """
         numbers = {name: value for name, value in self.to_dict().items() if isinstance(value, int | float)}
         return {f"{prefix}{name}": value for name, value in numbers.items() if not isinstance(value, bool)}
 
     def __str__(self) -> str:
-        return as_text(self)
+        lines = self._heading()
+        for section, rows in self._rows().items():
+            lines += ["", section, *(f"  {label:<40}{value:>12}" for label, value, *_ in rows)]
+        for section, remarks in self._remarks().items():
+            lines += ["", section, *(f"  {remark}" for remark in remarks)]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The table that a notebook shows."""
-        return as_html(self)
+        """Returns a table with each number's value at collapse; its meaning shows when the mouse rests on its name."""
+        caption = "<br>".join(map(escape, self._heading()))
+        parts = [f"<table><caption>{caption}</caption><tr><th></th><th>value</th><th>at collapse</th></tr>"]
+        for section, rows in self._rows().items():
+            parts.append(f'<tr><th colspan="3" style="text-align: left">{escape(section)}</th></tr>')
+            for label, value, at_collapse, meaning in (map(escape, row) for row in rows):
+                parts.append(
+                    f'<tr><td style="text-align: left" title="{meaning}">{label}</td><td>{value}</td><td>{at_collapse}</td></tr>'
+                )
+        parts.append("</table>")
+        for section, remarks in self._remarks().items():
+            parts.append(f"<p>{escape(section)}</p><ul>{''.join(f'<li>{escape(remark)}</li>' for remark in remarks)}</ul>")
+        return "\n".join(parts)
+
+    def _heading(self) -> list[str]:
+        seen = [count for count in self.counts if count > 0]
+        weights = "centered by their mean" if self.center_weight else "as they are"
+        return [
+            f"neural collapse of {self.num_samples} samples in {self.feature_dim} dimensions",
+            f"  classes with samples: {len(seen)} of {self.num_classes}, from {min(seen)} to {max(seen)} samples each",
+            f"  global mean: of the {self.global_mean}; weights: {weights}",
+        ]
+
+    def _rows(self) -> dict[str, list[tuple[str, str, str, str]]]:
+        """The numbers by section: label, value, value at collapse, and meaning."""
+        sections: dict[str, list[tuple[str, str, str, str]]] = {}
+        for key, metric, section in ((entry.key, entry.metric, entry.section) for entry in entries()):
+            value = getattr(self, key)
+            if section is not None and value is not None:
+                row = (metric.label, f"{value:.6g}", metric.at_collapse, f"{metric.meaning} {metric.formula}")
+                sections.setdefault(section, []).append(row)
+        return sections
+
+    def _remarks(self) -> dict[str, list[str]]:
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in self.left_out.items():
+            by_reason.setdefault(reason, []).append(name)
+        found = {"left out": [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()], "notes": list(self.notes)}
+        return {section: remarks for section, remarks in found.items() if remarks}
 
 
 def _plain(value: object) -> object:
@@ -145,3 +159,121 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return dict(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def collapse_result(
+    measured: Measured, samples: SampleCounts | None = None, test_samples: SampleCounts | None = None
+) -> CollapseResult:
+    """Computes every metric that finished statistics, a classifier, and counts over their samples and over test samples allow."""
+    statistics, means, weight = measured.statistics, measured.centered_class_means, measured.exact_weight
+    feature_dim, num_classes = means.shape[1], len(statistics.counts)
+    between = formulas.between_classes(means, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
+    cdnv = formulas.class_distance_normalized_variance(statistics, means)
+    if len(between.values) == 0:
+        # What is left is rounding error, whose shape must not be mistaken for that of the means.
+        means = torch.zeros_like(means)
+    left_out = _left_out(measured, samples, test_samples)
+    values: dict[str, Any] = dict.fromkeys(left_out) | {
+        "nc1": formulas.variability_collapse(statistics, between),
+        "nc2_means": formulas.frame_deviation(means),
+        "mean_equinorm": formulas.norm_variation(means),
+        "mean_angle": formulas.smallest_angle(means),
+        "ideal_angle": math.degrees(math.acos(largest_cosine_bound(feature_dim, num_classes))),
+        "etf_distance": formulas.nearest_frame_distance(means),
+        "ideal_cosine_margin": best_margin(feature_dim, num_classes),
+        "cdnv": cdnv,
+        "vci": formulas.variability_collapse_index(statistics, between),
+        "trace_ratio": formulas.trace_ratio(statistics, means),
+    }
+    if "mean_equiangularity" not in left_out:
+        values["mean_equiangularity"] = formulas.angle_deviation(means)
+    if statistics.numerical_ranks is not None:
+        values["numerical_rank"] = float(statistics.numerical_ranks.mean())
+        values["numerical_ranks"] = tuple(statistics.numerical_ranks.tolist())
+    if weight is not None and measured.center_logits is not None:
+        judged = center_classes(weight) if measured.center_weight else weight
+        known = judged[statistics.present]
+        values |= {
+            "nc2": formulas.frame_deviation(judged),
+            "nc3": formulas.frame_deviation(known, means),
+            "bias_collapse": float(formulas.norm_of_any_size(measured.center_logits)),
+            "weight_equinorm": formulas.norm_variation(judged),
+            "equinorm": abs(formulas.norm_variation(known) - values["mean_equinorm"]),
+            "weight_angle": formulas.smallest_angle(judged),
+            "class_margin": formulas.least_margin(means, center_classes(weight), statistics.present),
+        }
+        if "weight_equiangularity" not in left_out:
+            values["weight_equiangularity"] = formulas.angle_deviation(judged)
+    for prefix, counts in (("", samples), ("test_", test_samples)):
+        if counts is not None:
+            number = int(counts.num_samples)
+            values[f"{prefix}nearest_center_accuracy"] = int(counts.center_correct) / number
+            if weight is not None:
+                values[f"{prefix}nc4"] = int(counts.disagreements) / number
+                values[f"{prefix}accuracy"] = int(counts.correct) / number
+                # The mean of no margins is NaN, as it should be.
+                values[f"{prefix}mean_cosine_margin"] = float(counts.margins.mean())
+    if samples is not None and weight is not None:
+        values["cosine_margins"] = samples.margins.sort().values
+    return CollapseResult(
+        **values,
+        num_samples=statistics.num_samples,
+        num_classes=num_classes,
+        feature_dim=feature_dim,
+        counts=tuple(statistics.counts.tolist()),
+        missing_classes=tuple(statistics.missing.tolist()),
+        between_class_rank=len(between.values),
+        global_mean=measured.global_mean,
+        center_weight=measured.center_weight,
+        left_out=left_out,
+        notes=tuple(_notes(measured, len(between.values), samples, test_samples)),
+    )
+
+
+def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
+    """The metrics that are None, each with the reason."""
+    (num_present, feature_dim), num_classes = measured.centered_class_means.shape, len(measured.statistics.counts)
+    lacking: dict[Need, bool] = {
+        "test samples": test_samples is None,
+        "weight": measured.weight is None,
+        "samples": samples is None,
+        "features together": measured.statistics.numerical_ranks is None,
+        "simplex of weights": not has_simplex_etf(feature_dim, num_classes),
+        "simplex of means": not has_simplex_etf(feature_dim, num_present),
+        "best margin": best_margin(feature_dim, num_classes) is None,
+    }
+    reasons: dict[str, str] = {}
+    for entry in entries():
+        need = next((need for need in REASONS if need in entry.needs and lacking[need]), None)
+        if need is not None:
+            reasons[entry.key] = REASONS[need]
+            if entry.metric.each is not None and entry.split == "train":
+                reasons[entry.metric.each] = REASONS[need]
+    return reasons
+
+
+def _notes(
+    measured: Measured, between_class_rank: int, samples: SampleCounts | None, test_samples: SampleCounts | None
+) -> Iterator[str]:
+    """Remarks on missing classes, degenerate means, and samples without a margin."""
+    statistics = measured.statistics
+    num_present, feature_dim = measured.centered_class_means.shape
+    missing = statistics.missing.tolist()
+    if missing:
+        more = f" and {len(missing) - LONGEST_LIST} more" if len(missing) > LONGEST_LIST else ""
+        yield (
+            f"no samples of class {', '.join(map(str, missing[:LONGEST_LIST]))}{more}: they have no mean; class means, and weights "
+            f"compared with them, are those of the other {num_present} classes"
+        )
+    alone = int((statistics.counts == 1).sum())
+    if alone > 0:
+        yield f"{alone} classes have a single sample, which has no scatter: NC1, CDNV, VCI and the trace ratio come out too low"
+    most = min(num_present - 1, feature_dim)
+    if between_class_rank == 0:
+        yield "all class means coincide: NC1 and the shape of the means are undefined"
+    elif between_class_rank < most:
+        yield f"the class means differ in only {between_class_rank} of {most} dimensions; NC1 counts scatter in these alone"
+    for counts, name in ((samples, "samples"), (test_samples, "test samples")):
+        undefined = 0 if counts is None or measured.weight is None else int(counts.num_samples) - len(counts.margins)
+        if undefined > 0:
+            yield f"{undefined} {name} have no cosine margin (at the global mean, or a weight at the mean weight) and are left out"

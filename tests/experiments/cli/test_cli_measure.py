@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from guided_collapse.experiments.cli import main
-from guided_collapse.metrics.collapse import measure_collapse
+from guided_collapse.metrics.measure import measure_collapse
 from tests.metrics.cases import case
 
 pytestmark = pytest.mark.slow

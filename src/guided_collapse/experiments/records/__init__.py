@@ -39,7 +39,7 @@ from guided_collapse.experiments.run_format import (
     run_status,
 )
 from guided_collapse.metrics import declared as metrics
-from guided_collapse.metrics.declaration import MetricDeclaration, Reference
+from guided_collapse.metrics.declared import MetricDeclaration, Reference
 
 SEARCH = "search.json"
 TRIALS = "trials"
@@ -98,9 +98,11 @@ def _quantity(metric: MetricDeclaration, split: Split = "train") -> Quantity:
 TRAIN_LOSS, TRAIN_TOP1 = _quantity(metrics.LOSS), _quantity(metrics.TOP1)
 TEST_LOSS, TEST_TOP1 = _quantity(metrics.LOSS, "test"), _quantity(metrics.TOP1, "test")
 MARGIN, EQUINORM = _quantity(metrics.MARGIN), _quantity(metrics.EQUINORM)
-NC1, NC2, NC2_MEANS, NC3 = (_quantity(metric) for metric in (metrics.NC1, metrics.NC2, metrics.NC2_MEANS, metrics.NC3))
+NC1, NC1_NORMALIZED = _quantity(metrics.NC1), _quantity(metrics.NC1_NORMALIZED)
+NC2, NC2_MEANS, NC3 = _quantity(metrics.NC2), _quantity(metrics.NC2_MEANS), _quantity(metrics.NC3)
 NC4, TEST_NC4 = _quantity(metrics.NC4), _quantity(metrics.NC4, "test")
-_FIRST = (TRAIN_LOSS, TRAIN_TOP1, TEST_TOP1, TEST_LOSS, MARGIN, NC1, NC2, NC2_MEANS, NC3, NC4, TEST_NC4, EQUINORM)
+_NC = (NC1, NC1_NORMALIZED, NC2, NC2_MEANS, NC3, NC4, TEST_NC4)
+_FIRST = (TRAIN_LOSS, TRAIN_TOP1, TEST_TOP1, TEST_LOSS, MARGIN, *_NC, EQUINORM)
 _ALL = (_quantity(metric, split) for metric in metrics.METRICS.values() for split in metric.charts)
 QUANTITIES = (*_FIRST, *(quantity for quantity in _ALL if quantity not in _FIRST))
 """All quantities that are shown over epochs, in the order in which they are shown."""

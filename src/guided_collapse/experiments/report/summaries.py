@@ -12,7 +12,6 @@ from pandas import DataFrame, Series, concat
 from guided_collapse.experiments.records import Floats, QUANTITIES, Quantity, Run, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, read_epoch_records, read_records
 from guided_collapse.experiments.report.styles import in_order
 from guided_collapse.experiments.run_format import SPLITS, Split
-from guided_collapse.metrics.declaration import best_margin
 
 MOST_MARGINS = 501  # points of a curve of margins
 LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in per cent
@@ -78,7 +77,12 @@ def theory(quantity: Quantity, num_classes: int, feature_dim: int, loss_lower_bo
     """The value that theory gives for a quantity; None if it gives none."""
     if quantity.reference == "loss_lower_bound":
         return loss_lower_bound
-    return best_margin(num_classes, feature_dim) if quantity.reference == "ideal_margin" else None
+    if quantity.reference is None:
+        return None
+    # Here, because it takes torch, which loading a report does not.
+    from guided_collapse.metrics.formulas import best_margin
+
+    return best_margin(feature_dim, num_classes)
 
 
 class Spread(NamedTuple):

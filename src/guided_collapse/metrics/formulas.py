@@ -1,0 +1,275 @@
+"""The metrics as functions of class statistics, class means and weights.
+
+For C <= d + 1 classes in d dimensions, frames are compared with a simplex ETF. For more classes there is none, and a tight frame
+takes its place: its Gram matrix up to scale is not P = I - 11'/C but one of many projectors of rank d on the complement of 1.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from guided_collapse.geometry.simplex import center_classes, check_num_classes, simplex_etf
+from guided_collapse.metrics.statistics import ClassStatistics
+
+EPSILON = torch.finfo(torch.float64).eps
+CLOSE_PAIR = 1e-6
+SMALL_EIGENVALUE = 1e-6
+CLOSE_PAIRS_AT_ONCE = 4096
+NUMBERS_AT_ONCE = 2**24
+"""How many entries of a product are held at once: those of all pairs of 4096 classes."""
+
+
+def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
+    """| G/|G|_F - Pi/sqrt(m) |_F with G = L R' and m = min(d, C-1): NC2 for L = R, NC3 for weights and means; NaN if G is zero.
+
+    Pi is the projector nearest to G, of rank m on the complement of 1. For C <= d + 1 there is only one, P = I - 11'/C.
+
+    Args:
+        left: L, (num_classes, feature_dim), float64.
+        right: R, of the same shape; None takes L.
+    """
+    num_classes, feature_dim = left.shape
+    other = left if right is None else right
+    if num_classes <= feature_dim + 1:
+        gram = left @ other.T
+        target = simplex_etf(num_classes, dtype=gram.dtype, device=gram.device) / math.sqrt(num_classes)
+    else:
+        # Both in an orthonormal basis of the span of 1 and the columns of L and R, outside of which they are zero. Its first vector
+        # is 1, so the others are orthogonal to it even if L and R are rank-deficient. Pi projects on the eigenvectors of the d
+        # largest eigenvalues of P (G + G') P.
+        basis = torch.linalg.qr(torch.cat([left.new_ones(num_classes, 1), left, *(() if right is None else (right,))], dim=1)).Q
+        gram = (basis.T @ left) @ (other.T @ basis)
+        vectors = torch.linalg.eigh(gram[1:, 1:] + gram[1:, 1:].T).eigenvectors[:, -feature_dim:]
+        target = torch.zeros_like(gram)
+        target[1:, 1:] = vectors @ vectors.T / math.sqrt(feature_dim)
+    return float(torch.linalg.vector_norm(gram / norm_of_any_size(gram) - target))
+
+
+def norm_variation(rows: Tensor) -> float:
+    """std_c |r_c| / avg_c |r_c|, with the sample standard deviation (ddof = 1); NaN if all rows are zero."""
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    return float(norms.std() / norms.mean())
+
+
+def angle_deviation(rows: Tensor) -> float:
+    """The mean over pairs of rows of |cos + 1/(C-1)|: 0 for rows with the angles of a simplex ETF; NaN if a row is zero."""
+    gram = rows @ rows.T
+    norms = gram.diagonal().sqrt()
+    first, second = torch.triu_indices(len(gram), len(gram), offset=1, device=gram.device)
+    cosines = (gram / norms / norms[:, None])[first, second]
+    return float((cosines + 1 / (len(gram) - 1)).abs().mean())
+
+
+def smallest_angle(rows: Tensor) -> float:
+    """The smallest angle between two rows, in degrees; NaN if a row is zero."""
+    unit = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    cosines, pairs = [], []
+    for block in _blocks_of_rows(len(unit), len(unit)):
+        # Each pair once: the rows of the block with those after it.
+        later = unit[block.start :]
+        largest, place = (unit[block] @ later.T).fill_diagonal_(-torch.inf).flatten().max(dim=0)
+        cosines.append(largest)
+        pairs.append((later[place // len(later)], later[place % len(later)]))
+    first, second = pairs[int(torch.stack(cosines).argmax())]
+    # Unlike the inverse cosine, exact for small and for large angles.
+    half = torch.atan2(torch.linalg.vector_norm(first - second), torch.linalg.vector_norm(first + second))
+    return math.degrees(2 * float(half))
+
+
+def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
+    """min_c cos(mu_c, w_c) - max_{j != c} cos(mu_c, w_j): the smallest cosine margin of a class mean; NaN if a row is zero.
+
+    For unit weights it is largest if each mean points from the convex hull of all other rows to its own row, and is then their
+    one-against-rest margin, the smallest distance of a row from that hull.
+
+    Args:
+        means: centered, (num_present, feature_dim), float64.
+        weight: centered, (num_classes, feature_dim), float64.
+        classes: (num_present,), the class of each mean.
+    """
+    unit_means, unit_weight = (normalize(rows, dim=1, eps=0) for rows in (means, weight))
+    margins = []
+    for block in _blocks_of_rows(len(means), len(weight)):
+        cosines, own_class = unit_means[block] @ unit_weight.T, classes[block][:, None]
+        own = cosines.gather(1, own_class)
+        margins.append((own - cosines.scatter(1, own_class, -torch.inf)).min())
+    return float(torch.stack(margins).min())
+
+
+def nearest_frame_distance(means: Tensor) -> float:
+    """The squared distance of class means, centered and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
+
+    |.|_* is the nuclear norm. H~ P has rank m = min(d, C-1) at most, so other singular values are rounding errors and left out. NaN
+    if the means are all zero. For C > d + 1 the frame is tight, with rows of norm 1 only in the mean.
+
+    Args:
+        means: of any scale, (num_classes, feature_dim), float64.
+    """
+    num_classes, feature_dim = means.shape
+    if num_classes <= feature_dim + 1:
+        gram = means @ means.T
+        square = gram.diagonal().sum()
+        products = center_classes(center_classes(gram / square).T)
+    else:
+        square, centered = means.square().sum(), center_classes(means)
+        products = centered.T @ centered / square
+    if not bool(square > 0):
+        return math.nan
+    rank = min(feature_dim, num_classes - 1)
+    values = torch.linalg.eigvalsh(products)[-rank:].clamp(min=0).sqrt()
+    return max(0.0, float(2 - 2 * values.sum() / math.sqrt(rank)))
+
+
+def cross_entropy_lower_bound(num_classes: int, scale: float) -> float:
+    """The smallest mean cross-entropy of unit weights and features of norm tau: log(1 + (C-1) exp(-tau C/(C-1))).
+
+    It is attained exactly at neural collapse, where every feature is tau times its class's row of a simplex ETF.
+
+    Args:
+        num_classes: C, at least 2.
+        scale: tau, the norm of the features, positive and finite.
+
+    Example:
+        >>> from guided_collapse import cross_entropy_lower_bound
+        >>> round(cross_entropy_lower_bound(10, scale=5.0), 4)
+        0.0342
+    """
+    check_num_classes(num_classes)
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"scale must be a positive, finite number; got {scale}.")
+    return math.log1p((num_classes - 1) * math.exp(-scale * num_classes / (num_classes - 1)))
+
+
+class BetweenClasses(NamedTuple):
+    """The directions in which the class means differ: S_B = (1/C) V diag(values)^2 V'."""
+
+    directions: Tensor
+    """V, (feature_dim, rank), orthonormal columns."""
+    values: Tensor
+    """The positive singular values of the centered class means, (rank,), largest first."""
+    spread: Tensor
+    """V diag(values), (feature_dim, rank), where each dimension has as many correct digits as in the class means."""
+
+
+def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
+    """The singular directions of the centered class means, cut at rank C-1.
+
+    Centering removes one dimension, so S_B has rank C-1 at most, and the last singular value is a rounding error that an inverse
+    would turn into the largest term. Means that coincide remove more: values below the rounding level of the means, as they were
+    before centering, are dropped too.
+
+    Args:
+        centered_class_means: mu_c - mu_G, (num_classes, feature_dim), float64.
+        magnitude: the largest norm of a class mean before centering, a scalar.
+    """
+    num_classes, feature_dim = centered_class_means.shape
+    most = min(num_classes - 1, feature_dim)
+    floor = 4 * math.sqrt(num_classes) * EPSILON * magnitude
+    # The Gram matrix is several times faster than an SVD, and as good while no eigenvalue is small compared with the largest.
+    few_rows = num_classes <= feature_dim + 1
+    gram = centered_class_means @ centered_class_means.T if few_rows else centered_class_means.T @ centered_class_means
+    squares, vectors = torch.linalg.eigh(gram)
+    squares, vectors = squares.flip(0)[:most], vectors.flip(1)[:, :most]
+    if bool(squares[-1] > SMALL_EIGENVALUE * squares[0]) and bool(squares[-1].clamp(min=0).sqrt() > floor):
+        values = squares.sqrt()
+        spread = centered_class_means.T @ vectors if few_rows else gram @ vectors / values
+        return BetweenClasses(spread / values, values, spread)
+    vectors, values, directions = torch.linalg.svd(centered_class_means, full_matrices=False)
+    rank = int((values[:most] > floor).sum())
+    return BetweenClasses(directions[:rank].T, values[:rank], centered_class_means.T @ vectors[:, :rank])
+
+
+def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -> float:
+    """NC1 = tr(S_W pinv(S_B)) / C, never negative; NaN if all class means coincide.
+
+    With the directions v_i and singular values s_i of the centered means it is sum_i v_i' S_W v_i / s_i^2, so no pseudo-inverse of
+    size feature_dim x feature_dim is needed.
+    """
+    if len(between.values) == 0:
+        return math.nan
+    within = (between.directions * (statistics.scatter @ between.directions)).sum(dim=0).clamp(min=0)
+    return float((within / between.values.square()).sum()) / statistics.num_samples
+
+
+def variability_collapse_index(statistics: ClassStatistics, between: BetweenClasses) -> float:
+    """VCI = 1 - tr(pinv(S_T) S_B) / min(d, C-1) with S_T = S_W + S_B, between 0 (collapsed) and 1.
+
+    Computed as the small quantity it is near collapse, without inverses that are infinite if a direction has no scatter: let G be
+    the scatter in the span of the class means that scatter outside of it does not explain, the Schur complement of S_W, and M the
+    part of S_B there, which is all of it. Then rank - tr(pinv(S_T) S_B) = tr(G (G + M)^-1). NaN if S_W is not positive
+    semidefinite.
+    """
+    num_classes, feature_dim = statistics.class_means.shape
+    most, rank = min(feature_dim, num_classes - 1), len(between.values)
+    within = statistics.scatter / statistics.num_samples
+    if rank == 0 or not bool(within.any()):
+        return (most - rank) / most
+    spread = between.spread / math.sqrt(num_classes)
+    # The index does not depend on the units of a dimension. Units that make the diagonal of S_T 1 keep small dimensions from
+    # drowning in large ones; a dimension that is constant up to rounding errors does not count.
+    varies = spread.any(dim=1) | (within.diagonal().abs() > statistics.rounding.square())
+    units = torch.where(varies, (within.diagonal() + spread.square().sum(dim=1)).abs().rsqrt(), 0)
+    spread *= units[:, None]
+    within *= units * units[:, None]
+    reflectors, lengths = torch.geqrf(spread)
+    rotated = torch.ormqr(reflectors, lengths, within, left=True, transpose=True)
+    # The span of the means comes last, where a Cholesky factor holds the factor of the Schur complement of the rest.
+    rotated = torch.ormqr(reflectors, lengths, rotated, left=False).flip(0, 1)
+    # A direction without scatter has rounding errors instead of zeros, which must not explain anything.
+    rotated.diagonal().add_(8 * EPSILON * rotated.diagonal().sum())
+    factor, failed = torch.linalg.cholesky_ex(rotated)
+    if bool(failed):
+        return math.nan
+    unexplained = factor[-rank:, -rank:].T
+    means = reflectors[:rank].triu().flip(0).T
+    both = torch.linalg.qr(torch.cat([unexplained, means]), mode="r").R
+    shares = torch.linalg.solve_triangular(both, unexplained, upper=True, left=False)
+    return (most - rank + float(shares.square().sum())) / most
+
+
+def trace_ratio(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
+    """tr S_W / tr S_B; NaN or infinite if all class means coincide."""
+    within = statistics.class_scatter.sum() / statistics.num_samples
+    return float(within / centered_class_means.square().sum(dim=1).mean())
+
+
+def class_distance_normalized_variance(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
+    """CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
+
+    Infinite or NaN if two class means coincide. The means may be relative to any common point, (num_present, feature_dim), float64.
+    """
+    variances = statistics.class_scatter / statistics.counts[statistics.present]
+    number = len(variances)
+    sums = []
+    for block in _blocks_of_rows(number, number):
+        # Each pair once: the rows of the block with those after it.
+        means, centered, num_first = (
+            statistics.class_means[block.start :],
+            centered_class_means[block.start :],
+            len(variances[block]),
+        )
+        squares = centered.square().sum(dim=1)
+        sizes = squares[:num_first, None] + squares
+        distances = sizes - 2 * (centered[:num_first] @ centered.T)
+        # Directly for pairs so close that inner products would cancel.
+        for close in torch.split((distances <= CLOSE_PAIR * sizes).triu_(1).nonzero(), CLOSE_PAIRS_AT_ONCE):
+            first, second = close.T
+            distances[first, second] = (means[first] - means[second]).square().sum(dim=1)
+        sums.append(((variances[block][:, None] + variances[block.start :]) / (2 * distances)).triu_(1).sum())
+    return float(torch.stack(sums).sum()) / (number * (number - 1) / 2)
+
+
+def norm_of_any_size(values: Tensor) -> Tensor:
+    """The Euclidean norm, a scalar, also of values whose squares overflow or vanish."""
+    largest = values.abs().amax()
+    return torch.where(largest > 0, largest * torch.linalg.vector_norm(values / largest), largest)
+
+
+def _blocks_of_rows(num_rows: int, num_columns: int) -> Iterator[slice]:
+    """Yields parts of the rows of a product of these sizes, each of which fits into memory."""
+    length = max(1, NUMBERS_AT_ONCE // num_columns)
+    return (slice(start, start + length) for start in range(0, num_rows, length))

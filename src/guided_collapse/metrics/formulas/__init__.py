@@ -1,1 +1,0 @@
-"""The metrics as formulas on class statistics and samples."""

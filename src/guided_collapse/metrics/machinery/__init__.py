@@ -1,1 +1,0 @@
-"""What brings samples to the formulas: streams, hooks on models, checks."""

@@ -1,0 +1,409 @@
+"""The measurement of features, of a model on a loader, and of a file."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from guided_collapse.geometry.simplex import check_num_classes
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.heads.head import Head
+from guided_collapse.heads.replace import last_layer, linear_layer
+from guided_collapse.lazy import optional
+from guided_collapse.metrics.checks import check_classifier, check_samples, check_shapes, classes_shown_by
+from guided_collapse.metrics.formulas import frame_deviation
+from guided_collapse.metrics.result import CollapseResult, collapse_result
+from guided_collapse.metrics.samples import Measured, count_samples
+from guided_collapse.metrics.statistics import GlobalMean, check_global_mean, class_statistics, has_float64
+from guided_collapse.metrics.streaming import CollapseMetrics, collapse_in_passes
+
+Loader = Iterable[Any]
+LABEL_NAMES = ("labels", "label")
+
+
+@torch.no_grad()
+def measure_collapse(
+    features: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    num_classes: int | None = None,
+    test_features: Tensor | None = None,
+    test_labels: Tensor | None = None,
+    global_mean: GlobalMean = "samples",
+    center_weight: bool = False,
+) -> CollapseResult:
+    """Measures how collapsed features are and, given a weight, how well they and the classifier fit together.
+
+    Pass the features that the weight multiplies, of clean data, from a model in eval mode. Classes without samples have no mean and
+    are left out wherever class means are involved; the result names them. Numbers are right to about 1e-6 for float32 features (VCI
+    to 1e-4) and 1e-9 for float64 ones. Features on a device without float64 (Apple's) are measured on the CPU.
+
+    Args:
+        features: (num_samples, feature_dim).
+        labels: (num_samples,), class indices.
+        weight: W, (num_classes, feature_dim), as in nn.Linear; None leaves out what needs it.
+        bias: b, (num_classes,); None for a classifier without one.
+        num_classes: C; None takes the rows of the weight, or else the largest label + 1.
+        test_features: (num_test_samples, feature_dim); their nearest centers are the class means of `features`.
+        test_labels: (num_test_samples,).
+        global_mean: "samples", the mean of all samples, as in the paper, or "classes", the mean of the class means.
+        center_weight: whether to center weights by their mean before NC2, NC3, equinorm and equiangularity; the paper does not.
+            Cosine margins always use centered weights.
+
+    Returns:
+        All metrics in one object; print it for a table.
+
+    Raises:
+        TypeError: for arguments of the wrong type.
+        ValueError: for input that does not fit together, is not finite, or has samples of fewer than two classes.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import measure_collapse, simplex_etf
+        >>> labels = torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> result = measure_collapse(simplex_etf(3)[labels], labels, simplex_etf(3))
+        >>> round(result.nc1, 6), round(result.nc3, 6), result.accuracy
+        (0.0, 0.0, 1.0)
+    """
+    check_shapes(features, labels)
+    if num_classes is None:
+        num_classes = len(weight) if weight is not None else classes_shown_by(labels)
+    check_classifier(weight, bias, features.shape[1], num_classes)
+    check_samples(features, labels, num_classes)
+    if (test_features is None) != (test_labels is None):
+        given = "test_labels" if test_features is None else "test_features"
+        raise ValueError(f"test_features and test_labels go together; got {given} alone. Pass both or neither.")
+    labels = labels.to(features.device)
+    test_samples = None
+    if test_features is not None and test_labels is not None:
+        check_samples(test_features, test_labels, num_classes, feature_dim=features.shape[1], prefix="test_")
+        if len(test_features) == 0:
+            raise ValueError("test_features must have at least one row; got none. Leave out both test arrays if there are none.")
+    measured = Measured(class_statistics(features, labels, num_classes), weight, bias, global_mean, center_weight)
+    if test_features is not None and test_labels is not None:
+        test_samples = count_samples(measured, test_features, test_labels)
+    return collapse_result(measured, count_samples(measured, features, labels), test_samples)
+
+
+def nc1(features: Tensor, labels: Tensor) -> float:
+    """Within-class variability: tr(S_W pinv(S_B)) / C, 0 at collapse. Arguments as for `measure_collapse`.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse.metrics import nc1
+        >>> nc1(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0, 1, 1]))
+        0.0
+    """
+    return measure_collapse(features, labels).nc1
+
+
+@torch.no_grad()
+def nc2(weight: Tensor) -> float:
+    """Distance of the weights from a simplex ETF: | WW'/|WW'|_F - P/sqrt(C-1) |_F with P = I - 11'/C, 0 at collapse.
+
+    For C > d + 1 there is none, and it is the distance from a tight frame: Pi/sqrt(d) replaces P/sqrt(C-1), with the nearest
+    projector Pi of rank d on the complement of 1. The weight is (num_classes, feature_dim), as in nn.Linear.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import simplex_etf
+        >>> from guided_collapse.metrics import nc2
+        >>> round(nc2(simplex_etf(4)), 6), round(nc2(torch.eye(4)), 6)
+        (0.0, 0.517638)
+    """
+    check_classifier(weight, None, weight.shape[-1], len(weight))
+    check_num_classes(len(weight))
+    return frame_deviation((weight if has_float64(weight.device) else weight.cpu()).to(torch.float64))
+
+
+def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
+    """How far weights and class means are from being dual: | W Hbar/|W Hbar|_F - P/sqrt(C-1) |_F, 0 at collapse.
+
+    For C > d + 1 with Pi/sqrt(d) instead of P/sqrt(C-1), as in `nc2`. Arguments as for `measure_collapse`.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import simplex_etf
+        >>> from guided_collapse.metrics import nc3
+        >>> labels = torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> round(nc3(simplex_etf(3)[labels], labels, simplex_etf(3)), 6)
+        0.0
+    """
+    return _with_weight(measure_collapse(features, labels, weight).nc3)
+
+
+def nc4(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None) -> float:
+    """The fraction of samples whose predicted class is not that of the nearest class mean, 0 at collapse.
+
+    Arguments as for `measure_collapse`.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse.metrics import nc4
+        >>> features, labels = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1, 1])
+        >>> nc4(features, labels, torch.eye(2)), nc4(features, labels, torch.eye(2), torch.tensor([0.0, 2.0]))
+        (0.0, 0.25)
+    """
+    return _with_weight(measure_collapse(features, labels, weight, bias).nc4)
+
+
+def _with_weight(value: float | None) -> float:
+    if value is None:
+        raise TypeError(
+            "weight must be a tensor (num_classes, feature_dim); got None. Pass the classifier's weight, as in nn.Linear."
+        )
+    return value
+
+
+def collapse_of(
+    model: nn.Module,
+    loader: Loader,
+    *,
+    layer: str | None = None,
+    classifier: str | nn.Linear | None = None,
+    num_classes: int | None = None,
+    test_loader: Loader | None = None,
+    keep_features: bool = False,
+    device: torch.device | str | None = None,
+    global_mean: GlobalMean = "samples",
+    center_weight: bool = False,
+) -> CollapseResult:
+    """Measures how collapsed a model is on the data of a loader.
+
+    The model is put in eval mode, and back. The features are the input of its last linear layer, found as `replace_classifier`
+    finds it; for a model with a head of this package, they are the points on the sphere that the head's weight multiplies.
+
+    Give clean data, without augmentation: the loader is iterated twice, the second time for NC4, accuracies and margins, and must
+    yield the same samples. Under several processes each takes its own share of the data.
+
+    Args:
+        model: maps inputs to anything.
+        loader: yields batches (inputs, labels), labels (num_samples,), class indices; or dictionaries with labels under "labels" or
+            "label", the rest of which is passed to the model by name.
+        layer: the name of the module whose output are the features, (num_samples, feature_dim), and which the model calls once;
+            None takes the classifier's input.
+        classifier: the last linear layer, or its name; None finds it, unless there is a `layer`.
+        num_classes: C; required without a classifier.
+        test_loader: batches of other samples, judged by the class means of `loader`.
+        keep_features: whether to keep all features in memory, so that one pass over the loader is enough.
+        device: where inputs go; None takes the device of the model's parameters.
+        global_mean: as in `measure_collapse`.
+        center_weight: as in `measure_collapse`.
+
+    Returns:
+        All metrics in one object; print it for a table.
+
+    Raises:
+        TypeError: for batches or features of the wrong type.
+        ValueError: if the last linear layer must be named, or for data that do not fit.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import collapse_of
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> batches = [(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))]
+        >>> collapse_of(model, batches).num_samples  # or with classifier="2"
+        6
+    """
+    check_global_mean(global_mean)
+    capture = Capture(model, layer, classifier)
+    weight, bias = capture.weight, capture.bias
+    if num_classes is None:
+        if weight is None:
+            raise ValueError("num_classes must be given if there is no classifier to count the rows of; got None.")
+        num_classes = len(weight)
+    if device is None:
+        device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
+    with capture.listening():
+        first = _batches(capture, loader, device)
+        start = next(first, None)
+        if start is None:
+            raise ValueError("the loader must yield at least one batch; got none.")
+        features = start[0]
+        metrics = CollapseMetrics(
+            features.shape[1], num_classes, keep_features=keep_features, global_mean=global_mean, center_weight=center_weight
+        ).to(features.device)
+        again, test = _batches(capture, loader, device, again=True), _batches(capture, test_loader or (), device)
+        return collapse_in_passes(metrics, chain([start], first), again, test, weight=weight, bias=bias)
+
+
+def _batches(
+    capture: "Capture", loader: Loader, device: torch.device | str, *, again: bool = False
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields features and labels of every batch; the second time, an iterator that is used up is refused."""
+    number = 0
+    for number, batch in enumerate(loader, start=1):  # noqa: B007
+        if isinstance(batch, Mapping):
+            names = [name for name in LABEL_NAMES if name in batch]
+            if len(names) != 1:
+                raise ValueError(
+                    f"a batch that is a dictionary must have its labels under one of {', '.join(LABEL_NAMES)}; "
+                    f"got {', '.join(batch)}. Rename them, or yield batches (inputs, labels)."
+                )
+            labels = batch[names[0]]
+            captured = capture(**{name: _moved(value, device) for name, value in batch.items() if name not in names})
+        elif isinstance(batch, (tuple, list)) and len(batch) == 2:
+            labels = batch[1]
+            captured = capture(_moved(batch[0], device))
+        else:
+            raise TypeError(
+                f"the loader must yield batches (inputs, labels); got {type(batch).__name__}. "
+                "Wrap it so that it does, or so that it yields dictionaries with the labels under 'labels'."
+            )
+        yield captured.features, torch.as_tensor(labels).to(captured.features.device)
+    if again and number == 0:
+        raise ValueError(
+            "the loader must be one that can be iterated twice; it yielded nothing the second time. "
+            "Pass a DataLoader or a list, or keep_features=True."
+        )
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+class Captured(NamedTuple):
+    """What a model computes for a batch."""
+
+    features: Tensor
+    """(num_samples, feature_dim), those that the weight multiplies."""
+    output: Any
+    """What the model returns."""
+
+
+class Capture:
+    """Takes the features out of a model while it runs.
+
+    Args:
+        model: any module.
+        layer: the name of the module whose output are the features; None takes the input of the classifier.
+        classifier: the last linear layer, or its name; None finds it, unless there is a `layer`.
+    """
+
+    def __init__(self, model: nn.Module, layer: str | None = None, classifier: str | nn.Linear | None = None) -> None:
+        self.model = model
+        self.features: Tensor | None = None
+        self.classifier = None if layer is not None and classifier is None else _classifier(model, classifier)
+        modules = dict(model.named_modules())
+        if layer is not None and layer not in modules:
+            raise ValueError(f"layer must name a module of the model; got {layer!r}. Known: {', '.join(filter(None, modules))}.")
+        self.layer = None if layer is None else modules[layer]
+
+    @property
+    def weight(self) -> Tensor | None:
+        """W, (num_classes, feature_dim); None without a classifier."""
+        return None if self.classifier is None else self.classifier.weight.detach()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """b, (num_classes,); None without a classifier, or if it has none."""
+        bias = None if self.classifier is None else self.classifier.bias
+        return None if bias is None else bias.detach()
+
+    def __call__(self, *inputs: Any, **named: Any) -> Captured:
+        """Runs the model on a batch of inputs and returns its features and output."""
+        self.features = None
+        output = self.model(*inputs, **named)
+        features, self.features = self.features, None
+        if features is None:
+            raise ValueError("the named module must take part in model(inputs); it was never called. Name another one.")
+        if features.ndim != 2:
+            raise ValueError(
+                f"features must be (num_samples, feature_dim); got {tuple(features.shape)}. "
+                "Name a module after pooling, such as the last linear layer: classifier=..."
+            )
+        # A head of this package multiplies its weight with the features on their sphere.
+        return Captured(self.classifier.on_sphere(features) if isinstance(self.classifier, Head) else features, output)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Eval mode without gradients, and a hook that keeps the features; afterwards every module is in its own mode again."""
+        if self.layer is not None:
+            handle = self.layer.register_forward_hook(lambda module, inputs, output: self._keep(output))
+        else:
+            assert self.classifier is not None
+            handle = self.classifier.register_forward_pre_hook(
+                lambda module, inputs, named: self._keep(next(iter((*inputs, *named.values())), None)), with_kwargs=True
+            )
+        modes = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            handle.remove()
+            for module, training in modes.items():
+                module.training = training
+
+    def _keep(self, features: Any) -> None:
+        if not isinstance(features, Tensor):
+            raise TypeError(
+                f"features must be a tensor; the named module has a {type(features).__name__} instead. "
+                "Name a module that returns a tensor, or the last linear layer: classifier=..."
+            )
+        if self.features is not None:
+            raise ValueError(
+                "the named module must be called once in model(inputs), or it is unclear which call has the features; "
+                "it was called again. Name a module that is used in one place only."
+            )
+        # A copy: what follows in the model may work in place, as nn.ReLU(inplace=True) does.
+        self.features = features.clone()
+
+
+def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:
+    """The named linear layer; else the one head of this package, the head of a `Classifier`, or the last linear layer."""
+    if isinstance(named, nn.Linear):
+        if not any(module is named for module in model.modules()):
+            raise ValueError(f"classifier must be a layer of the model, or its name; got {named}, which is not in it.")
+        return named
+    if named is not None:
+        return linear_layer(model, named)
+    modules = list(model.modules())
+    own = {module for module in modules if isinstance(module, Head)}
+    plain = {module.head for module in modules if isinstance(module, Classifier) and isinstance(module.head, nn.Linear)}
+    if len(own | plain) == 1:
+        return (own | plain).pop()
+    return linear_layer(model, last_layer(model))
+
+
+class Arrays(NamedTuple):
+    """What `measure_collapse` takes, as read from a file."""
+
+    features: Tensor
+    labels: Tensor
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    test_features: Tensor | None = None
+    test_labels: Tensor | None = None
+
+
+def read_arrays(path: Path) -> Arrays:
+    """Reads the arrays of an `.npz` or `.safetensors` file; names that `Arrays` does not have are ignored. Nothing is unpickled.
+
+    Raises:
+        ValueError: for a file that is missing, unreadable, incomplete or of another kind.
+    """
+    if path.suffix not in (".npz", ".safetensors"):
+        raise ValueError(f"FILE must end in .npz or .safetensors; got {path.name}. Save it with numpy.savez or safetensors.")
+    if path.suffix == ".safetensors":
+        load_file = optional("safetensors.torch", extra="experiments").load_file
+    try:
+        if path.suffix == ".npz":
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                tensors = {name: torch.as_tensor(archive[name]) for name in Arrays._fields if name in archive}
+        else:
+            tensors = {name: tensor for name, tensor in load_file(path).items() if name in Arrays._fields}
+    except Exception as error:  # damaged archives fail in many layers and ways
+        raise ValueError(f"FILE must be a readable {path.suffix} file of numbers; reading {path} failed: {error}") from error
+    lacking = [name for name in ("features", "labels") if name not in tensors]
+    if lacking:
+        held = ", ".join(tensors) or "none that are known"
+        raise ValueError(f"{path} must hold features and labels; it lacks {' and '.join(lacking)} and holds {held}.")
+    return Arrays(**tensors)

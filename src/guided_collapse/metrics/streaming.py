@@ -1,0 +1,323 @@
+"""The measurement from a stream of batches, in one or two passes, under one or several processes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
+from guided_collapse.metrics.checks import check_samples
+from guided_collapse.metrics.result import CollapseResult, collapse_result
+from guided_collapse.metrics.samples import Measured, SampleCounts, count_samples
+from guided_collapse.metrics.statistics import (
+    ClassStatistics,
+    GlobalMean,
+    Moments,
+    batch_moments,
+    check_global_mean,
+    class_statistics,
+    first_samples,
+    has_float64,
+    merge,
+    no_moments,
+)
+
+COUNTS = ("num_samples", "center_correct", "correct", "disagreements")
+
+
+class _Opaque:
+    """A result that torchmetrics does not look into: it takes dataclasses apart and fails on frozen ones."""
+
+    def __init__(self, result: CollapseResult) -> None:
+        self.result = result
+
+
+class _ResultMetric(Metric):
+    """A torchmetrics metric whose result is a `CollapseResult`. Its state moves between devices but stays in float64.
+
+    For a device without float64, the state stays on the CPU, and features are copied there.
+    """
+
+    full_state_update = False
+    higher_is_better = None
+    is_differentiable = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        """The same as `update`: a single batch has no result of its own."""
+        self.update(*args, **kwargs)
+
+    def _wrap_compute(self, compute: Callable[[], CollapseResult]) -> Callable[[], CollapseResult]:
+        """Adds torchmetrics' caching and synchronization, which see the result only as an opaque object."""
+        wrapped = super()._wrap_compute(lambda: _Opaque(compute()))
+        return lambda: wrapped().result
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
+        """Implements `to`, `half` and `set_dtype`. Sums of squares in another type than float64 would be worthless."""
+
+        def keeping_type(tensor: Tensor) -> Tensor:
+            # Asked with a type that every device has.
+            if not has_float64(fn(torch.empty(0, dtype=torch.int64, device=tensor.device)).device):
+                return tensor.cpu()
+            changed = fn(tensor)
+            return changed if changed.dtype == tensor.dtype else tensor.to(changed.device)
+
+        super()._apply(keeping_type, exclude_state)
+        return self
+
+
+class CollapseMetrics(_ResultMetric):
+    """`measure_collapse` for features that come batch by batch: `update(features, labels)`, then `compute()` or `measure(weight)`.
+
+    One pass in float64, with O(feature_dim^2 + num_classes feature_dim) memory for any number of samples. NC4, accuracies and
+    cosine margins need the finished class means: feed the samples again to `second_pass`, or keep the features. The result does not
+    depend on the order of the samples, on the batches, or on how samples are distributed over processes. On devices without float64
+    (Apple's), it computes on the CPU.
+
+    Args:
+        feature_dim: d.
+        num_classes: C, at least 2.
+        keep_features: whether to keep all features, so that `measure` gives everything without a second pass (numerical ranks only
+            if one process has all samples).
+        global_mean: as in `measure_collapse`.
+        center_weight: as in `measure_collapse`.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import CollapseMetrics
+        >>> metrics = CollapseMetrics(feature_dim=4, num_classes=3)
+        >>> for _ in range(2):
+        ...     metrics.update(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))
+        >>> metrics.compute().num_samples
+        12
+    """
+
+    counts: Tensor
+    references: Tensor
+    offsets: Tensor
+    scatter: Tensor
+    class_scatter: Tensor
+
+    def __init__(
+        self,
+        feature_dim: int,
+        num_classes: int,
+        *,
+        keep_features: bool = False,
+        global_mean: GlobalMean = "samples",
+        center_weight: bool = False,
+    ) -> None:
+        super().__init__()
+        check_feature_dim(feature_dim)
+        check_num_classes(num_classes)
+        check_global_mean(global_mean)
+        self.feature_dim = feature_dim
+        self.num_classes = num_classes
+        self.keep_features = keep_features
+        self.global_mean: GlobalMean = global_mean
+        self.center_weight = center_weight
+        self.kept: list[tuple[Tensor, Tensor]] = []
+        # Scatters add up; what lies between the processes' means is added when they are merged.
+        for name, value in no_moments(feature_dim, num_classes)._asdict().items():
+            self.add_state(name, value, dist_reduce_fx="sum" if name in ("scatter", "class_scatter") else None)
+        if keep_features:
+            # A MetricCollection updates only one of several metrics with equal states, and features are not part of the state. NaN
+            # equals nothing.
+            self.add_state("apart", torch.tensor(torch.nan), dist_reduce_fx="sum")
+
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Adds a batch: features (num_samples, feature_dim), floating-point, and labels (num_samples,), class indices.
+
+        Raises:
+            TypeError: for features or labels of the wrong type.
+            ValueError: for a batch that does not fit; the state is unchanged.
+        """
+        check_samples(features, labels, self.num_classes, feature_dim=self.feature_dim)
+        features, labels = features.detach(), labels.to(features.device, torch.int64)
+        if self.keep_features:
+            self.kept.append((features.clone(), labels.clone()))
+        features, labels = features.to(self.counts.device), labels.to(self.counts.device)
+        references = first_samples(features, labels, self.num_classes)
+        references = torch.where((self.counts > 0)[:, None], self.references, references)
+        merge(self._moments(), batch_moments(features, labels, references))
+
+    def compute(self) -> CollapseResult:
+        """Computes what class statistics alone tell, over all processes; at least two classes must have samples."""
+        return collapse_result(self._measured(self._merged().statistics(), None, None))
+
+    def statistics(self) -> ClassStatistics:
+        """Returns the class statistics so far, over all processes."""
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn):
+            return self._merged().statistics()
+
+    def measure(self, weight: Tensor | None = None, bias: Tensor | None = None) -> CollapseResult:
+        """Computes what class statistics and a classifier tell, over all processes; everything if the features were kept."""
+        if not self.keep_features:
+            return collapse_result(self._measured(self.statistics(), weight, bias))
+        second = self.second_pass(weight, bias)
+        for features, labels in self.kept:
+            second.update(features, labels)
+        return second.compute()
+
+    def second_pass(self, weight: Tensor | None = None, bias: Tensor | None = None) -> "SecondPass":
+        """Returns a metric that takes the same samples again and then computes everything.
+
+        Args:
+            weight: W, (num_classes, feature_dim).
+            bias: b, (num_classes,).
+
+        Raises:
+            ValueError: for a classifier that does not fit, or samples of fewer than two classes.
+        """
+        statistics = self.statistics()
+        if sum(len(labels) for _, labels in self.kept) == statistics.num_samples:
+            features, labels = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
+            statistics = class_statistics(features, labels, self.num_classes)
+        return SecondPass(self._measured(statistics, weight, bias))
+
+    def reset(self) -> None:
+        """Forgets all samples."""
+        super().reset()
+        self.kept.clear()
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Adds the samples of another `CollapseMetrics` of the same sizes."""
+        if not isinstance(incoming_state, CollapseMetrics):
+            raise TypeError(f"merge_state needs another CollapseMetrics; got {type(incoming_state).__name__}.")
+        if incoming_state.references.shape != self.references.shape:
+            raise ValueError(
+                f"merge_state needs another CollapseMetrics({self.feature_dim}, {self.num_classes}); "
+                f"got CollapseMetrics({incoming_state.feature_dim}, {incoming_state.num_classes})."
+            )
+        merge(self._moments(), incoming_state._moments())
+        self.kept.extend(incoming_state.kept)
+        self._update_count += incoming_state._update_count
+        self._computed = None
+
+    def _moments(self) -> Moments:
+        return Moments(self.counts, self.references, self.offsets, self.scatter, self.class_scatter)
+
+    def _merged(self) -> Moments:
+        """The moments of all processes, from states that torchmetrics has gathered; those of this one if there are no others."""
+        if self.counts.ndim == 1:
+            return self._moments()
+        total = no_moments(self.feature_dim, self.num_classes, self.counts.device)
+        total.scatter.copy_(self.scatter)
+        total.class_scatter.copy_(self.class_scatter)
+        no_scatter = torch.zeros_like(self.scatter), torch.zeros_like(self.class_scatter)
+        parts = zip(self.counts, self.references, self.offsets, strict=True)
+        return reduce(merge, (Moments(*part, *no_scatter) for part in parts), total)
+
+    def _measured(self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None) -> Measured:
+        return Measured(statistics, weight, bias, self.global_mean, self.center_weight)
+
+
+class SecondPass(_ResultMetric):
+    """Takes the samples again, batch by batch, and completes the measurement with NC4, accuracies and cosine margins.
+
+    Created by `CollapseMetrics.second_pass`. It keeps one number per sample, its cosine margin. `compute` gives the whole
+    `CollapseResult`, over all processes.
+
+    Args:
+        measured: the finished statistics and the classifier, the same in every process.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import CollapseMetrics
+        >>> features, labels, weight = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]), torch.eye(3)
+        >>> metrics = CollapseMetrics(feature_dim=3, num_classes=3)
+        >>> metrics.update(features, labels)
+        >>> again = metrics.second_pass(weight)
+        >>> again.update(features, labels)
+        >>> again.compute().accuracy
+        1.0
+    """
+
+    num_samples: Tensor
+    margins: list[Tensor]
+    test_margins: list[Tensor]
+
+    def __init__(self, measured: Measured) -> None:
+        super().__init__()
+        # A copy of the classifier: training may go on before the second pass is over.
+        weight, bias = (None if tensor is None else tensor.detach().clone() for tensor in (measured.weight, measured.bias))
+        self.measured = replace(measured, weight=weight, bias=bias)
+        for prefix in ("", "test_"):
+            for name in COUNTS:
+                self.add_state(f"{prefix}{name}", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+            self.add_state(f"{prefix}margins", [], dist_reduce_fx="cat")
+        self.to(measured.device)
+
+    def update(self, features: Tensor, labels: Tensor, *, test: bool = False) -> None:
+        """Adds a batch.
+
+        Args:
+            features: (num_samples, feature_dim).
+            labels: (num_samples,), class indices.
+            test: whether these are test samples, which did not contribute to the class means.
+
+        Raises:
+            TypeError: for features or labels of the wrong type.
+            ValueError: for a batch that does not fit; the state is unchanged.
+        """
+        statistics, prefix = self.measured.statistics, "test_" if test else ""
+        check_samples(features, labels, len(statistics.counts), feature_dim=statistics.class_means.shape[1], prefix=prefix)
+        if len(features) == 0:
+            return
+        batch = count_samples(self.measured, features, labels)
+        for name in COUNTS:
+            getattr(self, f"{prefix}{name}").add_(getattr(batch, name))
+        getattr(self, f"{prefix}margins").append(batch.margins)
+
+    def compute(self) -> CollapseResult:
+        """Computes the whole measurement; raises a ValueError unless the samples are as many as in the first pass."""
+        expected, found = self.measured.statistics.num_samples, int(self.num_samples)
+        if found not in (0, expected):
+            raise ValueError(
+                f"the second pass must see the same {expected} samples as the first; got {found}. Go through all the data again."
+            )
+        return collapse_result(self.measured, self._counts(""), self._counts("test_"))
+
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Synchronizes the state between processes."""
+        for margins in (self.margins, self.test_margins):
+            if not margins:
+                # Otherwise torchmetrics sends an empty float32 tensor to processes that expect float64.
+                margins.append(torch.empty(0, dtype=torch.float64, device=self.num_samples.device))
+        super().sync(*args, **kwargs)
+
+    def _counts(self, prefix: str) -> SampleCounts | None:
+        counts = {name: getattr(self, f"{prefix}{name}") for name in COUNTS}
+        if int(counts["num_samples"]) == 0:
+            return None
+        return SampleCounts(**counts, margins=dim_zero_cat(getattr(self, f"{prefix}margins")))
+
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+
+
+def collapse_in_passes(
+    metrics: CollapseMetrics, first: Batches, again: Batches, test: Batches, *, weight: Tensor | None, bias: Tensor | None
+) -> CollapseResult:
+    """Measures batches (features, labels) in two passes, or in one if the metrics keep the features.
+
+    Args:
+        metrics: without samples yet.
+        first: all batches.
+        again: the same batches; not consumed if the features are kept.
+        test: batches of other samples.
+        weight: W, (num_classes, feature_dim).
+        bias: b, (num_classes,).
+    """
+    for features, labels in first:
+        metrics.update(features, labels)
+    second = metrics.second_pass(weight, bias)
+    for features, labels in metrics.kept if metrics.keep_features else again:
+        second.update(features, labels)
+    for features, labels in test:
+        second.update(features, labels, test=True)
+    return second.compute()
