@@ -134,10 +134,9 @@ def vanishing_pull(num_classes: int, proximal_weight: float) -> float:
 def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype) -> tuple[float, tuple[OddPolynomial, ...]]:
     """Returns an upper bound of |X|_F and the polynomials for every X over it that a training run meets, without a look at one."""
     vanishing = vanishing_pull(rank + 1, proximal_weight)
-    # X = 2 H~ P / sqrt(m) + delta U_prox.
-    bound = 2 / math.sqrt(rank) + max(proximal_weight, vanishing) * math.sqrt(rank + 1)
     least = min(0.3 * vanishing, SAFETY * proximal_weight) if proximal_weight > 0 else 0.3 * vanishing
-    return bound, polar_polynomials(max(least / bound, SMALLEST[dtype]))
+    bounds = [2 / math.sqrt(rank) + pull * math.sqrt(rank + 1) for pull in (proximal_weight, max(proximal_weight, vanishing))]
+    return bounds[1], polar_polynomials(max(least / bounds[0], SMALLEST[dtype]))
 
 
 def basis_by_products(
@@ -161,11 +160,10 @@ def basis_by_products(
     rank = min(feature_dim, num_classes - 1)
     bound, polynomials = _bound_and_polynomials(rank, proximal_weight, unit_means.dtype)
     vanishing = vanishing_pull(rank + 1, proximal_weight)
-    pull: Tensor | float = max(proximal_weight, vanishing)
-    if isinstance(first_step, Tensor):
-        pull = torch.where(first_step, vanishing, pull).to(unit_means.dtype)
-    elif first_step:
-        pull = vanishing
+    # Not torch.where, which would round the two numbers to float32.
+    is_first = first_step.to(unit_means.dtype) if isinstance(first_step, Tensor) else float(first_step)
+    full_pull = max(proximal_weight, vanishing)
+    pull = full_pull + is_first * (vanishing - full_pull)
     data = center_classes(unit_means) * (2 / math.sqrt(rank) / bound)
     if feature_dim >= num_classes:
         return polar_by_products(data + proximal_basis.T * (pull / bound), polynomials).T

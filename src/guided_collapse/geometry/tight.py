@@ -25,7 +25,7 @@ from guided_collapse.geometry.nearest import (
     solve,
     unit_frobenius_norm,
 )
-from guided_collapse.geometry.operations import DifferentiableOperation, product, without_autocast
+from guided_collapse.geometry.operations import DifferentiableOperation, is_plain, product, without_autocast
 from guided_collapse.geometry.polar import Factors, polar_gradient
 from guided_collapse.geometry.products import polar_by_products, polar_polynomials
 from guided_collapse.geometry.simplex import (
@@ -195,6 +195,8 @@ def with_unit_rows(
     usual_norm = math.sqrt(feature_dim / num_classes)
     # The few rounds of a training step do not drive rows apart.
     groups = _groups_of_equal_rows(torch.where(has_mean, target, fallback).detach()) if rounds > FEW_ROUNDS else None
+    if groups is not None and is_plain(columns) and int(groups.max()) == num_classes - 1:
+        groups = None
 
     def orthonormal(rows: Tensor) -> Tensor:
         columns = polar(center_classes(rows) if centered else rows)
