@@ -23,25 +23,23 @@ from typing import Any
 import torch
 import tyro
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.cost_tables import cost_table, counts_table
 from benchmarks.counting import CountOperations, OperationCounts, peak_mb, start_counting_memory
+from guided_collapse.experiments.configuration import Accelerator, Configuration, HeadName, Precision
 from guided_collapse.experiments.data.augment import PixelStatistics
 from guided_collapse.experiments.data.batches import Batch, ProcessShare
 from guided_collapse.experiments.data.known import known_data
 from guided_collapse.experiments.data.split import ImageData, Split
+from guided_collapse.experiments.launch import commit, hardware, versions
+from guided_collapse.experiments.loop import build_optimizer
 from guided_collapse.experiments.presets import preset
-from guided_collapse.experiments.training.build import build_model, build_optimizer
-from guided_collapse.experiments.training.environment import commit, hardware, versions
-from guided_collapse.experiments.configuration import Configuration, HeadName, Precision
-from guided_collapse.experiments.configuration import Accelerator
-from guided_collapse.experiments.training.tasks import ImageTask, Task, UnconstrainedTask
-from guided_collapse.geometry.nearest import checked_solver, unit_frobenius_norm
-from guided_collapse.geometry.simplex import check_frame_exists
+from guided_collapse.experiments.tasks import ImageTask, Task, UnconstrainedTask, build_model
+from guided_collapse.geometry.nearest import NearestETF, checked_solver, unit_frobenius_norm
+from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.heads.classifier import Classifier
-from guided_collapse.heads.head import Head
 from guided_collapse.heads.nearest import NearestETFHead
 from guided_collapse.paper.problem import ProximalProblem
 from guided_collapse.paper.route import basis_by_paper_route
@@ -127,9 +125,11 @@ def measure_cost(request: CostRequest) -> dict[str, Any]:
 
 
 def _measured_in_a_process(request: CostRequest, head: str) -> dict[str, Any]:
-    asked = {"experiment": request.experiment, "head": head, "steps": request.steps, "warm_up": request.warm_up}
-    asked |= {"batch_size": request.batch_size, "precision": request.precision, "accelerator": request.accelerator}
-    command = [sys.executable, "-m", "benchmarks.cost", "--one", json.dumps(asked | {"seconds": request.limit_seconds / 2})]
+    is_paper_route = head == PAPER_ROUTE
+    configuration = replace(request.configuration, head="fixed-etf" if is_paper_route else head)
+    asked = {"configuration": configuration.to_dict(), "paper_route": is_paper_route, "seconds": request.limit_seconds / 2}
+    asked |= {"steps": request.steps, "warm_up": request.warm_up, "accelerator": request.accelerator}
+    command = [sys.executable, "-m", "benchmarks.cost", "--one", json.dumps(asked)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=request.limit_seconds)
     except subprocess.TimeoutExpired:
@@ -156,55 +156,50 @@ def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_step(
-    request: CostRequest,
-    head_name: str,
-    *,
-    steps: int,
-    warm_up: int,
-    seconds: float = 120.0,
-    configuration: Configuration | None = None,
+    configuration: Configuration, *, paper_route: bool = False, steps: int, warm_up: int, seconds: float, accelerator: str
 ) -> dict[str, Any]:
     """Medians of the parts of a step in milliseconds, the MB that it adds at the peak, and operation counts.
 
+    Once `seconds` have passed, or half of them before the first measured step, the step that is running is the last of its kind.
     A step that runs out of memory has the times of the parts before, and a note.
     """
     # Loads libraries, and calls everything once, before memory is counted.
     tiny = replace(preset("ufm-10"), num_classes=3, feature_dim=4, num_samples=6, batch_size=6).resolved()
-    inputs, labels = next(_batches(tiny_task := made_up_task(tiny), ProcessShare()))
+    tiny_task = made_up_task(tiny)
+    inputs, labels = next(_batches(tiny_task, ProcessShare()))
     functional.cross_entropy(build_model(tiny, tiny_task, torch.device("cpu"))(inputs, labels), labels).backward()
 
-    configuration = configuration or request.configuration
-    fabric = Fabric(accelerator=request.accelerator, devices=1, precision=configuration.precision)
+    fabric = Fabric(accelerator=accelerator, devices=1, precision=configuration.precision)
     fabric.launch()
     task = made_up_task(configuration)
     mb_before = start_counting_memory(fabric.device)
-    model = _model(configuration, task, head_name, fabric.device)
+    model = build_model(configuration, task, fabric.device)
+    if paper_route:
+        model.head = PaperRouteHead(*_sizes(model.head), scale=configuration.scale, proximal_weight=configuration.proximal_weight)
     _, optimizer = fabric.setup(model, build_optimizer(configuration, model.parameters()))
     batches = _batches(task, ProcessShare(device=fabric.device))
-    start, measured, note = time.perf_counter(), [], None
-    for step in range(warm_up + steps):
-        spent = time.perf_counter() - start
-        if measured and spent > (seconds if step > warm_up else seconds / 2):
-            if step > warm_up:
-                break
-            continue  # a slow step leaves no time for the rest of the warm-up
-        marks = Marks(fabric.device)
-        try:
-            train_step(model, optimizer, fabric, next(batches), marks)
-        except MemoryError as error:
-            note = str(error)
-        measured = [*(measured if step > warm_up else []), marks.milliseconds()]
-        if note:
-            break
+    measured: list[list[float]] = []
+    note, start = None, time.perf_counter()
+    for count, limit in ((warm_up, seconds / 2), (steps, seconds)):
+        of_warm_up, measured = measured, []
+        while len(measured) < count and note is None and (not (of_warm_up or measured) or time.perf_counter() - start < limit):
+            marks = Marks(fabric.device)
+            try:
+                train_step(model, optimizer, fabric, next(batches), marks)
+            except MemoryError as error:
+                note = str(error)
+            measured.append(marks.milliseconds())
+    measured = measured or of_warm_up[-1:]  # a step that takes all the time does without warm-up
+    feature_dim, num_classes = _sizes(model.head)
     return {
         **{name: statistics.median(times) for name, times in zip(PARTS, zip(*measured, strict=True), strict=False)},
         "peak_mb": peak_mb(fabric.device) - mb_before,
         "steps": len(measured),
         "note": note,
         # The paper's route leaves torch.
-        "counts": [] if head_name == PAPER_ROUTE else head_counts(head_name, model.head, configuration.batch_size),
-        "feature_dim": model.head.feature_dim,
-        "num_classes": model.head.num_classes,
+        "counts": [] if paper_route else head_counts(configuration.head, model.head, configuration.batch_size),
+        "feature_dim": feature_dim,
+        "num_classes": num_classes,
         "hardware": hardware(fabric.device, 1).to_json(),
     }
 
@@ -241,7 +236,7 @@ def train_step(model: Classifier, optimizer: torch.optim.Optimizer, fabric: Fabr
     with fabric.autocast():
         features = model.backbone(batch.inputs)
         marks.add()
-        loss = functional.cross_entropy(model.head(features, batch.labels), batch.labels)
+        loss = functional.cross_entropy(_logits(model.head, features, batch.labels), batch.labels)
     marks.add()
     grad_features, *grads = torch.autograd.grad(loss, [features, *model.head.parameters()])
     marks.add()
@@ -271,29 +266,28 @@ def _batches(task: Task, share: ProcessShare) -> Iterator[Batch]:
         yield from task.training_batches(epoch, share)
 
 
-def _model(configuration: Configuration, task: Task, head_name: str, device: torch.device) -> Classifier:
-    if head_name != PAPER_ROUTE:
-        return build_model(replace(configuration, head=head_name), task, device)
-    model = build_model(replace(configuration, head="fixed-etf"), task, device)
-    sizes = model.head.feature_dim, model.head.num_classes
-    check_frame_exists(*sizes)
-    head = PaperRouteHead(*sizes, scale=configuration.scale, proximal_weight=configuration.proximal_weight)
-    return Classifier(model.backbone, head)
+def _sizes(head: nn.Module) -> tuple[int, int]:
+    return head.in_features, head.out_features
+
+
+def _logits(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+    return head(features) if isinstance(head, nn.Linear) else head(features, labels)
 
 
 class PaperRouteHead(NearestETFHead):
     """The nearest-ETF head as the paper computes it: by the trust region, differentiated by the dense declarative node."""
 
-    def _solve(self, centered_class_means: Tensor) -> Tensor:
-        unit_means = unit_frobenius_norm(centered_class_means)
+    def _solve(self, class_means: Tensor, *, first_step: bool | Tensor) -> NearestETF:
+        unit_means = unit_frobenius_norm(class_means)
         anchor = self.basis.detach().clone()
-        if int(self.class_means.steps) == 1:
+        if first_step:
             first = ProximalProblem(unit_means.detach().double().cpu().T, None, self.proximal_weight)
             anchor = solve_by_trust_region(first, anchor.double().cpu()).to(anchor)
-        return basis_by_paper_route(unit_means, anchor, self.proximal_weight)
+        basis = basis_by_paper_route(unit_means, anchor, self.proximal_weight)
+        return NearestETF(basis, frame_weight(basis), class_means, None)
 
 
-def head_counts(name: str, head: Head, batch_size: int) -> list[dict[str, Any]]:
+def head_counts(name: str, head: nn.Module, batch_size: int) -> list[dict[str, Any]]:
     """Counts of one step of a copy of the head and the loss, forward and backward, for each kind of device."""
     return [
         {
@@ -306,15 +300,16 @@ def head_counts(name: str, head: Head, batch_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def step_counts(head: Head, batch_size: int, device: torch.device) -> OperationCounts:
+def step_counts(head: nn.Module, batch_size: int, device: torch.device) -> OperationCounts:
     """Counts of a head's second step from here, because the very first one may do more."""
     head.train()
-    labels = torch.arange(batch_size, device=device) % head.num_classes
+    feature_dim, num_classes = _sizes(head)
+    labels = torch.arange(batch_size, device=device) % num_classes
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
-        features = torch.randn(batch_size, head.feature_dim, generator=generator).to(device).requires_grad_()
+        features = torch.randn(batch_size, feature_dim, generator=generator).to(device).requires_grad_()
         with CountOperations() as counting:
-            loss = functional.cross_entropy(head(features, labels), labels)
+            loss = functional.cross_entropy(_logits(head, features, labels), labels)
             torch.autograd.grad(loss, [features, *head.parameters()])
     return counting.counts
 
@@ -323,9 +318,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["--one"]:
         asked = json.loads(arguments[1])
-        steps = {name: asked.pop(name) for name in ("steps", "warm_up", "seconds")}
-        head = asked.pop("head")
-        print(json.dumps(measure_step(CostRequest(**asked), head, **steps)))
+        print(json.dumps(measure_step(Configuration(**asked.pop("configuration")), **asked)))
         return
     request = tyro.cli(CostRequest, prog="python -m benchmarks.cost", args=arguments)
     record = measure_cost(request)

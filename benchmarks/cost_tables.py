@@ -135,8 +135,8 @@ def counts_table(costs: Sequence[Cost]) -> CostTable:
             rows.append(row)
     meaning = (
         "Counted, not timed: one step of head and loss, forward and backward, in float32, on a CPU and on any other device. "
-        "GFLOP are those of matrix products, without the work inside factorizations; MB moved are what operations read and write if "
-        "nothing is fused."
+        "GFLOP are those of matrix products, without the work inside factorizations; MB moved are what operations read and write "
+        "if nothing is fused."
     )
     bounds = [
         f"{cost['experiment']}: the lower bound is the time that this work, with every operation from memory to memory, needs at "

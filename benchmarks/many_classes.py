@@ -1,6 +1,6 @@
 """Training steps of the nearest head with many classes against those of `nn.Linear` of the same sizes: time and memory, of one run.
 
-    python benchmarks/many_classes.py --record many-classes.json
+    python -m benchmarks.many_classes --record many-classes.json
 
 Both have SGD with momentum, and the same small layer before them. Their steps alternate, on the same batches. Times are those of
 whole windows of `every` steps, in each of which the frame moves once; the medians of windows are compared.
@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.counting import peak_mb, start_counting_memory
 from guided_collapse import NearestETFHead
-from guided_collapse.experiments.profiling.memory import peak_mb, start_counting_memory
-from guided_collapse.experiments.training.environment import commit, hardware, versions
+from guided_collapse.experiments.launch import commit, hardware, versions
 
 INPUT_DIM = 64
 CPU = torch.device("cpu")
@@ -120,7 +120,7 @@ def compare_memory() -> dict[str, dict[str, float]]:
     """What each kind takes, measured in processes of their own."""
     found: dict[str, dict[str, float]] = {}
     for kind in KINDS:
-        command = [sys.executable, *sys.argv, "--peak-of", kind]
+        command = [sys.executable, "-m", "benchmarks.many_classes", *sys.argv[1:], "--peak-of", kind]
         found[kind] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         found[kind]["added"] = found[kind]["in steps"] - found["logits alone"]["in steps"]
         line = "{in steps:6.2f} C d floats in steps, {added:5.2f} added; {state:.2f} of state; {when made:.2f} when made"

@@ -1,6 +1,6 @@
 """Time and memory of the nearest-ETF solve: by both solvers, by the paper's own route, and by autograd through torch.linalg.svd.
 
-    python benchmarks/solve.py --record results/records/solve.json
+    python -m benchmarks.solve --record results/records/solve.json
 
 prints all sizes, then the ratio to one thin SVD at (2048, 1000), and records both; without the flag it only prints.
 Each measurement runs in a process of its own, so that its peak memory is its own. Times are medians; compare them only within one
@@ -24,13 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.counting import CountOperations, OperationCounts, peak_mb, start_counting_memory
 from guided_collapse import nearest_etf
-from guided_collapse.experiments.profiling.memory import peak_mb, start_counting_memory
-from guided_collapse.experiments.profiling.operations import CountOperations, OperationCounts
-from guided_collapse.experiments.training.environment import commit, hardware, versions
-from guided_collapse.geometry.simplex import frame_basis, haar_basis
+from guided_collapse.experiments.launch import commit, hardware, versions
 from guided_collapse.geometry.nearest import unit_frobenius_norm
-from guided_collapse.geometry.simplex import center_classes, frame_weight
+from guided_collapse.geometry.simplex import center_classes, frame_basis, frame_weight, haar_basis
 from guided_collapse.paper.route import basis_by_paper_route
 
 SIZES = {"UFM-10": (512, 10), "UFM-100": (1024, 100), "UFM-200": (1024, 200), "UFM-1000": (1024, 1000), "ImageNet": (2048, 1000)}
@@ -111,7 +109,7 @@ def measure(method: str, feature_dim: int, num_classes: int) -> dict[str, Any]:
 
 
 def measure_in_a_process_of_its_own(method: str, feature_dim: int, num_classes: int, limit_seconds: float) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", method, str(feature_dim), str(num_classes)]
+    command = [sys.executable, "-m", "benchmarks.solve", "--one", method, str(feature_dim), str(num_classes)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=limit_seconds)
     except subprocess.TimeoutExpired:

@@ -1,6 +1,6 @@
 """Steps per second of the training loop, as a share of a bare loop with the same network, batches and optimizer.
 
-    python benchmarks/training_loop.py
+    python -m benchmarks.training_loop
 
 Made-up images of CIFAR-10's size, the preset cifar10-small with its augmentation. The bare loop has its images ready as normalized
 floats and does nothing but forward, backward and step. Both take turns in one process; the figure is the median over turns.
@@ -15,15 +15,15 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 
+from benchmarks.cost import made_up_task
 from guided_collapse import AGD
-from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.presets import preset
-from guided_collapse.experiments.profiling.step_cost import made_up_task
-from guided_collapse.experiments.training.build import build_model
-from guided_collapse.experiments.training.display import Display
-from guided_collapse.experiments.training.folder.run import RunFolder
-from guided_collapse.experiments.training.loop import Training
 from guided_collapse.experiments.configuration import Placement
+from guided_collapse.experiments.data.batches import ProcessShare
+from guided_collapse.experiments.display import Display
+from guided_collapse.experiments.loop import Training
+from guided_collapse.experiments.presets import preset
+from guided_collapse.experiments.run import RunFolder
+from guided_collapse.experiments.tasks import build_model
 
 NUM_IMAGES, TURNS = 2560, 9
 

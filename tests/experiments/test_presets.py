@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from guided_collapse.experiments.presets import PRESETS, preset
-from guided_collapse.experiments.profiling.memory import peak_mb, start_counting_memory
-from guided_collapse.experiments.training.loop import train
+from benchmarks.counting import peak_mb, start_counting_memory
+from guided_collapse.experiments.loop import train
 from tests.experiments.data.made_up import (
     omniglot_members,
     write_cifar10_binary,

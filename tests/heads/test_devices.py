@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from benchmarks.counting import FACTORIZATIONS, WAITING, WholeStep
 from guided_collapse import CosineHead, FixedETFHead, NearestETFHead
-from guided_collapse.experiments.profiling.operations import FACTORIZATIONS, WAITING, WholeStep
 from tests.processes import results_of_two_processes
 
 HEADS = {
@@ -18,7 +18,7 @@ HEADS = {
     "nearest-etf-lagged every 3": lambda *sizes, **options: NearestETFHead(*sizes, lagged=True, every=3, **options),
     "fixed-etf": FixedETFHead,
     "cosine": CosineHead,
-    "linear": lambda *sizes, **options: CosineHead(*sizes, normalize=False, center=True, **options),
+    "cosine-centered": lambda *sizes, **options: CosineHead(*sizes, center=True, **options),
 }
 every_head = pytest.mark.parametrize("name", HEADS)
 
@@ -127,7 +127,7 @@ def test_fake_tensors_on_another_device_trace_a_whole_step():
     assert done.stdout.strip() == "done", done.stderr
 
 
-@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "linear"])
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "cosine"])
 def test_a_batch_that_nobody_looked_at_leaves_finite_state(name):
     """Without looks at values NaN gives NaN, and the next batch finds the state as it was."""
     head = head_for_an_accelerator(name, 24, 6)

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from guided_collapse.experiments.comparison import Comparison, compare
     from guided_collapse.experiments.configuration import Configuration, Placement
     from guided_collapse.experiments.grid_search import planned_search, search
+    from guided_collapse.experiments.loop import train
     from guided_collapse.experiments.presets import PRESETS, preset
     from guided_collapse.experiments.report.figures import plot_collapse
     from guided_collapse.experiments.report.summaries import load_runs
     from guided_collapse.experiments.report.write import write_report
-    from guided_collapse.experiments.training.loop import train
 
 __all__ = [
     "PRESETS",
@@ -45,7 +45,7 @@ __getattr__, __dir__ = on_demand(
         "plot_collapse": "experiments.report.figures",
         "preset": "experiments.presets",
         "search": "experiments.grid_search",
-        "train": "experiments.training.loop",
+        "train": "experiments.loop",
         "write_report": "experiments.report.write",
     },
 )

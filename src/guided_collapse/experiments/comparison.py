@@ -85,7 +85,7 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
         slots.put(slot)
 
     def attempt(configuration: Configuration) -> str | None:
-        from guided_collapse.experiments.training.loop import train
+        from guided_collapse.experiments.loop import train
 
         slot = slots.get()
         try:

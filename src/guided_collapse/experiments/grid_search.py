@@ -20,9 +20,7 @@ from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration
 from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments.files import locked, wait_until_free, write_json
 from guided_collapse.experiments.heads import HEADS
-from guided_collapse.experiments.records.fields import RecordError
-from guided_collapse.experiments.records.reading import read_record
-from guided_collapse.experiments.records.schema import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
+from guided_collapse.experiments.records import SEARCH, TRIALS, SearchRecord, Trial, read_record, setting_in_words
 from guided_collapse.experiments.run import RunFolder
 
 SEARCHED = ("learning_rate", "scale", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
@@ -80,20 +78,22 @@ def planned_search(
         raise RequestError(f"seeds must be fresh ones that no trial uses; got {sorted(both)} for both.")
     for name in grid:
         check_choice("a field of the grid", name, SEARCHED)
+    epochs = configuration.epochs if trial_epochs is None else trial_epochs
+    for seed in (*trial_seeds, *seeds):  # checks these values
+        replace(configuration, seed=seed, epochs=epochs, validation_fraction=validation_fraction)
     plan = SearchRecord(
         experiment=configuration.experiment,
         configuration=configuration.resolved().to_dict(),
         heads=tuple(dict.fromkeys(heads)),
         grid={name: list(dict.fromkeys(values)) for name, values in grid.items()},
         validation_fraction=validation_fraction,
-        trial_epochs=configuration.epochs if trial_epochs is None else trial_epochs,
+        trial_epochs=epochs,
         trial_seeds=tuple(dict.fromkeys(trial_seeds)),
         seeds=tuple(dict.fromkeys(seeds)),
         rule=RULE,
         planned=_now(),
     )
-    for checked in (*_trial_configurations(plan), *_fresh_configurations(plan, dict.fromkeys(plan.heads, {}))):
-        checked.resolved()
+    _trial_configurations(plan)  # checks the values of the grid
     return plan
 
 
@@ -125,7 +125,8 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
         record = replace(record, trials=_trials(record, placement, folder, jobs))
         record = replace(record, choice=_choice(record), decided=_now())
         write_json(file, record.to_json())
-    fresh = _fresh_configurations(record, record.choice)
+    shared = Configuration.from_dict(record.configuration)
+    fresh = [replace(shared, head=head, seed=seed, **record.choice[head]) for seed in record.seeds for head in record.heads]
     return SearchOutcome(folder, record, _run(fresh, placement, folder / CHOSEN, jobs))
 
 
@@ -157,14 +158,14 @@ def settings_of(head: HeadName, grid: Mapping[str, Sequence[Any]]) -> list[dict[
 def _read(file: Path) -> SearchRecord:
     try:
         return read_record(file, SearchRecord)
-    except RecordError as error:
+    except DamageError as error:
         raise DamageError(f"{file.parent}: {error}") from error
 
 
 def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, Any]]:
     """The configuration of every trial with its settings; each setting is an experiment of its own."""
     shared = replace(
-        Configuration.from_dict(dict(plan.configuration)),
+        Configuration.from_dict(plan.configuration),
         epochs=plan.trial_epochs,
         validation_fraction=plan.validation_fraction,
         # The choice depends on the last epoch alone.
@@ -177,11 +178,6 @@ def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, A
         for seed, head in itertools.product(plan.trial_seeds, plan.heads)
         for settings in settings_of(head, plan.grid)
     }
-
-
-def _fresh_configurations(plan: SearchRecord, choice: Mapping[HeadName, Mapping[str, Any]]) -> list[Configuration]:
-    shared = Configuration.from_dict(dict(plan.configuration))
-    return [replace(shared, head=head, seed=seed, **choice[head]) for seed in plan.seeds for head in plan.heads]
 
 
 def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -> tuple[Trial, ...]:

@@ -1,7 +1,4 @@
-"""The commands: what each takes, and what it does. What is slow to import is imported when a command runs.
-
-Flags are the fields of these classes, of `Configuration` and of `Placement`; tyro makes help and errors of their types and docstrings.
-"""
+"""The commands: their flags, as fields that tyro parses, and what they do. Slow imports wait until a command runs."""
 
 import json
 import sys
@@ -9,9 +6,10 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
 import tyro
+from tyro import MISSING_NONPROP
 
 from guided_collapse.experiments.cli.requests import (
     HIDDEN,
@@ -30,23 +28,14 @@ from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS
 
 if TYPE_CHECKING:
     from guided_collapse.experiments.comparison import Comparison
-    from guided_collapse.experiments.records.schema import SearchRecord
+    from guided_collapse.experiments.records import SearchRecord
 
 DESCRIPTION = """Train, compare and measure classifier heads that are simplex ETFs.
 
-`guided-collapse --version` prints the version; `guided-collapse --traceback COMMAND ...` also shows where in the code an error
-happened."""
-USUAL_HEADS: tuple[HeadName, ...] = ("linear", "cosine", "fixed-etf", "nearest-etf")
+Before a command, --version prints the version, and --traceback shows where in the code an error happens."""
 
 Preset = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[PRESET]")]
 RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
-
-
-class Command(Protocol):
-    """A command that was understood."""
-
-    def run(self) -> int:
-        """Does the work and returns the exit status."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ class Train:
         """Trains, and prints the folder of the run."""
         import torch.distributed as dist
 
-        from guided_collapse.experiments.training.loop import train
+        from guided_collapse.experiments.loop import train
 
         run = train(self.configuration, self.placement)
         if not (dist.is_available() and dist.is_initialized() and dist.get_rank() > 0):
@@ -88,38 +77,62 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Compare:
-    """Train every head with every seed, print a table, and write a report. Finished runs are not repeated."""
+class _Several:
+    """Runs of several heads and seeds."""
 
     configuration: Annotated[Configuration, tyro.conf.arg(constructor=SharedFlags)]
     placement: Annotated[Placement, tyro.conf.arg(constructor=PlacementFlags)]
     preset: Preset = None
     """Name of an experiment, whose settings the flags override."""
-    heads: tuple[HeadName, ...] = USUAL_HEADS
-    """Heads to compare."""
+    heads: tuple[HeadName, ...] = ("linear", "cosine", "fixed-etf", "nearest-etf")
+    """Heads to train."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds to train each head with."""
-    settings_of: Path | None = None
-    """Folder of a search: each head takes the settings chosen there. Other flags are for all heads."""
+    """Seeds to train each head with; in a search, those of the best setting."""
     jobs: int = 1
     """Number of runs at a time; with CUDA each gets its own devices."""
 
-    def checked(self, start: Configuration, given: Collection[str]) -> "Compare":
+    def checked(self, start: Configuration, given: Collection[str]) -> Self:
         """The same with checked values."""
-        _check_several(self)
+        for name in ("heads", "seeds"):
+            if not getattr(self, name):
+                raise RequestError(f"{name} must be one or more; got none. Name them after --{name}, or leave it out.")
+        if self.jobs < 1:
+            raise RequestError(f"jobs must be at least 1; got {self.jobs}.")
         configuration = configuration_of(self.configuration, start, given, self.heads)
         for seed in self.seeds:
             replace(configuration, seed=seed)  # checks it
+        return replace(self, configuration=configuration, placement=placement_of(self.placement))
+
+    def check_launch(self) -> None:
+        """Refuses devices and data that are not there once, instead of in every run."""
+        from guided_collapse.experiments.data.known import check_source
+        from guided_collapse.experiments.launch import check_launch
+
+        with requested():
+            check_launch(self.placement, self.configuration.precision)
+            if not self.configuration.is_unconstrained:
+                check_source(self.configuration.data)
+
+
+@dataclass(frozen=True)
+class Compare(_Several):
+    """Train every head with every seed, print a table, and write a report. Finished runs are not repeated."""
+
+    settings_of: Path | None = None
+    """Folder of a search: each head takes the settings chosen there. Other flags are for all heads."""
+
+    def checked(self, start: Configuration, given: Collection[str]) -> Self:
+        """The same with checked values."""
         searched = {field for own in self._settings().values() for field in own}
         if both := sorted(searched & set(given)):
             raise RequestError(f"{', '.join(both)} must come from the search or from a flag; got both. Leave out one of them.")
-        return replace(self, configuration=configuration, placement=placement_of(self.placement))
+        return super().checked(start, given)
 
     def run(self) -> int:
         """Trains all runs, prints a table of medians and ranges, and writes a report."""
         from guided_collapse.experiments.comparison import compare
 
-        _check_launch(self)
+        self.check_launch()
         settings = self._settings()
         comparison = compare(self.configuration, self.heads, self.seeds, self.placement, settings=settings, jobs=self.jobs)
         return _conclude(comparison, self.placement.out / self.configuration.experiment)
@@ -131,40 +144,28 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(_Several):
     """Try every head with every setting of a grid on validation images, then train the best setting of each with fresh seeds.
 
     The plan is written to search.json first. Repeat the command to continue an interrupted search.
     """
 
-    configuration: Annotated[Configuration, tyro.conf.arg(constructor=SharedFlags)]
-    placement: Annotated[Placement, tyro.conf.arg(constructor=PlacementFlags)]
-    preset: Preset = None
-    """Name of an experiment, whose settings the flags override."""
     grid: tuple[str, ...] = ()
     """Values to try, as FIELD=VALUE,VALUE: learning_rate=0.05,0.1 scale=5,10. Every combination is a trial."""
-    heads: tuple[HeadName, ...] = USUAL_HEADS
-    """Heads to search for."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Fresh seeds to train the best setting of each head with."""
     trial_seeds: tuple[int, ...] = (1000,)
     """Seeds of every trial."""
     trial_epochs: int | None = None
     """Number of epochs of a trial; by default as many as in the final runs."""
     validation_share: float = 0.2
     """Fraction of the training images of each class that trials are tested on."""
-    jobs: int = 1
-    """Number of runs at a time; with CUDA each gets its own devices."""
 
-    def checked(self, start: Configuration, given: Collection[str]) -> "Search":
+    def checked(self, start: Configuration, given: Collection[str]) -> Self:
         """The same with checked values. A grid of learning rates needs an optimizer that has one: sgd, if the preset's has none."""
-        _check_several(self)
-        flags, needs_rate = vars(self.configuration), {"learning_rate", "weight_decay", "momentum"} & set(grid_of(self.grid))
-        if needs_rate and flags["optimizer"] == "agd" and "optimizer" not in given:
-            warnings.warn(f"agd has no {' and '.join(sorted(needs_rate))}: this search uses --optimizer sgd.", stacklevel=2)
+        flags, needed = vars(self.configuration), {"learning_rate", "weight_decay", "momentum"} & set(grid_of(self.grid))
+        if needed and flags["optimizer"] == "agd" and "optimizer" not in given:
+            warnings.warn(f"agd has no {' and '.join(sorted(needed))}: this search uses --optimizer sgd.", stacklevel=2)
             flags = {**flags, "optimizer": "sgd"}
-        configuration = configuration_of(SharedFlags(**flags), start, given, self.heads)
-        request = replace(self, configuration=configuration, placement=placement_of(self.placement))
+        request = super(Search, replace(self, configuration=SharedFlags(**flags))).checked(start, given)
         request.plan()  # checks the rest
         return request
 
@@ -184,13 +185,13 @@ class Search:
 
     def run(self) -> int:
         """Runs the search, prints the tables of trials and of fresh seeds, and writes a report."""
-        from guided_collapse.experiments.report.tables import plain_text, search_table
         from guided_collapse.experiments.grid_search import search
+        from guided_collapse.experiments.report.formats import plain_text
+        from guided_collapse.experiments.report.tables import search_table
 
-        _check_launch(self)
+        self.check_launch()
         outcome = search(self.plan(), self.placement, jobs=self.jobs)
-        tried = search_table([outcome.record])
-        print(plain_text(tried) if tried else "")
+        print(plain_text(search_table([outcome.record])))
         return _conclude(outcome.fresh, outcome.folder)
 
 
@@ -219,7 +220,7 @@ def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
 
 
 class ResumeFlags(PlacementFlags):
-    """The flags of a placement for a run whose folder stays the same."""
+    """Where to compute it; its folder stays the same."""
 
     out: Annotated[Path, *HIDDEN] = Path("runs")
     lengthen: Annotated[bool, *HIDDEN] = True
@@ -288,7 +289,7 @@ class Data:
     """An archive of it that you already have."""
 
     def run(self) -> int:
-        """Downloads the data set."""
+        """Downloads it."""
         from guided_collapse.experiments.data.download import download
 
         with requested():
@@ -307,8 +308,8 @@ class Export:
 
     def run(self) -> int:
         """Writes the model."""
+        from guided_collapse.experiments.export import export_run
         from guided_collapse.experiments.run import RunFolder
-        from guided_collapse.experiments.training.export import export_run
 
         export_run(RunFolder(self.run_dir), self.to)
         print(self.to)
@@ -339,8 +340,7 @@ class Measure:
         """Measures and prints."""
         if self.margins and not self.json:
             raise RequestError("--margins needs --json; got it alone. Add --json.")
-        from guided_collapse.metrics.collapse import measure_collapse
-        from guided_collapse.metrics.files import read_arrays
+        from guided_collapse.metrics.measure import measure_collapse, read_arrays
 
         with requested():
             arrays = read_arrays(self.file)
@@ -359,57 +359,29 @@ class Measure:
         return 0
 
 
-COMMANDS: Mapping[str, type[Command]] = {
-    "list": List,
-    "train": Train,
-    "compare": Compare,
-    "search": Search,
-    "resume": Resume,
-    "report": Report,
-    "data": Data,
-    "export": Export,
-    "measure": Measure,
+COMMANDS: Mapping[str, Any] = {
+    **{"list": List, "train": Train, "compare": Compare, "search": Search, "resume": Resume},
+    **{"report": Report, "data": Data, "export": Export, "measure": Measure},
 }
-FROM_A_PRESET: Mapping[str, Any] = {"train": ConfigurationFlags, "compare": SharedFlags, "search": SharedFlags}
 
 
-def parsed(words: Sequence[str]) -> Command:
-    """The command that the words ask for, checked as far as that takes no torch.
+def parsed(words: Sequence[str]) -> Any:
+    """The command that the words ask for, checked as far as that takes no torch; its `run` returns the exit status.
 
     Raises:
         SystemExit: after help, and for flags that cannot be parsed.
         RequestError: for an unknown preset, or values that are out of range or contradict each other.
     """
-    name, rest = (words[0], words[1:]) if words else ("", ())
-    start = starting_point(rest) if name in FROM_A_PRESET else OWN_IMAGES
+    flags = {Train: ConfigurationFlags, Compare: SharedFlags, Search: SharedFlags}
+    has_preset = COMMANDS.get(words[0] if words else "") in flags
+    start = starting_point(words[1:]) if has_preset else OWN_IMAGES
     kinds = []
-    for command, kind in COMMANDS.items():
-        default: Any = tyro.MISSING_NONPROP
-        if command in FROM_A_PRESET:
-            default = COMMANDS[command](FROM_A_PRESET[command](**start.to_dict()), PlacementFlags(**vars(Placement())))
-        kinds.append(Annotated[kind, tyro.conf.subcommand(command, default=default)])
+    for name, kind in COMMANDS.items():
+        default = kind(flags[kind](**start.to_dict()), PlacementFlags(**vars(Placement()))) if kind in flags else MISSING_NONPROP
+        kinds.append(Annotated[kind, tyro.conf.subcommand(name, default=default)])
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    request: Any = tyro.cli(Union[tuple(kinds)], prog="guided-collapse", description=DESCRIPTION, args=list(words), config=config)  # noqa: UP007
-    return request.checked(start, given_fields(rest)) if name in FROM_A_PRESET else request
-
-
-def _check_several(request: Compare | Search) -> None:
-    for name in ("heads", "seeds"):
-        if not getattr(request, name):
-            raise RequestError(f"{name} must be one or more; got none. Name them after --{name}, or leave it out.")
-    if request.jobs < 1:
-        raise RequestError(f"jobs must be at least 1; got {request.jobs}.")
-
-
-def _check_launch(request: Compare | Search) -> None:
-    """Refuses devices and data that are not there once, instead of in every run."""
-    from guided_collapse.experiments.data.known import check_source
-    from guided_collapse.experiments.training.launch import check_launch
-
-    with requested():
-        check_launch(request.placement, request.configuration.precision)
-        if not request.configuration.is_unconstrained:
-            check_source(request.configuration.data)
+    request: Any = tyro.cli(Union[*kinds], prog="guided-collapse", description=DESCRIPTION, args=list(words), config=config)
+    return request.checked(start, given_fields(words)) if has_preset else request
 
 
 def _conclude(comparison: "Comparison", folder: Path) -> int:

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import tyro
@@ -26,18 +25,18 @@ class _Unchecked:
 
 
 class ConfigurationFlags(_Unchecked, Configuration):
-    """The flags of a configuration."""
+    """What to compute."""
 
 
 class SharedFlags(ConfigurationFlags):
-    """The flags of a configuration that several heads and seeds share."""
+    """What to compute, the same for all heads and seeds."""
 
     head: Annotated[HeadName, *HIDDEN] = "nearest-etf"
     seed: Annotated[int, *HIDDEN] = 0
 
 
 class PlacementFlags(_Unchecked, Placement):
-    """The flags of a placement."""
+    """Where to compute and store it."""
 
 
 def starting_point(words: Sequence[str]) -> Configuration:
