@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from guided_collapse.experiments.configuration import Configuration
+    from guided_collapse.heads.head import Head
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,9 @@ class HeadDeclaration:
         style: index of its color, dash pattern and marker in figures.
         built_by: "module:class", called with feature_dim, num_classes, the options, and a generator.
         takes: fields of the configuration that are passed on.
-        follows: keyword arguments taken from a field of the configuration with another name.
         options: other keyword arguments.
         stratified: True if the paper trains it with stratified batches, which every head gets in the fair protocol.
-        centering: when it centers features, "fair" being that protocol only; unless "always", its class takes `center`.
+        centering: when it centers features; for "fair", in that protocol only, its class takes `center`.
     """
 
     name: str
@@ -39,7 +39,6 @@ class HeadDeclaration:
     style: int
     built_by: str
     takes: tuple[str, ...] = ("scale",)
-    follows: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     stratified: bool = False
     centering: Literal["always", "fair", "never"] = "always"
@@ -49,8 +48,8 @@ class HeadDeclaration:
         return self.centering in ("always", protocol)
 
 
-_LINEAR = "guided_collapse.heads.linear:CosineHead"
-_COSINE = "guided_collapse.heads.linear:CosineHead"
+_LINEAR = "guided_collapse.experiments.heads:linear_layer"
+_COSINE = "guided_collapse.heads.cosine:CosineHead"
 _FIXED = "guided_collapse.heads.fixed:FixedETFHead"
 _NEAREST: Mapping[str, Any] = {
     "built_by": "guided_collapse.heads.nearest:NearestETFHead",
@@ -59,13 +58,12 @@ _NEAREST: Mapping[str, Any] = {
 }
 _DETACHED: Mapping[str, Any] = {"implicit_gradient": False}
 _LAGGED: Mapping[str, Any] = {**_NEAREST, "takes": (*_NEAREST["takes"], "every"), "options": {**_DETACHED, "lagged": True}}
-_PLAIN: Mapping[str, Any] = {"takes": (), "follows": {"learned_bias": "affine"}, "options": {"normalize": False}}
 
 HEADS: dict[str, HeadDeclaration] = {
     head.name: head
     for head in (
         # With a bias if the network's layers have one, on the raw features: what most people use.
-        HeadDeclaration("linear", "nn.Linear", "Li", 5, _LINEAR, centering="never", **_PLAIN),
+        HeadDeclaration("linear", "nn.Linear", "Li", 5, _LINEAR, takes=("affine",), centering="never"),
         HeadDeclaration("cosine", "Cosine", "C", 0, _COSINE, centering="fair"),
         HeadDeclaration("fixed-etf", "Fixed ETF", "F", 1, _FIXED),
         HeadDeclaration("fixed-etf-random", "Fixed ETF, random", "Fr", 4, _FIXED, options={"direction": "random"}),
@@ -77,12 +75,24 @@ HEADS: dict[str, HeadDeclaration] = {
 """By name, in the order in which they are shown."""
 
 
-def build_head(configuration: "Configuration", feature_dim: int, num_classes: int, generator: "torch.Generator") -> "nn.Module":
+def build_head(
+    configuration: "Configuration", feature_dim: int, num_classes: int, generator: "torch.Generator"
+) -> "Head | nn.Linear":
     """The head that the configuration names; `generator` draws its initial weight or random direction."""
     declared = HEADS[configuration.head]
-    fields = {name: name for name in declared.takes} | dict(declared.follows)
-    options = {name: getattr(configuration, source) for name, source in fields.items()} | dict(declared.options)
-    if declared.centering != "always":
+    options = {name: getattr(configuration, name) for name in declared.takes} | dict(declared.options)
+    if declared.centering == "fair":
         options["center"] = declared.centers(configuration.protocol)
-    head: nn.Module = imported(declared.built_by)(feature_dim, num_classes, **options, generator=generator)
+    head: Head | nn.Linear = imported(declared.built_by)(feature_dim, num_classes, **options, generator=generator)
     return head
+
+
+def linear_layer(feature_dim: int, num_classes: int, *, affine: bool, generator: "torch.Generator") -> "nn.Linear":
+    """An nn.Linear with its usual initial weight, drawn by the generator; `affine` adds a bias, which starts at zero."""
+    from torch import nn
+
+    layer = nn.Linear(feature_dim, num_classes, bias=affine)
+    nn.init.uniform_(layer.weight, -(feature_dim**-0.5), feature_dim**-0.5, generator=generator)
+    if affine:
+        nn.init.zeros_(layer.bias)
+    return layer

@@ -1,12 +1,14 @@
-"""What is learned: images with labels, or free features with labels."""
+"""What is learned: images with labels, or free features with labels; and the model for it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from guided_collapse.experiments.backbones import build_backbone
 from guided_collapse.experiments.backbones.backbone import Backbone
@@ -18,15 +20,25 @@ from guided_collapse.experiments.data.folders import load_folder
 from guided_collapse.experiments.data.known import KNOWN, check_source, known_data
 from guided_collapse.experiments.data.sources import load_data
 from guided_collapse.experiments.data.split import ImageData, few_of_each, hold_out, long_tailed
-from guided_collapse.experiments.records.schema import Inputs
-from guided_collapse.experiments.training import randomness
+from guided_collapse.experiments.heads import build_head
+from guided_collapse.experiments.run_format import Inputs
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.heads.head import Head
 from guided_collapse.sampling import SeededBatchSampler, StratifiedBatchSampler
 
 LARGEST_MEASURED_BATCH = 1000
+BACKBONE, HEAD, OPTIMIZER, AUGMENTATION = range(4)
+"""What a generator is for."""
+
+
+def random_generator(*key: int) -> torch.Generator:
+    """A CPU generator that depends on these numbers alone: the seed, what it is for, the epoch, the process."""
+    state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
 class Task(ABC):
-    """Batches to train on and to measure on, and the backbone that fits them.
+    """Batches for training and measurement, and the backbone that fits them.
 
     Args:
         configuration: batch size, protocol and seed.
@@ -42,11 +54,11 @@ class Task(ABC):
 
     @abstractmethod
     def backbone(self, generator: torch.Generator) -> Backbone:
-        """A fresh backbone."""
+        """A new backbone."""
 
     @abstractmethod
     def input_facts(self) -> Inputs | None:
-        """What an exported model must know of its inputs; None if there is nothing to export for."""
+        """What an exported model must know about its inputs; None if there is nothing to export."""
 
     @abstractmethod
     def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
@@ -54,10 +66,10 @@ class Task(ABC):
 
     @abstractmethod
     def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
-        """Every sample once, without random changes, in order."""
+        """Every sample once, in order, without augmentation."""
 
     def steps_per_epoch(self) -> int:
-        """How many batches an epoch has."""
+        """The number of batches in an epoch."""
         return len(self._sampler(1))
 
     def _sampler(self, epoch: int) -> SeededBatchSampler:
@@ -78,13 +90,13 @@ class Task(ABC):
 
 
 class ImageTask(Task):
-    """Images, changed at random for training and left as they are for measurement.
+    """Images, augmented for training and unchanged for measurement.
 
     Args:
-        configuration: what is done with the images.
+        configuration: the network and the augmentation.
         data: the images.
         statistics: by which pixels are normalized.
-        num_workers: processes that read streamed images.
+        num_workers: processes that load streamed images.
     """
 
     def __init__(self, configuration: Configuration, data: ImageData, statistics: PixelStatistics, *, num_workers: int = 0) -> None:
@@ -96,7 +108,7 @@ class ImageTask(Task):
         return image_backbone(self.configuration, self.images.data.image_shape[0], generator)
 
     def input_facts(self) -> Inputs:
-        """Shape, normalization and the names of the classes."""
+        """Shape, normalization and class names."""
         data, statistics = self.images.data, self.images.statistics
         channels, height, width = data.image_shape
         size = self.configuration.crop_size
@@ -105,7 +117,7 @@ class ImageTask(Task):
 
     def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
         """Stratified or shuffled, and augmented; the same for every head of a seed."""
-        source = randomness.generator(self.configuration.seed, randomness.AUGMENTATION, epoch, share.rank)
+        source = random_generator(self.configuration.seed, AUGMENTATION, epoch, share.rank)
         return self.images.augmented(share.of_batches(self._sampler(epoch)), share.device, source)
 
     def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
@@ -114,7 +126,7 @@ class ImageTask(Task):
 
 
 class UnconstrainedTask(Task):
-    """Free features: sample i has class i mod num_classes, and inputs are the samples' indices. There is nothing to test on."""
+    """Free features: sample i has class i mod num_classes, and inputs are the samples' indices. There is no test set."""
 
     def __init__(self, configuration: Configuration) -> None:
         num_samples, num_classes = configuration.num_samples or 0, configuration.num_classes or 0
@@ -126,7 +138,7 @@ class UnconstrainedTask(Task):
         return UnconstrainedFeatures(self.num_train, feature_dim, generator=generator)
 
     def input_facts(self) -> None:
-        """Nothing: a free feature belongs to its sample and says nothing about another."""
+        """None: a free feature belongs to its sample and says nothing about others."""
 
     def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
         """All samples at once if the batch size allows it."""
@@ -156,36 +168,40 @@ def image_backbone(configuration: Configuration, in_channels: int, generator: to
     )
 
 
-def with_validation(data: ImageData, fraction: float) -> ImageData:
-    """The same with a fraction of the training images of each class in the place of the test images, the same in every run.
+def build_model(configuration: Configuration, task: Task, device: torch.device) -> Classifier:
+    """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights.
 
-    Raises:
-        ValueError: if that leaves a class without an image in one of the two parts.
+    On a CPU, convolutions and pooling are faster with channels last. On MPS that layout is reported to give wrong gradients
+    (pytorch/pytorch#175189), and on CUDA its gain has not been measured.
     """
-    parts = hold_out(data.train.labels, round(fraction * len(data.train)), seed=None)
-    return replace(data, train=data.train.take(parts.train), test=data.train.take(parts.test))
+    backbone = task.backbone(random_generator(configuration.seed, BACKBONE))
+    head = build_head(configuration, backbone.feature_dim, task.num_classes, random_generator(configuration.seed, HEAD))
+    layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
+    return Classifier(backbone, head).to(memory_format=layout)  # type: ignore[call-overload]
+
+
+def head_of(model: Classifier) -> Head | nn.Linear:
+    """The head of a model that `build_model` made."""
+    return cast(Head | nn.Linear, model.head)
 
 
 def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
     """The task that the configuration names.
 
     Raises:
-        MissingData: if the data are not there, with the command that gets them.
-        ValueError: for data that do not fit, or a named data set whose files are not those of the real one.
+        MissingData: if the data set is not there, with the command that downloads it.
+        ValueError: for data that do not fit, or a named data set whose files have the wrong checksums.
     """
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)
+    size = configuration.image_size
     if configuration.data in KNOWN:
-        data = load_data(configuration.data, root=data_root, image_size=configuration.image_size)
+        data = load_data(configuration.data, root=data_root, image_size=size)
         known = known_data(configuration.data)
         statistics = PixelStatistics(known.mean, known.std)
     else:
-        data = load_folder(
-            Path(configuration.data),
-            image_size=configuration.image_size,
-            test_fraction=configuration.test_fraction,
-        )
+        data = load_folder(Path(configuration.data), image_size=size, test_fraction=configuration.test_fraction)
         statistics = pixel_statistics(data.train)
     if configuration.images_per_class is not None:
         data = replace(data, train=few_of_each(data.train, configuration.images_per_class))
@@ -193,5 +209,6 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
         tail = long_tailed(data.train, kind=configuration.long_tail, ratio=configuration.long_tail_ratio)
         data = replace(data, train=tail)
     if configuration.validation_fraction is not None:
-        data = with_validation(data, configuration.validation_fraction)
+        parts = hold_out(data.train.labels, round(configuration.validation_fraction * len(data.train)), seed=None)
+        data = replace(data, train=data.train.take(parts.train), test=data.train.take(parts.test))
     return ImageTask(configuration, data, statistics, num_workers=num_workers)

@@ -8,24 +8,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.training.tasks import Task
+from guided_collapse.experiments.tasks import Task, head_of
 from guided_collapse.heads.classifier import Classifier
-from guided_collapse.metrics.declared import recorded
-from guided_collapse.metrics.machinery.capture import Capture
-from guided_collapse.metrics.machinery.streaming import CollapseMetrics, LabeledFeatures, collapse_in_passes
+from guided_collapse.metrics.declared import NC1, NC1_NORMALIZED, recorded
+from guided_collapse.metrics.measure import Capture
+from guided_collapse.metrics.streaming import CollapseMetrics, collapse_in_passes
 
-# Features up to this size are kept during a measurement; beyond it the images are gone through a second time.
+# Features up to this size are kept during a measurement; beyond it the images are processed a second time.
 KEPT_BYTES = 2**30
 PARTS = ("many", "medium", "few")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the records of a measured epoch say, and all cosine margins, sorted."""
+    """The records of a measured epoch, and all cosine margins, sorted."""
 
     train: dict[str, float | None]
     test: dict[str, float | None] | None
@@ -55,7 +55,7 @@ class _Tally:
 
 
 def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
-    """The classes with many, medium and few training samples, a third each; none if sizes differ less than twofold."""
+    """The classes with many, medium and few training samples, a third each; empty if sizes differ less than twofold."""
     counts = train_labels.bincount(minlength=num_classes)
     if num_classes < len(PARTS) or counts.max() < 2 * counts.min():
         return {}
@@ -66,22 +66,29 @@ def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
 def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:
     """Loss, accuracy and collapse of the model on the training samples, and on the test samples if there are any.
 
-    The features are those that the head's weight is multiplied with. The model is put in eval mode, and back.
+    The features are those that the head's weight is multiplied with: normalized for heads on spheres, raw for nn.Linear. NC1 of the
+    normalized features is recorded for every head, so that heads can be compared. The model is put in eval mode, and back.
     """
-    capture = Capture(model)
-    seen, seen_test = (_Tally(task.num_classes, share.device) for _ in range(2))
+    head = head_of(model)
+    capture = Capture(model, classifier=head if isinstance(head, nn.Linear) else None)
+    num_classes, feature_dim = head.out_features, head.in_features
+    seen, seen_test = (_Tally(num_classes, share.device) for _ in range(2))
+    keeps = task.num_train * feature_dim * 4 <= KEPT_BYTES * share.processes
+    metrics = CollapseMetrics(num_classes=num_classes, feature_dim=feature_dim, keep_features=keeps).to(share.device)
+    normalized = None
+    if isinstance(head, nn.Linear):
+        normalized = CollapseMetrics(num_classes=num_classes, feature_dim=feature_dim).to(share.device)
 
-    def batches(*, test: bool, tally: _Tally | None) -> Iterator[LabeledFeatures]:
+    def batches(*, test: bool, tally: _Tally | None) -> Iterator[tuple[Tensor, Tensor]]:
         for inputs, labels in task.clean_batches(share, test=test):
             with fabric.autocast():
                 features, logits = capture(inputs)
             if tally is not None:
                 tally.add(logits, labels)
-            yield LabeledFeatures(features, labels)
+            if tally is seen and normalized is not None:
+                normalized.update(functional.normalize(features.double()), labels)
+            yield features, labels
 
-    head = model.head
-    keeps = task.num_train * head.feature_dim * 4 <= KEPT_BYTES * share.processes
-    metrics = CollapseMetrics(head.num_classes, head.feature_dim, keep_features=keeps).to(share.device)
     with capture.listening():
         result = collapse_in_passes(
             metrics,
@@ -91,14 +98,13 @@ def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) 
             weight=capture.weight,
             bias=capture.bias,
         )
-    found = result.to_dict()
-    train = seen.averages(fabric, {}) | _of(found, recorded("train"))
-    parts = parts_by_size(task.train_labels, task.num_classes)
-    test = None if task.num_test == 0 else seen_test.averages(fabric, parts) | _of(found, recorded("test"))
+    found: dict[str, Any] = result.to_dict()
+    train = seen.averages(fabric, {}) | {name: found[key] for name, key in recorded("train").items()}
+    # NC1 does not change with the radius of the sphere.
+    train[NC1_NORMALIZED.name] = train[NC1.name] if normalized is None else normalized.measure().nc1
+    test = None
+    if task.num_test > 0:
+        parts = parts_by_size(task.train_labels, num_classes)
+        test = seen_test.averages(fabric, parts) | {name: found[key] for name, key in recorded("test").items()}
     margins = {} if result.cosine_margins is None else {"train": result.cosine_margins.float().cpu().numpy()}
     return Measurement(train, test, margins)
-
-
-def _of(found: dict[str, Any], names: dict[str, str]) -> dict[str, float | None]:
-    """The values that a record has, by their names in it."""
-    return {name: found[key] for name, key in names.items()}

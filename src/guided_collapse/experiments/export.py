@@ -1,0 +1,132 @@
+"""The inference model of a finished run, for use without this package."""
+
+import io
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from guided_collapse.experiments.configuration import check_choice
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError, requested
+from guided_collapse.experiments.files import write_bytes
+from guided_collapse.experiments.heads import build_head
+from guided_collapse.experiments.run import RunFolder, configuration_of
+from guided_collapse.experiments.run_format import METRICS, MODEL, OF_A_RUN, Inputs, RunFacts, run_status
+from guided_collapse.experiments.tasks import image_backbone, random_generator
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.lazy import optional
+
+SUFFIXES = (".onnx", ".pt2", ".safetensors")
+
+
+class Normalize(nn.Module):
+    """(x - mean) / std for each channel of images with values from 0 to 1."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(std)[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalized images, (num_samples, channels, height, width)."""
+        return (images - self.mean) / self.std
+
+
+def trained_model(run: RunFolder) -> Classifier:
+    """The model of a finished run, in eval mode.
+
+    Raises:
+        RequestError: if the run is not finished, or has unconstrained features.
+        DamageError: if the run is damaged.
+    """
+    facts, inputs = _exportable(run)
+    configuration = configuration_of(facts)
+    backbone = image_backbone(configuration, inputs.shape[0])
+    model = Classifier(backbone, build_head(configuration, facts.feature_dim, facts.num_classes, random_generator(0)))
+    try:
+        model.load_state_dict(load_file(run.path / MODEL))
+    except RuntimeError as error:
+        raise DamageError(f"{run.path / MODEL} does not fit the run's configuration: {error}") from error
+    return model.eval()
+
+
+def inference_model(run: RunFolder) -> nn.Module:
+    """Images from 0 to 1, (num_samples, channels, height, width), to logits, (num_samples, num_classes), in stock layers."""
+    inputs = _exportable(run)[1]
+    return nn.Sequential(Normalize(inputs.mean, inputs.std), trained_model(run).export()).eval()
+
+
+def _exportable(run: RunFolder) -> tuple[RunFacts, Inputs]:
+    status = run_status(run.path)
+    if status.facts is None and not run.path.is_dir():
+        raise RequestError(f"{run.path} must be the folder of a run; it does not exist. Check the path.")
+    if status.state == "damaged" or status.facts is None:
+        raise DamageError(f"{run.path}: {status.reason}. To rebuild it, run: guided-collapse resume {run.path}")
+    if status.facts.inputs is None:
+        raise RequestError(f"{run.path} has unconstrained features, which belong to its own samples: there is no model to export.")
+    if status.state != "finished" or not (run.path / MODEL).exists():
+        raise RequestError(f"{run.path} is not a finished run with a {MODEL}. Run: guided-collapse resume {run.path}")
+    return status.facts, status.facts.inputs
+
+
+def export_run(run: RunFolder, target: Path) -> None:
+    """Writes the inference model, completely or not at all; it takes any batch size.
+
+    Args:
+        run: a finished run.
+        target: a file that ends in .onnx, .pt2 (torch.export) or .safetensors (the tensors, with classes and shapes as metadata).
+
+    Raises:
+        NotWrittenError: for a full disk and other system errors.
+        RequestError: for another suffix, a file of a run, a path that cannot be written, a run without an inference model, or a
+            missing package.
+        DamageError: for a damaged run.
+    """
+    check_choice("the suffix of the file", target.suffix, SUFFIXES)
+    beside = target.resolve().parent
+    if target.name in OF_A_RUN and ((beside / METRICS).exists() or beside == run.path.resolve()):
+        raise RequestError(f"the exported file must not replace a file of a run; got {target}. Choose another name or folder.")
+    with requested():
+        inputs = _exportable(run)[1]
+    model = inference_model(run)
+    with torch.no_grad():
+        if target.suffix == ".safetensors":
+            tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+            content = save(tensors, metadata={"inputs": json.dumps(inputs.to_json())})
+        else:
+            content = _program(model, inputs, target.suffix)
+    with requested():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(target, content)
+
+
+def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
+    """The output of torch.export or of torch.onnx; in memory, because torch aborts the process on a full disk."""
+    batch: dict[int, Any] = {0: torch.export.Dim("num_samples")}
+    program = torch.export.export(model, (torch.zeros(2, *inputs.shape),), dynamic_shapes=(batch,), strict=False)
+    if suffix == ".pt2":
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer, extra_files={"inputs.json": json.dumps(inputs.to_json())})
+        return buffer.getvalue()
+    optional("onnxscript", extra="onnx")
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it warns about packages that these layers do not need
+    try:
+        exported = torch.onnx.export(
+            program, (), input_names=["images"], output_names=["logits"], dynamic_shapes=(batch,), verbose=False
+        )
+    finally:
+        logger.setLevel(level)
+    if exported is None:
+        raise WorkError("torch.onnx.export must return a program; got None. Try another version of torch.")
+    content: bytes = exported.model_proto.SerializeToString()
+    return content

@@ -1,0 +1,206 @@
+"""How the processes of a run are started, what they run on, and what happens when one is lost."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning_fabric.plugins.environments.lsf import LSFEnvironment
+from lightning_fabric.plugins.environments.mpi import MPIEnvironment
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+from guided_collapse.experiments.configuration import Accelerator, Placement, Precision
+from guided_collapse.experiments.errors import RequestError, WorkError
+from guided_collapse.experiments.run_format import Hardware
+
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for another, at the start and at every step, before it gives up."""
+FEWEST_CORES = 2  # this many processes may share one core, to try out what several do
+PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
+
+
+class Launcher(NamedTuple):
+    """Starts processes from outside: how Fabric detects it, and the variable with the number of processes on this node."""
+
+    environment: type[ClusterEnvironment]
+    per_node: str | None
+
+
+# In the order in which Fabric looks for them.
+LAUNCHERS: Mapping[str, Launcher] = {
+    "torchrun": Launcher(TorchElasticEnvironment, "LOCAL_WORLD_SIZE"),
+    "Slurm": Launcher(SLURMEnvironment, "SLURM_NTASKS_PER_NODE"),
+    "LSF": Launcher(LSFEnvironment, None),
+    "MPI": Launcher(MPIEnvironment, None),
+}
+
+
+def check_launch(placement: Placement, precision: Precision) -> None:
+    """Refuses devices, nodes and a precision that this machine does not have, or that do not match its launcher's processes.
+
+    Raises:
+        RequestError: with what to ask for.
+    """
+    check_device(placement.accelerator, precision, count=placement.devices)
+    launcher = next((name for name, kind in LAUNCHERS.items() if kind.environment.detect()), None)
+    if launcher is not None:
+        _check_started(launcher, placement)
+    elif placement.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= set(os.environ):
+        raise RequestError(
+            f"several nodes need a launcher that starts this command on each; got --nodes {placement.nodes} and found none. "
+            f"On each node, run: torchrun --nnodes {placement.nodes} --nproc-per-node {placement.devices} --rdzv-backend c10d "
+            "--rdzv-endpoint FIRST_NODE:29500 --no-python guided-collapse ...; or use srun, or leave --nodes out."
+        )
+
+
+def check_device(accelerator: Accelerator, precision: Precision, *, count: int = 1) -> None:
+    """Refuses devices that this machine does not have, and a precision that they do not support.
+
+    Raises:
+        RequestError: with what to ask for.
+    """
+    kind = accelerator
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if kind == "cpu":
+        available = max(os.cpu_count() or 1, FEWEST_CORES)
+    else:
+        available = torch.cuda.device_count() if kind == "cuda" else int(torch.backends.mps.is_available())
+    if count > available:
+        cores = ", which are its cores" if kind == "cpu" else ""
+        raise RequestError(
+            f"devices must be at most the {available} of kind {kind} that this machine has{cores}; got {count}. "
+            "Use fewer --devices, or another --accelerator."
+        )
+    if precision == "16-mixed" and kind == "cpu":
+        raise RequestError("precision must be 32-true or bf16-mixed on a CPU, which cannot train in float16; got 16-mixed.")
+
+
+def _check_started(name: str, placement: Placement) -> None:
+    """Compares the processes that the launcher has started with those requested."""
+    launcher = LAUNCHERS[name]
+    try:
+        started = launcher.environment().world_size()
+    except RuntimeError as error:  # Fabric refuses some settings of Slurm
+        raise RequestError(f"{name} has started processes in a way that cannot be used: {error}") from error
+    on_each_node = int(os.environ.get(launcher.per_node or "", placement.devices))
+    if (started, on_each_node) == (placement.processes, placement.devices):
+        return
+    flags = f"--devices {on_each_node} --nodes {started // on_each_node}" if launcher.per_node in os.environ else ""
+    raise RequestError(
+        f"devices x nodes must be the number of processes that {name} has started, {started}; got {placement.devices} x "
+        f"{placement.nodes}. Use {flags or '--devices and --nodes'} to share this run, or have {name} start {placement.processes}."
+    )
+
+
+def build_fabric(placement: Placement, precision: Precision) -> Fabric:
+    """Devices and processes of a run, not launched yet."""
+    return Fabric(
+        accelerator=placement.accelerator,
+        devices=placement.devices,
+        num_nodes=placement.nodes,
+        strategy=DDPStrategy(timeout=PATIENCE) if placement.processes > 1 else "auto",
+        precision=precision,
+    )
+
+
+@contextmanager
+def peers_named(fabric: Fabric, folder: Path) -> Iterator[None]:
+    """Says what to do when another process of the run in this folder is lost, instead of what the network says about it.
+
+    The processes that this one has started end with it: a hung one would stay forever.
+
+    Raises:
+        WorkError: if one has ended, or has not answered for as long as `PATIENCE`.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        # Gloo has no error type of its own, but names itself.
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        launcher = fabric.strategy.launcher
+        for process in launcher.procs if isinstance(launcher, _SubprocessScriptLauncher) else ():
+            process.kill()
+        raise WorkError(
+            f"another process of the run in {folder} has ended, or has not answered for {PATIENCE.total_seconds() / 60:g} minutes; "
+            f"its own message, if any, is above. To continue from the last checkpoint, run: guided-collapse resume {folder}"
+        ) from error
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that compute."""
+    return {
+        "guided_collapse": metadata.version("guided-collapse"),
+        "python": platform.python_version(),
+        **{name.replace("-", "_"): metadata.version(name) for name in PACKAGES},
+    }
+
+
+def commit() -> str | None:
+    """The commit of this package's checkout, with a plus if files have changed since; None for an installed package."""
+    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(folder), *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", str(Path(__file__))) is None:
+        return None
+    revision = git("rev-parse", "HEAD")
+    return None if revision is None else revision + ("+" if git("status", "--porcelain", "--", str(folder.parent)) else "")
+
+
+def hardware(device: torch.device, processes: int) -> Hardware:
+    """The processor, its cores, and the devices used."""
+    processor = platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        lines = information.read_text(errors="replace").splitlines()
+        processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), processor)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return Hardware(processor, os.cpu_count() or 1, torch.get_num_threads(), name, processes)
+
+
+@contextmanager
+def as_many_threads_as(begun: Hardware | None) -> Iterator[None]:
+    """Computes with as many threads as that hardware had, if this machine has the cores, unless OMP_NUM_THREADS is set.
+
+    Sums are then rounded the same way.
+    """
+    before = torch.get_num_threads()
+    if begun is not None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(begun.threads, os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def devices_in_words(device: torch.device, processes: int, begun: Hardware | None) -> str:
+    """The devices, and how they differ from those where the run began (None if unknown), which may round differently."""
+    now = hardware(device, processes)
+    devices = now.devices if processes == 1 else f"{processes} x {now.devices}"
+    if begun is None:
+        return devices
+    # More cores do not change how sums are rounded.
+    before, after = vars(replace(begun, cores=None)), vars(replace(now, cores=None))
+    changes = ", ".join(f"{name} {after[name]} instead of {before[name]}" for name in after if after[name] != before[name])
+    return f"{devices}, equal up to rounding only: {changes}" if changes else devices

@@ -1,0 +1,320 @@
+"""The training loop."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import safetensors.torch
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guided_collapse.experiments import launch
+from guided_collapse.experiments.configuration import Configuration, Placement
+from guided_collapse.experiments.data.batches import ProcessShare
+from guided_collapse.experiments.display import Display
+from guided_collapse.experiments.errors import requested
+from guided_collapse.experiments.files import locked, write_bytes
+from guided_collapse.experiments.measure import Measurement, measure
+from guided_collapse.experiments.run import Checkpoint, RunFolder, finish, not_a_checkpoint, save_checkpoint
+from guided_collapse.experiments.run_format import MARGINS, MODEL, PREVIOUS_CHECKPOINT, TRACE, EpochRecord, Hardware, RunFacts
+from guided_collapse.experiments.tasks import OPTIMIZER, Task, build_model, build_task, head_of, random_generator
+from guided_collapse.experiments.trace import TraceRecorder
+from guided_collapse.geometry import tight_frame_cross_entropy_bound
+from guided_collapse.geometry.tight import can_be_centered
+from guided_collapse.heads.head import FrameHead, Head
+from guided_collapse.metrics.formulas import cross_entropy_lower_bound
+from guided_collapse.optim.agd import AGD
+
+OnRecord = Callable[[EpochRecord], None]
+
+
+def train(configuration: Configuration, placement: Placement, *, on_record: OnRecord | None = None) -> RunFolder:
+    """Runs the configuration from the beginning or from its last checkpoint; a finished run is left alone.
+
+    Args:
+        configuration: what to run.
+        placement: where to run it.
+        on_record: called with the record of every epoch that is trained here, by the first of several processes, for loggers.
+
+    Returns:
+        The folder of the finished run.
+
+    Raises:
+        MissingData: if the data set is not there.
+        RequestError: for devices that do not exist, a configuration that does not fit the data, or a folder that has a run of
+            another configuration or cannot be written.
+        DamageError: for a folder whose files do not belong together, or with a damaged run that has no whole checkpoint.
+        WorkError: if another process is using the folder, or one of several processes is lost.
+    """
+    configuration = configuration.resolved()
+    run = RunFolder.of(configuration, placement.out)
+    with requested():
+        launch.check_launch(placement, configuration.precision)
+        run.prepare(configuration, lengthen=placement.lengthen)
+        if run.is_finished(configuration):
+            print(f"{configuration.title}: already finished", file=sys.stderr)
+            return run
+        task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
+    fabric = launch.build_fabric(placement, configuration.precision)
+    with launch.peers_named(fabric, run.path):
+        fabric.launch()
+    with locked(run.path) if fabric.is_global_zero else nullcontext():
+        checkpoint = run.checkpoint(configuration)
+        begun = None if checkpoint is None else Hardware(**checkpoint.facts.hardware)
+        with launch.as_many_threads_as(begun):
+            with requested():
+                training = Training(configuration, placement, run, task, fabric, on_record)
+            if checkpoint is not None:
+                training.resume(checkpoint)
+            # Up to here nothing in the folder has changed.
+            try:
+                with launch.peers_named(fabric, run.path):
+                    training.run_to_the_end()
+            except Exception as error:
+                if fabric.is_global_zero:
+                    run.write_failure(error)
+                raise
+    return run
+
+
+def loss_lower_bound(head: nn.Module) -> float | None:
+    """The lowest possible mean cross-entropy for classes of equal size; None for features whose norm is free.
+
+    With more classes than feature_dim + 1, heads that are tight frames have their own bound. What learned rows can reach is not
+    known; for them it is the bound of a simplex ETF, which holds for all unit rows but is not reached.
+    """
+    if not isinstance(head, Head):
+        return None
+    if isinstance(head, FrameHead) and can_be_centered(head.feature_dim, head.num_classes):
+        return tight_frame_cross_entropy_bound(head.feature_dim, head.num_classes, head.scale)
+    return cross_entropy_lower_bound(head.num_classes, head.scale)
+
+
+def build_optimizer(configuration: Configuration, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer that the resolved configuration names; agd also sets the initial weights that its theory assumes.
+
+    Raises:
+        ValueError: for parameters that agd cannot train.
+    """
+    parameters = list(parameters)
+    if configuration.optimizer == "agd":
+        optimizer = AGD(parameters, gain=configuration.gain)
+        optimizer.init_weights(random_generator(configuration.seed, OPTIMIZER))
+        return optimizer
+    rate, decay = configuration.learning_rate, configuration.weight_decay
+    if rate is None or decay is None:
+        raise ValueError(f"learning_rate and weight_decay must be set; got {rate} and {decay}. Pass a resolved configuration.")
+    if configuration.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, momentum=configuration.momentum, weight_decay=decay)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+
+
+def learning_rate_factor(configuration: Configuration, progress: float) -> float:
+    """The factor on the initial learning rate after that fraction of all steps."""
+    if configuration.schedule == "cosine":
+        return (1 + math.cos(math.pi * progress)) / 2
+    if configuration.schedule == "step":
+        return 0.1 ** ((progress >= 0.5) + (progress >= 0.75))
+    return 1.0
+
+
+@dataclass
+class _Running:
+    """Loss and accuracy while training, over this process's samples."""
+
+    loss: Tensor
+    correct: Tensor
+    samples: int = 0
+
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        self.loss += loss.detach() * len(labels)
+        self.correct += (logits.detach().argmax(dim=1) == labels).sum()
+        self.samples += len(labels)
+
+    def averages(self) -> tuple[float, float]:
+        return float(self.loss) / self.samples, int(self.correct) / self.samples
+
+
+class Training:
+    """One run in one process."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        placement: Placement,
+        run: RunFolder,
+        task: Task,
+        fabric: Fabric,
+        on_record: OnRecord | None = None,
+    ) -> None:
+        self.on_record = on_record if fabric.is_global_zero else None
+        self.configuration = configuration
+        self.placement = placement
+        self.run = run
+        self.task = task
+        self.fabric = fabric
+        self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
+        self.classifier = build_model(configuration, task, fabric.device)
+        if fabric.world_size > 1 and fabric.device.type == "cuda":
+            self.classifier = nn.SyncBatchNorm.convert_sync_batchnorm(self.classifier)  # type: ignore[no-untyped-call]
+        optimizer = build_optimizer(configuration, self.classifier.parameters())
+        self.model, self.optimizer = fabric.setup(self.classifier, optimizer)
+        self.facts: RunFacts | None = None
+        self.records: list[EpochRecord] = []
+        self.trace = TraceRecorder() if configuration.trace else None
+        self.last_measurement: Measurement | None = None
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Restores the state of a checkpoint.
+
+        Raises:
+            DamageError: for the checkpoint of another run.
+        """
+        try:
+            self.classifier.load_state_dict(checkpoint.state["model"])
+            self.optimizer.load_state_dict(checkpoint.state["optimizer"])
+            torch.set_rng_state(checkpoint.state["random"])
+            if self.trace is not None:
+                self.trace.restore(checkpoint.state["trace"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise not_a_checkpoint(checkpoint.file, str(error)) from error
+        self.facts = replace(checkpoint.facts, configuration=self.configuration.to_dict(), finished=None)
+        self.records = checkpoint.records
+
+    def run_to_the_end(self) -> None:
+        """Trains the epochs that are left, and writes the finished run."""
+        begun = Hardware(**self.facts.hardware) if self.facts else None
+        self.facts = self.facts or self._facts()
+        if self.fabric.is_global_zero:
+            self.run.begin(self.facts, self.records)
+        steps = self.task.steps_per_epoch()
+        last_epoch = self.configuration.epochs
+        first_epoch = len(self.records) + 1
+        display = Display(
+            self.configuration.title,
+            steps * last_epoch,
+            steps * (first_epoch - 1),
+            quiet=self.placement.quiet,
+            silent=not self.fabric.is_global_zero,
+            curves=self.run.path if self.placement.tensorboard else None,
+        )
+        last_saved = time.monotonic()
+        with display:
+            devices = launch.devices_in_words(self.share.device, self.share.processes, begun)
+            display.say(f"starting at epoch {first_epoch} of {last_epoch} on {devices}")
+            for epoch in range(first_epoch, last_epoch + 1):
+                record = self.train_epoch(epoch, steps, display)
+                if self._is_measured(epoch):
+                    record = self._measure(record)
+                display.add(record)
+                if self.on_record is not None:
+                    self.on_record(record)
+                self.records.append(record)
+                overdue = time.monotonic() - last_saved >= self.placement.checkpoint_seconds
+                if epoch in (1, last_epoch) or overdue:
+                    self._save()
+                    last_saved = time.monotonic()
+        self._finish()
+
+    def train_epoch(self, epoch: int, steps: int, display: Display) -> EpochRecord:
+        """Trains on every batch of the epoch once; the record has the running loss and accuracy."""
+        self.model.train()
+        start = time.perf_counter()
+        device = self.share.device
+        running = _Running(torch.zeros((), device=device), torch.zeros((), dtype=torch.int64, device=device))
+        for step, (inputs, labels) in enumerate(self.task.training_batches(epoch, self.share)):
+            if self.configuration.learning_rate is not None:
+                done = ((epoch - 1) * steps + step) / (self.configuration.epochs * steps)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = self.configuration.learning_rate * learning_rate_factor(self.configuration, done)
+            self.optimizer.zero_grad()
+            logits = self.model(inputs, labels)
+            loss = functional.cross_entropy(logits, labels)
+            self.fabric.backward(loss * self._weight_of_this_process(len(labels)))
+            self.optimizer.step()
+            running.add(loss, logits, labels)
+            if display.step(len(labels) * self.share.processes):
+                display.show(epoch, *running.averages())
+        loss_now, top1 = self._averages_of_all(running)
+        return EpochRecord(epoch, running={"loss": loss_now, "top1": top1}, seconds=time.perf_counter() - start)
+
+    def _weight_of_this_process(self, num_samples: int) -> float:
+        """The factor that makes the mean over processes that of the global batch, though their parts may differ by a sample."""
+        if self.share.processes == 1:
+            return 1.0
+        total = self.fabric.all_reduce(torch.tensor(float(num_samples), device=self.share.device), reduce_op="sum")
+        return num_samples * self.share.processes / float(torch.as_tensor(total))
+
+    def _averages_of_all(self, running: _Running) -> tuple[float, float]:
+        if self.share.processes == 1:
+            return running.averages()
+        samples = torch.tensor(running.samples).to(running.loss).double()
+        totals = torch.stack([running.loss.double(), running.correct.double(), samples])
+        loss, correct, num_samples = torch.as_tensor(self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
+        return loss / num_samples, correct / num_samples
+
+    def _is_measured(self, epoch: int) -> bool:
+        first_or_last = epoch <= self.configuration.measure_first or epoch == self.configuration.epochs
+        return first_or_last or epoch % self.configuration.measure_every == 0
+
+    def _measure(self, record: EpochRecord) -> EpochRecord:
+        self.last_measurement = measure(self.classifier, self.task, self.share, self.fabric)
+        if self.trace is not None:
+            self.trace.add(record.epoch, self.classifier, self.task, self.share)
+        return replace(record, train=self.last_measurement.train, test=self.last_measurement.test)
+
+    def _facts(self) -> RunFacts:
+        configuration = self.configuration
+        return RunFacts(
+            experiment=configuration.experiment,
+            head=configuration.head,
+            seed=configuration.seed,
+            configuration=configuration.to_dict(),
+            protocol=configuration.protocol,
+            protocol_differences=tuple(configuration.protocol_differences),
+            num_classes=self.task.num_classes,
+            feature_dim=head_of(self.classifier).in_features,
+            num_train=self.task.num_train,
+            num_test=self.task.num_test,
+            inputs=self.task.input_facts(),
+            global_batch=min(configuration.batch_size, self.task.num_train),
+            loss_lower_bound=loss_lower_bound(self.classifier.head),
+            versions=launch.versions(),
+            commit=launch.commit(),
+            hardware=launch.hardware(self.share.device, self.share.processes).to_json(),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _save(self) -> None:
+        """Writes the records, then the checkpoint, which has a copy: a resume drops records that the checkpoint does not have."""
+        if not self.fabric.is_global_zero or self.facts is None:
+            return
+        self.run.write_records(self.records)
+        state: dict[str, Any] = {
+            "model": self.classifier.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        if self.trace is not None:
+            state["trace"] = self.trace.state()
+        save_checkpoint(self.run.path, self.facts, self.records, state)
+
+    def _finish(self) -> None:
+        """Writes margins, trace and model, and last `config.json`, which says that the run is finished."""
+        measurement = self.last_measurement or measure(self.classifier, self.task, self.share, self.fabric)
+        if self.fabric.is_global_zero and self.facts is not None:
+            self.run.write_arrays(MARGINS, measurement.margins)
+            if self.trace is not None:
+                self.run.write_arrays(TRACE, self.trace.arrays())
+            tensors = {name: value.detach().cpu().contiguous() for name, value in self.classifier.state_dict().items()}
+            write_bytes(self.run.path / MODEL, safetensors.torch.save(tensors))
+            finish(self.run.path, self.facts)
+            (self.run.path / PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
+        self.fabric.barrier()

@@ -1,1 +1,0 @@
-from guided_collapse.experiments.files import *  # noqa

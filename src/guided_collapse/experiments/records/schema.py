@@ -1,2 +1,0 @@
-from guided_collapse.experiments.run_format import *  # noqa
-METRICS_COMPRESSED = "metrics.jsonl.gz"

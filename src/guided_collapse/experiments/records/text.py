@@ -1,1 +1,0 @@
-from guided_collapse.experiments.records import shortened, one_line  # noqa

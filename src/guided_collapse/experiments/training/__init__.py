@@ -1,1 +1,0 @@
-"""Configuration, the loop, checkpoints, records."""

@@ -1,1 +1,0 @@
-"""The folder of a run: what is in it, whole or damaged, and who may work there."""
