@@ -22,26 +22,13 @@ SAFE_NORMS = (1e-10, 1e10)
 # A completion whose component in the open directions is below this says nothing about them.
 COMPLETION_FLOOR = 1e-6
 
-# Below this number of rows float64 eigenvectors take less time than the tests of whether float32 ones will do.
+# Below this number of rows, sorting singular values by size takes longer than computing everything in float64.
 FEW_ROWS = 128
 
-# Down to this ratio of the smallest to the largest singular value, eigenvectors of XX' in float32 are so close to the exact ones
-# that a first-order correction is enough. What is corrected must be small beside 1: its square is left over.
-WELL_CONDITIONED, CORRECTABLE = 1e-2, 1e-3
-
-# Up to this ratio to the others a direction turns them by less than float32 can show.
-VANISHING = 1e-7
-
-# Below this ratio to the largest singular value the eigenvectors of XX' in float64 are too rough for a result in float32 (their
-# error is the rounding unit over the ratio squared), and the remainder is decomposed again on its own.
-GRAM_RANGE = 1e-4
-
-# Above this ratio the eigenvalues of XX' in float64 still tell which singular values are negligible: their error, some rounding
-# units of the largest one, is a hundredth of what they are there.
-GRAM_NOISE = 5e-7
-
-# Above this ratio the rows of Q'X are so large beside the rounding errors of a float32 product that it gives them well enough.
-SINGLE_RANGE = 1e-2
+# Ratios to the largest singular value. Above the first, a float32 product gives rows of Q'X well enough. Below the second,
+# eigenvectors of XX' in float64 are too rough for a float32 result (their error is the rounding unit over the ratio squared), and
+# the remainder is decomposed again. Above the third, eigenvalues of XX' still tell which singular values are negligible.
+SINGLE_RANGE, GRAM_RANGE, GRAM_NOISE = 1e-2, 1e-4, 5e-7
 
 
 class Factors(NamedTuple):
@@ -61,10 +48,7 @@ class Factors(NamedTuple):
 
 
 def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> Factors:
-    """Returns the factors in float64 (by SVD) or float32 (from eigenvectors of XX', which is faster and loses nothing there).
-
-    In float32, Q A is exact to rounding. The factors themselves are exact to rounding where X is ill-conditioned, and otherwise
-    close enough for a gradient in float32.
+    """Returns the factors in float64, by SVD, or in float32, from eigenvectors of XX', which is faster and exact to rounding there.
 
     Args:
         matrix: X, (num_rows, num_columns) with num_rows <= num_columns, finite, in float64.
@@ -74,75 +58,11 @@ def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> F
     if dtype == torch.float64:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
         return Factors(left, values.where(values > negligible, 0.0), right)
-    if len(matrix) < FEW_ROWS:
-        return _by_double_precision(matrix, (matrix @ matrix.T).neg_(), negligible)
-    negative_gram = _lower_gram(matrix).neg_()
-    factors = _by_single_precision(matrix, negative_gram, negligible)
-    return _by_double_precision(matrix, negative_gram, negligible) if factors is None else factors
-
-
-def _lower_gram(matrix: Tensor) -> Tensor:
-    """Returns XX' on and below the diagonal; entries above it are arbitrary."""
-    num_rows = len(matrix)
-    gram = matrix.new_zeros(num_rows, num_rows)
-    for start, stop in itertools.pairwise(num_rows * quarter // 4 for quarter in range(5)):
-        torch.mm(matrix[start:stop], matrix[:stop].T, out=gram[start:stop, :stop])
-    return gram
-
-
-def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> Factors | None:
-    """Takes float32 eigenvectors of XX' and corrects them; None unless X is so well-conditioned that this is accurate.
-
-    A vanishing proximal term leaves rows that sum to zero, or nearly. The direction of their sum is then lifted above all others in
-    XX', which makes it the first eigenvector, and split off.
-    """
-    num_rows = len(matrix)
-    trace = -float(negative_gram.trace())
-    if trace == 0:
-        return None
-    single = (negative_gram / trace).float().tril_()
-    # Its eigenvalues sum to 1, so the sum of their squares is a mean of them: a lower bound of the largest one, and close to it.
-    typical = float(2 * single.square().sum() - single.diagonal().square().sum())
-    length_of_sum = float(torch.linalg.vector_norm(matrix.sum(dim=0)))
-    sum_vanishes = length_of_sum <= VANISHING * math.sqrt(num_rows * typical * trace)
-    if sum_vanishes:
-        single.sub_(2 * math.sqrt(typical) / num_rows)
-    shifted = single.neg()
-    shifted.diagonal().sub_(WELL_CONDITIONED**2 * typical)
-    if int(torch.linalg.cholesky_ex(shifted).info) != 0:
-        return None
-    left = torch.linalg.eigh(single).eigenvectors
-    known = _corrected(left[:, 1:] if sum_vanishes else left, matrix, negligible)
-    if known is None or not sum_vanishes:
-        return known
-    along_sum = matrix.new_full((num_rows, 1), num_rows**-0.5)
-    left = torch.cat([known.left, along_sum.float()], dim=1)
-    right = torch.cat([known.right, torch.empty_like(known.right[:1])])
-    return _with_remainder(along_sum.T @ matrix, left, known.values, right, negligible)
-
-
-def _corrected(left: Tensor, matrix: Tensor, negligible: float) -> Factors | None:
-    """Returns the factors for nearly correct left vectors Q in float32; None if a value is negligible or the error too large.
-
-    With Q'X = diag(s) A and A A' = I + E, the polar factor of X is Q T A + O(E^2), with T_ij = I_ij - E_ij s_j / (s_i + s_j).
-    """
-    right = torch.empty_like(matrix[: left.shape[1]], dtype=torch.float32)
-    torch.mm(left.T, matrix.float(), out=right)
-    values = torch.linalg.vector_norm(right, dim=1)
-    right.div_(values[:, None])
-    below = _lower_gram(right).tril_(-1)
-    error = below + below.T
-    if float(values.min()) <= negligible or not float(error.abs().max()) <= CORRECTABLE:
-        return None
-    return Factors(left - left @ error.mul_(values).div_(values[:, None] + values), values, right)
-
-
-def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> Factors:
-    """Takes float64 eigenvectors of XX'; directions that are small beside the largest are split off."""
-    negative_squares, left = torch.linalg.eigh(negative_gram)
+    is_small = len(matrix) < FEW_ROWS
+    negative_squares, left = torch.linalg.eigh((matrix @ matrix.T if is_small else _lower_gram(matrix)).neg_())
     estimates = negative_squares.neg_().clamp_(min=0).sqrt_()
     largest = float(estimates[0])
-    if len(matrix) < FEW_ROWS and float(estimates[-1]) > max(GRAM_RANGE * largest, negligible):
+    if is_small and float(estimates[-1]) > max(GRAM_RANGE * largest, negligible):
         return Factors(left.float(), estimates.float(), torch.mm(left.T, matrix).div_(estimates[:, None]).float())
     if largest <= negligible:
         identity = torch.eye(len(matrix), dtype=torch.float32, device=matrix.device)
@@ -154,28 +74,33 @@ def _by_double_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     right = torch.empty_like(matrix, dtype=torch.float32, memory_format=torch.contiguous_format)
     torch.mm(single_left[:, :num_large].T, matrix.float(), out=right[:num_large])
     right[num_large:num_known] = left[:, num_large:num_known].T @ matrix
-    known = right[:num_known]
-    values = torch.linalg.vector_norm(known, dim=1)
-    known.div_(values[:, None])
-    if num_known == num_above and negligible > GRAM_NOISE * largest:
-        # Everything else counts as 0.
+    values = torch.linalg.vector_norm(right[:num_known], dim=1)
+    right[:num_known].div_(values[:, None])
+    if num_known == len(matrix) or (num_known == num_above and negligible > GRAM_NOISE * largest):
         return Factors(single_left, torch.cat([values, values.new_zeros(len(matrix) - num_known)]), right)
     return _with_remainder(left[:, num_known:].T @ matrix, single_left, values, right, negligible)
 
 
+def _lower_gram(matrix: Tensor) -> Tensor:
+    """Returns XX' on and below the diagonal, which is all that `eigh` reads."""
+    num_rows = len(matrix)
+    gram = matrix.new_zeros(num_rows, num_rows)
+    for start, stop in itertools.pairwise(num_rows * quarter // 4 for quarter in range(5)):
+        torch.mm(matrix[start:stop], matrix[:stop].T, out=gram[start:stop, :stop])
+    return gram
+
+
 def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tensor, negligible: float) -> Factors:
-    """Returns all factors when only the first values, left and right vectors are known.
+    """Returns all factors when only the first values and right vectors are known.
 
     Args:
         remainder: Q_n'X for the other columns Q_n of `left`, in float64.
         left: Q, float32.
-        values: of the first columns only.
+        values: the known singular values.
         right: A, whose last rows are filled in here.
         negligible: as for `singular_factors`.
     """
     num_known = len(values)
-    if num_known == len(right):
-        return Factors(left, values, right)
     known = right[:num_known]
 
     def beside_known(rows: Tensor) -> Tensor:
@@ -262,20 +187,9 @@ def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor)
     return grad_right.div_(values).addmm_(coupling, right)
 
 
-class BasisByFactors(NamedTuple):
-    """What `basis_by_factors` returns."""
-
-    basis: Tensor
-    """U, (feature_dim, num_classes)."""
-    proximal_basis: Tensor
-    """U_prox, (feature_dim, num_classes): the one that was given, or on the first step the solution without proximal term."""
-    singular_values: Tensor
-    """Of X up to a factor, without gradient; 0 where a direction was completed."""
-
-
 def basis_by_factors(
     means: Tensor, proximal_basis: Tensor, proximal_weight: float, first_step: bool | Tensor = False
-) -> BasisByFactors:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the basis U of the frame nearest to the means, differentiable in them once.
 
     It is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), and for delta = 0 its limit for delta -> 0+.
@@ -286,6 +200,10 @@ def basis_by_factors(
         proximal_basis: U_prox, (feature_dim, num_classes), of the same dtype, float32 or float64; held constant.
         proximal_weight: delta.
         first_step: whether to take the solution without proximal term for U_prox.
+
+    Returns:
+        U and U_prox, (feature_dim, num_classes), and the singular values of X up to a factor, without gradient, 0 where a direction
+        was completed.
 
     Raises:
         ValueError: for NaN or infinite means.
@@ -298,7 +216,7 @@ def basis_by_factors(
     elif first_step:
         rows = _solve(means.detach(), rows, 0.0)[0]
     transposed_basis, _, values, *_ = _solve(means, rows, proximal_weight)
-    return BasisByFactors(transposed_basis.T, rows.T, values)
+    return transposed_basis.T, rows.T, values
 
 
 def _forward(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -162,8 +162,7 @@ def basis_by_products(
     vanishing = vanishing_pull(rank + 1, proximal_weight)
     # Not torch.where, which would round the two numbers to float32.
     is_first = first_step.to(unit_means.dtype) if isinstance(first_step, Tensor) else float(first_step)
-    full_pull = max(proximal_weight, vanishing)
-    pull = full_pull + is_first * (vanishing - full_pull)
+    pull = is_first * vanishing + (1 - is_first) * max(proximal_weight, vanishing)
     data = center_classes(unit_means) * (2 / math.sqrt(rank) / bound)
     if feature_dim >= num_classes:
         return polar_by_products(data + proximal_basis.T * (pull / bound), polynomials).T
