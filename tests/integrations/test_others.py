@@ -25,7 +25,7 @@ TRAINING_LOOP = Path(__file__).parents[2] / "docs" / "training-loop.md"
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")  # its progress bar does
 def test_the_head_as_a_loss_in_the_trainer_of_pytorch_metric_learning():
     torch.manual_seed(0)
-    trunk, loss_of = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16)), NearestETFLoss(16, 10)
+    trunk, loss_of = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16)), NearestETFLoss(10, 16)
     trainer = MetricLossOnly(
         models={"trunk": trunk},
         optimizers={"trunk_optimizer": torch.optim.AdamW(trunk.parameters(), lr=3e-3)},
