@@ -41,9 +41,8 @@ from guided_collapse.geometry.nearest import NearestETF, checked_solver, unit_fr
 from guided_collapse.geometry.simplex import frame_weight
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.nearest import NearestETFHead
-from guided_collapse.paper.problem import ProximalProblem
-from guided_collapse.paper.route import basis_by_paper_route
-from guided_collapse.paper.trust_region import solve_by_trust_region
+from guided_collapse.paper.declarative_node import basis_by_paper_route
+from guided_collapse.paper.trust_region import ProximalProblem, solve_by_trust_region
 
 PAPER_ROUTE = "paper-route"
 PARTS = ("backbone_forward_ms", "head_forward_ms", "head_backward_ms", "backbone_backward_ms")

@@ -6,15 +6,14 @@ import torch
 from guided_collapse import nearest_etf
 from guided_collapse.geometry.simplex import frame_basis
 from guided_collapse.paper.declarative_node import (
+    basis_by_paper_route,
     commutation_matrix,
     constraint_jacobian,
     dense_bytes,
     elimination_matrix,
     jacobian_by_declarative_node,
 )
-from guided_collapse.paper.problem import ProximalProblem
-from guided_collapse.paper.route import basis_by_paper_route
-from guided_collapse.paper.trust_region import solve_by_trust_region
+from guided_collapse.paper.trust_region import ProximalProblem, solve_by_trust_region
 
 DELTA = 1e-3
 

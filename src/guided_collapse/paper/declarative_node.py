@@ -1,18 +1,55 @@
-"""The paper's derivative: the dense deep declarative node of Proposition 1, with both of its ways to G.
+"""The paper's derivative: the dense deep declarative node of Proposition 1, with both of its ways to G, and the paper's whole route.
 
 Matrices are vectorized row by row (the paper's rvec), so U of shape (d, C) becomes a vector of length dC, and a map
 dU -> dU N on the columns becomes I_d (x) N'.
 """
 
 import os
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from guided_collapse.paper.problem import ProximalProblem
+from guided_collapse.paper.trust_region import ProximalProblem, solve_by_trust_region
 
 Multipliers = Literal["linear-system", "embedded-gradient-field"]
+
+# The Riemannian gradient norm at which the trust region stops: pymanopt's own default.
+GRADIENT_TOLERANCE = 1e-6
+
+
+def basis_by_paper_route(unit_means: Tensor, proximal_basis: Tensor, proximal_weight: float) -> Tensor:
+    """Returns the basis U of the simplex ETF nearest to the means, found and differentiated as in the paper.
+
+    Args:
+        unit_means: (num_classes, feature_dim), centered class means of unit Frobenius norm.
+        proximal_basis: U_prox, (feature_dim, num_classes), held constant; the trust region starts from it.
+        proximal_weight: delta, positive if the result is to be differentiated.
+
+    Returns:
+        (feature_dim, num_classes), in the dtype of the means and on their device; computed in float64 on the CPU.
+
+    Raises:
+        MemoryError: in the backward pass, if the dense matrices would not fit.
+    """
+    basis: Tensor = _PaperRoute.apply(unit_means, proximal_basis.detach(), proximal_weight)  # type: ignore[no-untyped-call]
+    return basis
+
+
+class _PaperRoute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, unit_means: Tensor, proximal_basis: Tensor, proximal_weight: float) -> Tensor:
+        anchor = proximal_basis.double().cpu()
+        ctx.problem = ProximalProblem(unit_means.double().cpu().T, anchor, proximal_weight)
+        ctx.basis = solve_by_trust_region(ctx.problem, anchor, gradient_tolerance=GRADIENT_TOLERANCE)
+        return ctx.basis.to(unit_means)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (grad,) = grads
+        jacobian = jacobian_by_declarative_node(ctx.problem, ctx.basis)
+        grad_means = grad.double().cpu().flatten() @ jacobian
+        return grad_means.reshape(grad.shape).T.to(grad), None, None
 
 
 def jacobian_by_declarative_node(
@@ -22,12 +59,12 @@ def jacobian_by_declarative_node(
     multipliers: Multipliers = "embedded-gradient-field",
     available_bytes: int | None = None,
 ) -> Tensor:
-    """dU/dH~ at the solution U, dense: G^-1 A' (A G^-1 A')^-1 A G^-1 B - G^-1 B (Proposition 1).
+    """Returns dU/dH~ at the solution U, dense: G^-1 A' (A G^-1 A')^-1 A G^-1 B - G^-1 B (Proposition 1).
 
     Args:
         problem: in float64, with a proximal point: without one G is singular.
         basis: the solution U, (feature_dim, num_classes).
-        multipliers: the way to the Lagrange multipliers in G.
+        multipliers: how to find the Lagrange multipliers in G.
         available_bytes: memory it may use; None asks the operating system.
 
     Returns:
@@ -35,12 +72,19 @@ def jacobian_by_declarative_node(
 
     Raises:
         ValueError: without a proximal point.
-        MemoryError: when the dense matrices would not fit.
+        MemoryError: if the dense matrices would not fit.
     """
     if problem.weight_of_proximal_term <= 0:
         raise ValueError("the declarative node needs a proximal point with a positive weight: without it G is singular.")
     feature_dim, num_classes = basis.shape
-    _refuse_what_does_not_fit(feature_dim, num_classes, multipliers, available_bytes)
+    needed = dense_bytes(feature_dim, num_classes, multipliers)
+    if available_bytes is None:
+        available_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > available_bytes:
+        raise MemoryError(
+            f"the dense declarative node needs {needed:,} bytes at feature_dim={feature_dim}, num_classes={num_classes}; "
+            f"{available_bytes:,} are available. Use guided_collapse.nearest_etf, whose gradient needs no dense matrices."
+        )
     identity = torch.eye(feature_dim, dtype=basis.dtype)
     constraint = constraint_jacobian(basis)
     mixed = -2 * torch.kron(identity, problem.frame)
@@ -58,7 +102,7 @@ def jacobian_by_declarative_node(
 
 
 def constraint_jacobian(basis: Tensor) -> Tensor:
-    """A = L (K + I) (U (x) I)', the derivative of rvech(U'U - I): (C(C+1)/2, dC)."""
+    """Returns A = L (K + I) (U (x) I)', the derivative of rvech(U'U - I): (C(C+1)/2, dC)."""
     num_classes = basis.shape[1]
     identity = torch.eye(num_classes, dtype=basis.dtype)
     both_orders = commutation_matrix(num_classes, basis.dtype) + torch.eye(num_classes**2, dtype=basis.dtype)
@@ -66,7 +110,7 @@ def constraint_jacobian(basis: Tensor) -> Tensor:
 
 
 def elimination_matrix(size: int, dtype: torch.dtype) -> Tensor:
-    """L with L rvec(S) = rvech(S), the lower triangle row by row: (size(size+1)/2, size^2)."""
+    """Returns L with L rvec(S) = rvech(S), the lower triangle row by row: (size(size+1)/2, size^2)."""
     rows, columns = torch.tril_indices(size, size)
     matrix = torch.zeros(len(rows), size**2, dtype=dtype)
     matrix[torch.arange(len(rows)), rows * size + columns] = 1
@@ -74,13 +118,13 @@ def elimination_matrix(size: int, dtype: torch.dtype) -> Tensor:
 
 
 def commutation_matrix(size: int, dtype: torch.dtype) -> Tensor:
-    """K with K rvec(N) = rvec(N') for square N: (size^2, size^2)."""
+    """Returns K with K rvec(N) = rvec(N') for square N: (size^2, size^2)."""
     swapped = torch.arange(size**2).reshape(size, size).T.flatten()
     return torch.eye(size**2, dtype=dtype)[swapped]
 
 
 def dense_bytes(feature_dim: int, num_classes: int, multipliers: Multipliers) -> int:
-    """The bytes of the dense float64 matrices that are alive at the peak."""
+    """Returns the bytes of the dense float64 matrices that are alive at the peak."""
     unknowns = feature_dim * num_classes
     constraints = num_classes * (num_classes + 1) // 2
     entries = 5 * unknowns**2 + 3 * constraints * unknowns + 2 * num_classes**4 + constraints * num_classes**2
@@ -90,7 +134,7 @@ def dense_bytes(feature_dim: int, num_classes: int, multipliers: Multipliers) ->
 
 
 def _constraint_curvature_by_linear_system(problem: ProximalProblem, basis: Tensor, constraint: Tensor) -> Tensor:
-    """Lambda : D^2_UU J, with the multipliers from lambda' A = D_U f; each constraint ij curves by I (x) (e_i e_j' + e_j e_i')."""
+    """Returns Lambda : D^2_UU J, with the multipliers from lambda' A = D_U f; each constraint ij curves by I (x) (e_i e_j' + e_j e_i')."""
     feature_dim, num_classes = basis.shape
     gradient = problem.gradient(basis).flatten()
     multipliers = torch.linalg.lstsq(constraint.T, gradient[:, None]).solution[:, 0]
@@ -98,14 +142,3 @@ def _constraint_curvature_by_linear_system(problem: ProximalProblem, basis: Tens
     summed = torch.zeros(num_classes, num_classes, dtype=basis.dtype)
     summed[rows, columns] = multipliers
     return torch.kron(torch.eye(feature_dim, dtype=basis.dtype), summed + summed.T)
-
-
-def _refuse_what_does_not_fit(feature_dim: int, num_classes: int, multipliers: Multipliers, available_bytes: int | None) -> None:
-    needed = dense_bytes(feature_dim, num_classes, multipliers)
-    if available_bytes is None:
-        available_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > available_bytes:
-        raise MemoryError(
-            f"the dense declarative node needs {needed:,} bytes at feature_dim={feature_dim}, num_classes={num_classes}; "
-            f"{available_bytes:,} are available. Use guided_collapse.nearest_etf, whose gradient needs no dense matrices."
-        )

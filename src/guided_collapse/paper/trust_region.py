@@ -1,5 +1,9 @@
-"""The paper's solver: a Riemannian trust region on the Stiefel manifold, by pymanopt."""
+"""The paper's inner problem as the paper states it, with dense matrices, and its solver: a Riemannian trust region, by pymanopt.
 
+Matrices have the paper's orientation here: H~ and U are (feature_dim, num_classes).
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -7,19 +11,57 @@ import torch
 from torch import Tensor
 
 from guided_collapse.lazy import optional
-from guided_collapse.paper.problem import ProximalProblem
+
+
+@dataclass(frozen=True)
+class ProximalProblem:
+    """f(U) = |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2 over U'U = I (eq. 5 and 6)."""
+
+    unit_means: Tensor
+    """H~, (feature_dim, num_classes), of unit Frobenius norm."""
+    proximal_basis: Tensor | None
+    """U_prox, (feature_dim, num_classes); None drops the proximal term."""
+    proximal_weight: float
+    """delta."""
+
+    @property
+    def frame(self) -> Tensor:
+        """M~ = (I - 11'/C) / sqrt(C-1), (num_classes, num_classes), as a dense matrix."""
+        num_classes = self.unit_means.shape[1]
+        identity = torch.eye(num_classes, dtype=self.unit_means.dtype)
+        return (identity - 1.0 / num_classes) / (num_classes - 1) ** 0.5
+
+    @property
+    def weight_of_proximal_term(self) -> float:
+        """delta, or 0 without a proximal point."""
+        return 0.0 if self.proximal_basis is None else self.proximal_weight
+
+    def cost(self, basis: Tensor) -> Tensor:
+        """Returns f(U), a scalar."""
+        fit = (self.unit_means - basis @ self.frame).square().sum()
+        if self.proximal_basis is None:
+            return fit
+        return fit + self.proximal_weight / 2 * (basis - self.proximal_basis).square().sum()
+
+    def gradient(self, basis: Tensor) -> Tensor:
+        """Returns D_U f = 2 (U M~ - H~) M~ + delta (U - U_prox), (feature_dim, num_classes)."""
+        gradient = 2 * (basis @ self.frame - self.unit_means) @ self.frame
+        if self.proximal_basis is None:
+            return gradient
+        return gradient + self.proximal_weight * (basis - self.proximal_basis)
+
+    def hessian_along(self, tangent: Tensor) -> Tensor:
+        """Returns D^2_UU f [T] = 2 T M~ M~ + delta T, (feature_dim, num_classes); the same at every U."""
+        return 2 * tangent @ self.frame @ self.frame + self.weight_of_proximal_term * tangent
 
 
 def solve_by_trust_region(problem: ProximalProblem, initial_basis: Tensor, *, gradient_tolerance: float = 1e-9) -> Tensor:
-    """The minimizer of the paper's problem that the trust region reaches from `initial_basis`.
+    """Returns the minimizer that the trust region reaches from `initial_basis`, (feature_dim, num_classes).
 
     Args:
         problem: in float64.
         initial_basis: U_init, (feature_dim, num_classes), orthonormal columns.
-        gradient_tolerance: the Riemannian gradient norm at which it stops.
-
-    Returns:
-        (feature_dim, num_classes), orthonormal columns.
+        gradient_tolerance: stop at this Riemannian gradient norm.
 
     Raises:
         MissingPackageError: without pymanopt.
