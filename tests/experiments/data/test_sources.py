@@ -1,133 +1,198 @@
 import hashlib
+import os
 from pathlib import Path
 
+import datasets
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits as bundled
 
-from guided_collapse.experiments.data import sources
-from guided_collapse.experiments.data.augmentation.normalize import pixel_statistics
-from guided_collapse.experiments.data.known import CIFAR10_PACKAGE, KNOWN
-from guided_collapse.experiments.data.readers import pictures
-from guided_collapse.experiments.data.sources import MissingData, data_folder, data_root, load_data, load_digits
-from tests.experiments.data.made_up import write_cifar10_package, write_cifar100_binary, write_folders, write_idx, write_parquet
-from tests.experiments.data.readers.test_cifar_package import same
+from guided_collapse.experiments.data import pictures, sources
+from guided_collapse.experiments.data.augment import pixel_statistics
+from guided_collapse.experiments.data.batches import batches
+from guided_collapse.experiments.data.known import KNOWN, known_data
+from guided_collapse.experiments.data.sources import (
+    STAMPS,
+    MissingData,
+    data_folder,
+    find_parquet,
+    load_data,
+    load_digits,
+    load_parquet,
+)
+from tests.experiments.data.made_up import (
+    encode,
+    tiny_imagenet_members,
+    write_cifar10_binary,
+    write_cifar100_binary,
+    write_folders,
+    write_idx,
+    write_parquet,
+    write_zip,
+)
+from tests.experiments.data.test_archives import same
+from tests.experiments.data.test_batches import same_batches
 
 
 @pytest.fixture(autouse=True)
 def _no_system_data(monkeypatch, tmp_path_factory):
+    datasets.disable_progress_bars()
     monkeypatch.setattr(sources, "SYSTEM_FOLDER", tmp_path_factory.mktemp("system"))
 
 
-def test_digits_need_no_files(tmp_path):
-    assert len(load_data("digits", root=tmp_path).train) == 1437
-    assert load_data("digits", root=tmp_path, image_size=16).image_shape == (1, 16, 16)
+made_up_for_real = pytest.mark.usefixtures("_made_up_data_pass_for_real")
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_idx_files(tmp_path, name):
-    written = write_idx(tmp_path / name, num_train=20, num_test=10)
-    data = load_data(name, root=tmp_path)
-    assert data.name == name
-    assert same(data, written)
+@pytest.mark.parametrize("name", KNOWN)
+def test_facts_fit_together(name):
+    known = known_data(name)
+    assert len(known.mean) == len(known.std) == known.channels
+    assert all(0 < value < 1 for value in (*known.mean, *known.std))
+    assert known.class_names is None or len(set(known.class_names)) == known.num_classes
+    assert {len(checksum) for checksum in known.checksums.values()} <= {32, 64}
+    assert bool(known.archives) == bool(known.archive_reader)
 
 
-def test_idx_files_of_the_system(tmp_path):
+def test_an_unknown_name_gets_the_nearest():
+    with pytest.raises(ValueError, match=r"must be one of digits, mnist.*got 'cifar-100'. Did you mean cifar100\?"):
+        load_data("cifar-100")
+    with pytest.raises(ValueError, match=r"got 'zebra'\.$"):
+        known_data("zebra")
+
+
+@pytest.mark.parametrize("name", sorted(set(KNOWN) - {"digits"}))
+def test_missing_data_with_the_command_that_gets_it(tmp_path, name):
+    with pytest.raises(MissingData, match=f"{name} must be in {tmp_path / name}; it is not. Run: guided-collapse data {name}"):
+        load_data(name, root=tmp_path)
+
+
+def test_where_data_live(monkeypatch, tmp_path):
+    assert data_folder("digits", Path("elsewhere")) == Path("elsewhere/digits")
+    monkeypatch.setenv("GUIDED_COLLAPSE_DATA", str(tmp_path / "chosen"))
+    assert data_folder("digits", None) == tmp_path / "chosen" / "digits"
+    monkeypatch.delenv("GUIDED_COLLAPSE_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data_folder("digits", None) == tmp_path / "guided-collapse" / "digits"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_folder("digits", None) == tmp_path / ".cache" / "guided-collapse" / "digits"
+
+
+@made_up_for_real
+def test_idx_files_of_ones_own_or_else_of_the_system(tmp_path):
     written = write_idx(sources.SYSTEM_FOLDER / "fashion-mnist", num_train=20, num_test=10)
     assert same(load_data("fashion-mnist", root=tmp_path), written)
     with pytest.raises(MissingData):
         load_data("mnist", root=tmp_path)
     own = write_idx(tmp_path / "fashion-mnist", num_train=30, num_test=10)
     assert same(load_data("fashion-mnist", root=tmp_path), own)
+    assert load_data("fashion-mnist", root=tmp_path).name == "fashion-mnist"
 
 
-def test_cifar10_from_the_package_or_else_from_parquet(tmp_path):
-    second = write_parquet(tmp_path / "cifar10" / "plain_text", num_train=20, num_test=10)
-    assert same(load_data("cifar10", root=tmp_path), second)
-    first = write_cifar10_package(tmp_path / "cifar10" / CIFAR10_PACKAGE, 10)
-    assert same(load_data("cifar10", root=tmp_path), first)
-
-
-def test_cifar100_from_its_authors_archive_or_else_from_parquet(tmp_path):
-    second = write_parquet(tmp_path / "cifar100" / "data", num_train=20, num_test=10, num_classes=100, label_column="fine_label")
-    assert same(load_data("cifar100", root=tmp_path), second)
-    first = write_cifar100_binary(tmp_path / "cifar100" / "cifar-100-binary.tar.gz", 30, 10)
-    assert same(load_data("cifar100", root=tmp_path), first)
-
-
+@made_up_for_real
 @pytest.mark.parametrize(
-    ("name", "columns"),
+    ("name", "file", "write", "label_column"),
     [
-        ("cifar100", {"size": 32, "num_classes": 100, "label_column": "fine_label"}),
-        ("stl10", {"size": 96, "image_column": "image"}),
-        ("mnist", {"size": 28, "channels": 1, "image_column": "image"}),
-        ("imagenet", {"size": 256, "image_column": "image", "num_classes": 1000, "test_part": "validation"}),
+        ("cifar10", "cifar-10-binary.tar.gz", lambda path: write_cifar10_binary(path, 5), "label"),
+        ("cifar100", "cifar-100-binary.tar.gz", lambda path: write_cifar100_binary(path, 30, 10), "fine_label"),
     ],
 )
-def test_parquet_files(tmp_path, name, columns):
-    written = write_parquet(tmp_path / name / "data", num_train=12, num_test=10, **columns)
-    data = load_data(name, root=tmp_path)
-    known = KNOWN[name]
-    assert data.image_shape == (known.channels, known.image_size, known.image_size)
-    assert data.num_classes == known.num_classes
-    assert same(data, written)
+def test_cifar_from_its_authors_archive_or_else_from_parquet(tmp_path, name, file, write, label_column):
+    classes = KNOWN[name].num_classes
+    second = write_parquet(tmp_path / name / "data", num_train=20, num_test=10, num_classes=classes, label_column=label_column)
+    assert same(load_data(name, root=tmp_path), second)
+    first = write(tmp_path / name / file)
+    assert same(load_data(name, root=tmp_path), first)
+    small = load_data(name, root=tmp_path, image_size=16).train.images
+    assert small.shape == (len(first.train_labels), 3, 16, 16)
+    full = load_data(name, root=tmp_path).train.images.double()
+    torch.testing.assert_close(small.double().mean((2, 3)), full.mean((2, 3)), atol=3, rtol=0)
 
 
-def test_the_number_of_bytes_decides_what_streams(tmp_path, monkeypatch):
-    write_parquet(tmp_path / "stl10", num_train=12, num_test=10, size=96, image_column="image")
-    assert isinstance(load_data("stl10", root=tmp_path).train.images, torch.Tensor)
-    monkeypatch.setattr(pictures, "IN_MEMORY_BYTES", 1000)
-    assert not isinstance(load_data("stl10", root=tmp_path).train.images, torch.Tensor)
+@made_up_for_real
+def test_two_data_sets_may_come_from_one_archive(tmp_path):
+    archive = tmp_path / "tiny-imagenet" / "tiny-imagenet-200.zip"
+    write_zip(archive, tiny_imagenet_members(3, 5))
+    with pytest.raises(ValueError, match=f"{archive} must hold the 35000 files of the list"):
+        load_data("tiny-imagenet-100", root=tmp_path)
 
 
 def test_class_folders(tmp_path):
-    write_folders(tmp_path / "imagenet", num_per_class=2, parts=("train", "val"), size=20)
+    write_folders(tmp_path / "imagenet", num_per_class=2, parts=("Train", "val"), size=20)
     data = load_data("imagenet", root=tmp_path)
     assert data.name == "imagenet"
     assert data.image_shape == (3, 256, 256)
 
 
-def test_another_size(tmp_path):
-    write_cifar10_package(tmp_path / "cifar10" / CIFAR10_PACKAGE, 10)
-    data = load_data("cifar10", root=tmp_path, image_size=16)
-    assert data.train.images.shape == (50, 3, 16, 16)
-    full = load_data("cifar10", root=tmp_path).train.images.double()
-    torch.testing.assert_close(data.train.images.double().mean((2, 3)), full.mean((2, 3)), atol=3, rtol=0)
+@pytest.fixture
+def sums(monkeypatch):
+    """The files whose checksum is taken, in turn."""
+    taken, checksum_of = [], sources.checksum_of
+    monkeypatch.setattr(sources, "checksum_of", lambda path, algorithm: taken.append(path) or checksum_of(path, algorithm))
+    return taken
 
 
-@pytest.mark.parametrize("name", sorted(set(KNOWN) - {"digits"}))
-def test_missing_data_with_the_command_that_gets_it(tmp_path, name, monkeypatch):
-    with pytest.raises(MissingData, match=f"{name} must be in {tmp_path / name}; it is not. Run: guided-collapse data {name}"):
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
+def test_data_that_are_not_the_real_ones_are_refused(tmp_path, name):
+    if name == "cifar10":
+        write_cifar10_binary(tmp_path / name / "cifar-10-binary.tar.gz", 4)
+    else:
+        write_idx(tmp_path / name, num_train=20, num_test=10)
+    first, expected = next(iter(KNOWN[name].checksums.items()))
+    message = rf"{first}.* must have the (sha256|md5) {expected}; it has .*run: guided-collapse data {name}\. .*class folders"
+    with pytest.raises(ValueError, match=message):
         load_data(name, root=tmp_path)
-    monkeypatch.setenv("GUIDED_COLLAPSE_DATA", str(tmp_path / "elsewhere"))
-    with pytest.raises(MissingData, match=str(tmp_path / "elsewhere" / name)):
-        load_data(name)
+    assert not (tmp_path / name / STAMPS).exists()
 
 
-def test_an_unknown_name():
-    with pytest.raises(ValueError, match="must be one of digits"):
-        load_data("cifar-10")
+def test_checksums_are_taken_once_until_a_file_changes(tmp_path, sums, monkeypatch):
+    folder = sources.SYSTEM_FOLDER / "fashion-mnist"
+    write_idx(folder, num_train=20, num_test=10, compressed=False)
+    files = sorted(folder.iterdir())
+    for file in files:
+        monkeypatch.setitem(KNOWN["fashion-mnist"].checksums, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+    for _ in range(3):
+        assert len(load_data("fashion-mnist", root=tmp_path).train) == 20
+    assert sorted(sums) == files
+    os.utime(files[0], ns=(1, 1))
+    load_data("fashion-mnist", root=tmp_path)
+    assert len(sums) == 8
+    for damaged in (b"", b"[1]", b'{"a": 1}'):
+        (tmp_path / "fashion-mnist" / STAMPS).write_bytes(damaged)
+        load_data("fashion-mnist", root=tmp_path)
+    assert len(sums) == 20
+    write_idx(folder, num_train=20, num_test=11, compressed=False)
+    with pytest.raises(ValueError, match="t10k-images-idx3-ubyte must have the sha256"):
+        load_data("fashion-mnist", root=tmp_path)
 
 
-def test_all_digits_are_there_once_with_their_labels():
-    data = load_digits()
-    assert (len(data.train), len(data.test)) == (1437, 360)
-    assert data.image_shape == (1, 8, 8)
-    assert data.class_names == tuple("0123456789")
+def test_stamps_that_cannot_be_written_cost_only_time(tmp_path, sums, monkeypatch):
+    written = write_idx(sources.SYSTEM_FOLDER / "mnist", num_train=20, num_test=10, compressed=False)
+    for file in (sources.SYSTEM_FOLDER / "mnist").iterdir():
+        monkeypatch.setitem(KNOWN["mnist"].checksums, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+    (tmp_path / "mnist").write_text("in the way")
+    for _ in range(2):
+        assert same(load_data("mnist", root=tmp_path), written)
+    assert len(sums) == 8
+
+
+def test_digits(tmp_path):
+    data = load_data("digits", root=tmp_path)
+    assert (len(data.train), len(data.test), data.image_shape) == (1437, 360, (1, 8, 8))
+    assert load_data("digits", root=tmp_path, image_size=16).image_shape == (1, 16, 16)
     images = torch.cat([data.train.images, data.test.images]).flatten(1)
     rows = torch.cat([images.long(), torch.cat([data.train.labels, data.test.labels])[:, None]], dim=1)
     levels = (torch.from_numpy(bundled().data) * 255 / 16).round().long()
     expected = torch.cat([levels, torch.from_numpy(bundled().target)[:, None]], dim=1)
     assert sorted(rows.tolist()) == sorted(expected.tolist())
-
-
-def test_both_parts_have_every_class_in_proportion():
-    data = load_digits()
     train, test = data.train.labels.bincount(), data.test.labels.bincount()
     assert float((test - (train + test) * 360 / 1797).abs().max()) < 1
+    found = pixel_statistics(data.train)
+    assert tuple(round(value, 4) for value in found.mean + found.std) == KNOWN["digits"].mean + KNOWN["digits"].std
 
 
-def test_the_parts_are_always_the_same():
+def test_the_digits_for_test_are_always_the_same():
     # Part of what a result means: a change here makes old and new results incomparable.
     test = load_digits().test
     assert test.labels[:20].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 3, 6, 5, 9, 2, 1, 7, 8, 4]
@@ -135,23 +200,111 @@ def test_the_parts_are_always_the_same():
     assert digest == "db9a64f574beb0e6cc60bee352739c42919eb03c00256cb146027f351050a3b0"
 
 
-def test_the_known_normalization_is_that_of_the_training_images():
-    found = pixel_statistics(load_digits().train)
-    assert tuple(round(value, 4) for value in found.mean) == KNOWN["digits"].mean
-    assert tuple(round(value, 4) for value in found.std) == KNOWN["digits"].std
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("cifar100", {"size": 32, "num_classes": 100, "label_column": "fine_label"}),
+        ("stl10", {"size": 96, "image_column": "image"}),
+        ("mnist", {"size": 28, "channels": 1, "image_column": "image", "num_files": 3}),
+        ("imagenet", {"size": 256, "image_column": "image", "num_classes": 1000, "test_part": "validation"}),
+    ],
+)
+@pytest.mark.parametrize("in_memory_bytes", [10**9, 0])
+def test_parquet_files(tmp_path, name, columns, in_memory_bytes, monkeypatch):
+    monkeypatch.setattr(pictures, "IN_MEMORY_BYTES", in_memory_bytes)
+    written = write_parquet(tmp_path / name / "data", num_train=12, num_test=10, **columns)
+    data, known = load_data(name, root=tmp_path), KNOWN[name]
+    assert data.image_shape == (known.channels, known.image_size, known.image_size)
+    assert data.class_names == tuple(f"class {label}" for label in range(known.num_classes))
+    assert isinstance(data.train.images, torch.Tensor) == (in_memory_bytes > 0)
+    stacked = torch.stack([data.train.images[index] for index in range(12)])
+    assert torch.equal(stacked, torch.from_numpy(written.train_images.transpose(0, 3, 1, 2)))
+    assert torch.equal(data.test.labels, torch.from_numpy(written.test_labels))
 
 
-def test_the_environment_decides(monkeypatch, tmp_path):
-    monkeypatch.setenv("GUIDED_COLLAPSE_DATA", str(tmp_path))
-    assert data_root() == tmp_path
-    assert data_folder("digits", None) == tmp_path / "digits"
-    assert data_folder("digits", Path("elsewhere")) == Path("elsewhere/digits")
+def load(folder, image_size=6):
+    return load_parquet(folder, name="made up", channels=3, image_size=image_size, test_part="test")
 
 
-def test_the_cache_folder_is_the_default(monkeypatch, tmp_path):
-    monkeypatch.delenv("GUIDED_COLLAPSE_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert data_root() == tmp_path / "guided-collapse"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert data_root() == tmp_path / ".cache" / "guided-collapse"
+def write_rows(path, images, labels):
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(num_classes=2)})
+    datasets.Dataset.from_dict({"img": images, "label": labels}, features=features).to_parquet(str(path))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_streaming_equals_memory(tmp_path, num_workers, monkeypatch):
+    write_parquet(tmp_path, num_train=20, num_test=9, size=6, num_classes=4, num_files=2)
+    kept = load(tmp_path, image_size=5)
+    monkeypatch.setattr(pictures, "IN_MEMORY_BYTES", 0)
+    assert same_batches(kept.train, load(tmp_path, image_size=5).train, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("in_memory_bytes", [10**9, 0])
+def test_files_that_change_are_read_again(tmp_path, in_memory_bytes, monkeypatch):
+    monkeypatch.setattr(pictures, "IN_MEMORY_BYTES", in_memory_bytes)
+    for size in (6, 7):
+        written = write_parquet(tmp_path, num_train=8 + size, num_test=6, size=size, num_classes=2)
+        data = load(tmp_path, image_size=size)
+        assert torch.equal(data.train.images[0], torch.from_numpy(written.train_images[0].transpose(2, 0, 1)))
+    if in_memory_bytes:
+        monkeypatch.setattr(pictures, "decode", lambda *arguments, **options: pytest.fail("decoded again"))
+        assert same(load(tmp_path, image_size=7), written)
+
+
+@pytest.mark.parametrize("in_memory_bytes", [10**9, 0])
+@pytest.mark.parametrize("bad", [{"bytes": b"no image", "path": None}, None])
+def test_an_unreadable_row_is_named(tmp_path, in_memory_bytes, bad, monkeypatch):
+    monkeypatch.setattr(pictures, "IN_MEMORY_BYTES", in_memory_bytes)
+    write_parquet(tmp_path, num_train=4, num_test=4, size=4, num_classes=2)
+    good = {"bytes": encode(np.zeros((4, 4, 3), dtype=np.uint8)), "path": None}
+    write_rows(tmp_path / "train-00000-of-00001.parquet", [good, good, bad, good], [0, 1, 0, 1])
+    with pytest.raises(ValueError, match=f"every image must be readable; row 2 in {tmp_path} is not"):
+        list(batches(load(tmp_path).train, [[0, 1, 2, 3]], device="cpu"))
+    write_rows(tmp_path / "train-00000-of-00001.parquet", [good, good], [0, None])
+    with pytest.raises(ValueError, match="labels must be integers; the column label of"):
+        load(tmp_path)
+
+
+def test_columns_without_the_hub_s_notes(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    written = write_parquet(tmp_path, num_train=6, num_test=3, size=6, num_classes=3)
+    for path in tmp_path.glob("*.parquet"):
+        parquet.write_table(parquet.read_table(path).replace_schema_metadata(None), path)
+    data = load(tmp_path)
+    assert same(data, written)
+    assert data.class_names == ("0", "1", "2")
+    path = tmp_path / "train-00000-of-00001.parquet"
+    parquet.write_table(parquet.read_table(path).drop_columns(["label"]), path)
+    with pytest.raises(ValueError, match=r"column of labels \(fine_label, label, labels\); it has img"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda contents: contents[:-20], lambda contents: b"", lambda contents: b"no parquet" * 9])
+def test_damaged_files_are_named(tmp_path, damage):
+    write_parquet(tmp_path, num_train=6, num_test=3, size=4, num_classes=3)
+    path = tmp_path / "train-00000-of-00001.parquet"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"{tmp_path} must hold readable parquet files; reading train failed"):
+        load(tmp_path)
+
+
+def test_names_of_parquet_files(tmp_path):
+    def touch(folder, *names):
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch()
+        return folder, [folder / name for name in names]
+
+    hub, files = touch(tmp_path / "hub", "a/train-00000-of-00002.parquet", "a/train-00001-of-00002.parquet")
+    assert find_parquet(hub, "train") == files
+    other, files = touch(tmp_path / "other", "x/train/0000.parquet", "x/train/0001.parquet", "validation.parquet")
+    assert (find_parquet(other, "train"), find_parquet(other, "validation")) == (files[:2], files[2:])
+    cut, _ = touch(tmp_path / "cut", "train-00000-of-00003.parquet", "train-00002-of-00003.parquet")
+    doubled, _ = touch(tmp_path / "doubled", "a/train-00000-of-00001.parquet", "b/train-00000-of-00001.parquet")
+    for folder, words in (
+        (cut, "it has 2 and should have 3"),
+        (doubled, "it has 2 and should have 1"),
+        (tmp_path / "no", "it has 0"),
+    ):
+        with pytest.raises(ValueError, match=f"parquet files of train, all of them in one folder; {words}"):
+            find_parquet(folder, "train")

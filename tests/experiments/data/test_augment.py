@@ -3,8 +3,11 @@ import itertools
 import pytest
 import torch
 
-from guided_collapse.experiments.data.augmentation import Augmentation
-from guided_collapse.experiments.data.augmentation.augment import augment
+from guided_collapse.experiments.data import Augmentation
+from guided_collapse.experiments.data import augment as module
+from guided_collapse.experiments.data.augment import augment, center_crop, normalize, pixel_statistics, resize, rotate, windows
+from guided_collapse.experiments.data.split import Split
+from tests.experiments.data.test_split import Streamed
 
 
 def pictures(num=64, channels=3, height=7, width=7, seed=0):
@@ -155,3 +158,109 @@ def test_images_that_do_not_fit():
         augment(pictures().float(), Augmentation(flip=True), generator())
     with pytest.raises(ValueError, match="as large as the crop"):
         augment(pictures(), Augmentation(crop_size=8), generator())
+
+
+@pytest.mark.parametrize("side", [6, 7])
+@pytest.mark.parametrize("quarters", [-1, 0, 1, 2, 3])
+def test_quarter_turns_are_exact(side, quarters):
+    images = pictures(3, 2, side, side)
+    turned = rotate(images, torch.full((3,), 90.0 * quarters))
+    # Rounding of the places leaves no more than one gray level.
+    assert int((turned.int() - torch.rot90(images, quarters, dims=(2, 3)).int()).abs().max()) <= 1
+
+
+def test_half_a_turn_of_an_oblong_image():
+    images = pictures(2, 1, 4, 9)
+    assert int((rotate(images, torch.full((2,), 180.0)).int() - images.flip(2, 3).int()).abs().max()) <= 1
+
+
+def test_a_rotation_keeps_shapes_and_brings_black_in():
+    images = torch.full((1, 1, 21, 41), 200, dtype=torch.uint8)
+    turned = rotate(images, torch.tensor([90.0]))[0, 0]
+    # The upright bar covers 21 columns in the middle; beyond them it is black.
+    assert bool((turned[:, 11:30] == 200).all())
+    assert bool((turned[:, :8] == 0).all())
+    assert bool((turned[:, 33:] == 0).all())
+
+
+@pytest.mark.parametrize("quarters", [1, -1])
+def test_a_quarter_turn_of_an_oblong_image_turns_its_middle(quarters):
+    images = pictures(2, 1, 9, 15)
+    turned, middle = rotate(images, torch.full((2,), 90.0 * quarters)), images[..., 3:12]
+    assert int((turned[..., 3:12].int() - torch.rot90(middle, quarters, dims=(2, 3)).int()).abs().max()) <= 1
+
+
+def test_each_image_has_its_own_angle():
+    images = pictures(2, 1, 5, 5)
+    together = rotate(images, torch.tensor([30.0, -70.0]))
+    assert torch.equal(together[:1], rotate(images[:1], torch.tensor([30.0])))
+    assert torch.equal(together[1:], rotate(images[1:], torch.tensor([-70.0])))
+
+
+def test_windows_against_slices():
+    images = pictures(4, 3, 6, 8)
+    tops, lefts, mirrored = torch.tensor([0, 1, 2, 3]), torch.tensor([4, 0, 2, 1]), torch.tensor([False, True, False, True])
+    result = windows(images, tops, lefts, mirrored, size=(3, 4))
+    for index in range(4):
+        window = images[index, :, tops[index] : tops[index] + 3, lefts[index] : lefts[index] + 4]
+        assert torch.equal(result[index], window.flip(-1) if mirrored[index] else window)
+
+
+def test_the_center():
+    images = pictures(2, 1, 7, 8)
+    assert torch.equal(center_crop(images, 4), images[:, :, 1:5, 2:6])
+    with pytest.raises(ValueError, match="got 7 x 8 for a crop of 9"):
+        center_crop(images, 9)
+
+
+def test_resizing_averages_when_it_shrinks_and_keeps_constants():
+    images = pictures(3, 1, 8, 8)
+    assert torch.equal(resize(images, 8), images)
+    assert bool((resize(torch.full((2, 3, 5, 6), 77, dtype=torch.uint8), 9) == 77).all())
+    shrunk = resize(images, 2).double().mean((1, 2, 3))
+    torch.testing.assert_close(shrunk, images.double().mean((1, 2, 3)), atol=6, rtol=0)
+
+
+def test_mean_and_standard_deviation_of_every_channel():
+    images = torch.randint(0, 256, (40, 3, 6, 5), dtype=torch.uint8)
+    images[:, 1] //= 3
+    labels = torch.zeros(40, dtype=torch.int64)
+    values = images.double() / 255
+    for split in (Split(images, labels), Split(Streamed(images), labels)):
+        found = pixel_statistics(split)
+        torch.testing.assert_close(torch.tensor(found.mean).double(), values.mean((0, 2, 3)), atol=1e-6, rtol=0)
+        torch.testing.assert_close(torch.tensor(found.std).double(), values.std((0, 2, 3), correction=0), atol=1e-6, rtol=0)
+
+
+def test_a_part_is_taken_at_even_distances(monkeypatch):
+    images = torch.zeros(10, 1, 2, 2, dtype=torch.uint8)
+    images[::5] = 255
+    monkeypatch.setattr(module, "MOST_IMAGES", 2)
+    found = pixel_statistics(Split(images, torch.zeros(10, dtype=torch.int64)))
+    assert found.mean == (1.0,)
+    assert found.std == (1.0,)  # constant: nothing to divide by
+
+
+def test_normalized_pixels_have_mean_0_and_standard_deviation_1():
+    images = pictures(num=50)
+    values = images.double() / 255
+    mean, std = values.mean((0, 2, 3)), values.std((0, 2, 3), correction=0)
+    result = normalize(images, mean.tolist(), std.tolist())
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, ((values - mean[:, None, None]) / std[:, None, None]).float(), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(result.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(result.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_floating_point_images_run_from_0_to_1_and_are_left_as_they_are(dtype):
+    images = pictures(num=4).to(dtype) / 255
+    before = images.clone()
+    result = normalize(images, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    torch.testing.assert_close(result, normalize(pictures(num=4), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)), atol=1e-5, rtol=1e-5)
+    assert torch.equal(images, before)
+
+
+def test_statistics_for_other_channels():
+    with pytest.raises(ValueError, match="each of the 3 channels; got 1 and 1"):
+        normalize(pictures(), (0.5,), (0.5,))

@@ -10,12 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from guided_collapse.experiments.data.readers import pictures as pictures_module
-from guided_collapse.experiments.data.readers.folders import load_folder
-from guided_collapse.experiments.data.readers.parquet import load_parquet
-from guided_collapse.experiments.data.readers.pictures import Files, Pictures, decode, fits_in_memory, usual_size
-from tests.experiments.data.made_up import cifar10_members, encode, make_up, write_folders, write_parquet, write_tarball
-from tests.experiments.data.readers.test_cifar_package import load_cifar10_package
+from guided_collapse.experiments.data import pictures as module
+from guided_collapse.experiments.data.folders import load_folder
+from guided_collapse.experiments.data.pictures import Pictures, decode, usual_size
+from guided_collapse.experiments.data.sources import load_parquet
+from tests.experiments.data.made_up import encode, write_folders, write_parquet
 
 
 def picture(height, width, channels=3):
@@ -89,48 +88,39 @@ def test_an_unreadable_image_is_named(contents):
 
 
 def test_an_unreadable_file_is_named(tmp_path):
-    for source in (tmp_path / "missing.png", tmp_path):
-        with pytest.raises(ValueError, match="every image must be readable; it is not"):
-            decode(source, (3, 8, 8), name="it")
-        with pytest.raises(ValueError, match="every image must be readable; it is not"):
-            usual_size(Them([source]))
+    for path in (str(tmp_path / "missing.png"), str(tmp_path)):
+        with pytest.raises(ValueError, match=f"every image must be readable; {path} is not"):
+            decode(path, (3, 8, 8), name=path)
+        with pytest.raises(ValueError, match=f"every image must be readable; {path} is not"):
+            usual_size([path])
 
 
-class Them(list):
-    """Pictures that are all called "it"."""
+def test_the_usual_size_is_that_of_most_pictures(tmp_path, monkeypatch):
+    def saved_as(name, *size):
+        (tmp_path / name).write_bytes(encode(picture(*size)))
+        return str(tmp_path / name)
 
-    source = list.__getitem__
-
-    def name(self, index):
-        return "it"
-
-
-def test_the_usual_size_is_that_of_most_pictures():
-    first, others, wide = (encode(picture(*size)) for size in ((9, 9), (30, 40), (30, 4000)))
-    assert usual_size(Them([first, others, wide, others])) == (30, 40)
-    assert usual_size(Them([first, wide, wide])) == (30, 256)
-    assert usual_size(Them([first, others])) == (9, 9)  # as frequent as the other, and first
+    first, others, wide = saved_as("first", 9, 9), saved_as("others", 30, 40), saved_as("wide", 30, 4000)
+    assert usual_size([first, others, wide, others]) == (30, 40)
+    assert usual_size([first, wide, wide]) == (30, 256)
+    assert usual_size([first, others]) == (9, 9)  # a tie
+    monkeypatch.setattr(module, "MOST_INSPECTED", 3)
+    assert usual_size([first, "not even opened"] * 3) == (9, 9)
 
 
-def test_the_headers_of_a_part_tell_the_usual_size(monkeypatch):
-    monkeypatch.setattr(pictures_module, "MOST_LOOKED_AT", 3)
-    looked_at, passed_over = encode(picture(5, 5)), b"not even opened"
-    assert usual_size(Them([looked_at, passed_over] * 3)) == (5, 5)
-
-
-def test_pictures_are_the_same_one_by_one_and_in_memory(tmp_path):
-    images = [picture(5 + number, 7) for number in range(3)]
-    for number, image in enumerate(images):
-        (tmp_path / f"{number}.png").write_bytes(encode(image))
-    pictures = Pictures(Files(sorted(tmp_path.iterdir())), (3, 5, 7))
-    assert len(pictures) == 3
-    assert torch.equal(pictures.to_memory(), torch.stack([pictures[index] for index in range(3)]))
-
-
-def test_what_fits_in_memory(monkeypatch):
-    monkeypatch.setattr(pictures_module, "IN_MEMORY_BYTES", 4 * 3 * 5 * 7)
-    assert fits_in_memory(4, (3, 5, 7))
-    assert not fits_in_memory(5, (3, 5, 7))
+def test_pictures_come_from_files_bytes_and_rows(tmp_path, monkeypatch):
+    contents = [encode(picture(5 + number, 7)) for number in range(3)]
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}.png").write_bytes(content)
+    shape = (3, 5, 7)
+    pictures = Pictures([str(path) for path in sorted(tmp_path.iterdir())], shape)
+    expected = torch.stack([decode(content, shape, name="it") for content in contents])
+    for same in (pictures, Pictures(contents, shape), Pictures([{"bytes": content} for content in contents], shape)):
+        assert len(same) == 3
+        assert torch.equal(same.to_memory(), expected)
+    for limit, fits in ((3 * 3 * 5 * 7, True), (3 * 3 * 5 * 7 - 1, False)):
+        monkeypatch.setattr(module, "IN_MEMORY_BYTES", limit)
+        assert pictures.fit_in_memory == fits
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
@@ -160,13 +150,7 @@ def eps_in_a_parquet_file(folder, monkeypatch):
     load_parquet(folder, name="made up", channels=3, image_size=8, test_part="test")
 
 
-def eps_in_the_package(folder, monkeypatch):
-    members = cifar10_members(make_up(50, 10, size=32, channels=3, num_classes=10))
-    write_tarball(folder / "package.tgz", {**members, "package/test_batch.png": EPS})
-    load_cifar10_package(folder / "package.tgz")
-
-
-@pytest.mark.parametrize("load", [eps_in_a_folder, eps_in_a_parquet_file, eps_in_the_package])
+@pytest.mark.parametrize("load", [eps_in_a_folder, eps_in_a_parquet_file])
 def test_postscript_under_another_name_starts_no_program(tmp_path, ghostscript, monkeypatch, load):
     with pytest.raises(ValueError, match=r"every image must be readable; .* is not: it is none of PNG, JPEG"):
         load(tmp_path / "data", monkeypatch)
@@ -181,9 +165,9 @@ def test_the_stand_in_for_ghostscript_would_be_started(ghostscript):
 
 def test_every_format_that_is_named_can_be_read():
     image = Image.fromarray(np.full((4, 5, 3), 77, dtype=np.uint8))
-    for file_format in pictures_module.FORMATS:
+    for file_format in module.FORMATS:
         assert (decode(saved(image, file_format), (3, 4, 5), name=file_format).int() - 77).abs().max() < 4
-    assert {Image.registered_extensions()[suffix] for suffix in pictures_module.SUFFIXES} == set(pictures_module.FORMATS)
+    assert {Image.registered_extensions()[suffix] for suffix in module.SUFFIXES} == set(module.FORMATS)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes with names")
@@ -192,12 +176,10 @@ def test_a_pipe_or_a_device_is_refused_at_once(tmp_path):
     (tmp_path / "device.png").symlink_to("/dev/zero")
     for name in ("pipe.png", "device.png"):
         with pytest.raises(ValueError, match=f"{name} is not: it is not a regular file"):
-            decode(tmp_path / name, (3, 8, 8), name=name)
-        with pytest.raises(ValueError, match=f"{name} is not: it is not a regular file"):
-            usual_size(Files([tmp_path / name]))
+            decode(str(tmp_path / name), (3, 8, 8), name=name)
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     with pytest.raises(ValueError, match=r"loop\.png is not: .*[Ss]ymbolic link"):
-        decode(tmp_path / "loop.png", (3, 8, 8), name="loop.png")
+        decode(str(tmp_path / "loop.png"), (3, 8, 8), name="loop.png")
 
 
 def plain_png(width, height):
@@ -218,7 +200,7 @@ def test_a_long_and_narrow_picture_is_refused_before_it_takes_memory(width, heig
     resource = pytest.importorskip("resource")
     contents = plain_png(width, height)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ValueError, match=rf"it has {width} x {height} pixels, which would be .* when scaled.*cut it"):
+    with pytest.raises(ValueError, match=rf"it has {width} x {height} pixels, which would be .* when scaled.*crop it"):
         decode(contents, (3, side, side), name="it")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
 
@@ -231,9 +213,8 @@ def test_an_ordinary_oblong_picture_is_still_taken():
 def test_a_picture_of_too_many_pixels_is_refused_with_its_name(side):
     header_only = plain_png(1, 1)[:16] + struct.pack(">II", side, side) + b"\x08\x00\x00\x00\x00"
     header_only += struct.pack(">I", zlib.crc32(header_only[12:])) + plain_png(1, 1)[33:]
-    for refused in (lambda: decode(header_only, (3, 8, 8), name="it"), lambda: usual_size(Them([header_only]))):
-        with pytest.raises(ValueError, match=r"every image must be readable; it is not: .*exceeds limit of"):
-            refused()
+    with pytest.raises(ValueError, match=r"every image must be readable; it is not: .*exceeds limit of"):
+        decode(header_only, (3, 8, 8), name="it")
 
 
 def test_of_several_frames_the_first_is_taken():
@@ -257,7 +238,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path):
     (tmp_path / "secret.png").write_bytes(encode(picture(4, 4)))
     (tmp_path / "secret.png").chmod(0)
     with pytest.raises(ValueError, match=r"it is not: .*Permission denied"):
-        decode(tmp_path / "secret.png", (3, 8, 8), name="it")
+        decode(str(tmp_path / "secret.png"), (3, 8, 8), name="it")
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF"])
