@@ -83,24 +83,18 @@ def test_parameters_without_gradient_stay_but_count_as_layers():
     AGD([nn.Parameter(torch.ones(2, 2))]).step()
 
 
-def test_initial_slices_are_semi_orthogonal_times_their_scale():
-    model = network()
-    AGD(model.parameters()).init_weights(torch.Generator().manual_seed(0))
+def test_initial_slices_are_semi_orthogonal_times_their_scale_and_come_from_the_generator():
+    model, again, other = (network() for _ in range(3))
+    for each, seed in ((model, 1), (again, 1), (other, 2)):
+        AGD(each.parameters()).init_weights(torch.Generator().manual_seed(seed))
+    assert torch.equal(model[4].weight, again[4].weight)
+    assert not torch.equal(model[4].weight, other[4].weight)
     for parameter in model.parameters():
         outputs, inputs, *kernel = parameter.shape
         scale = math.sqrt(outputs / inputs) / math.sqrt(math.prod(kernel))
         for weight in parameter.detach().reshape(outputs, inputs, -1).unbind(2):
             gram = weight @ weight.T if outputs <= inputs else weight.T @ weight
             torch.testing.assert_close(gram, scale**2 * torch.eye(min(outputs, inputs)), rtol=1e-5, atol=1e-6)
-
-
-def test_initial_weights_come_from_the_generator():
-    models = [network() for _ in range(3)]
-    for model, seed in zip(models, (1, 1, 2), strict=True):
-        AGD(model.parameters()).init_weights(torch.Generator().manual_seed(seed))
-    first, again, other = (model[4].weight for model in models)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 def test_parameter_groups_have_gains_of_their_own_and_share_one_step_size():
@@ -110,14 +104,6 @@ def test_parameter_groups_have_gains_of_their_own_and_share_one_step_size():
     AGD([{"params": parameters[:1], "gain": 3.0}, {"params": parameters[1:]}]).step()
     torch.testing.assert_close(parameters[0] - before[0], 3 * (expected[0] - before[0]), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(parameters[1].detach(), expected[1], rtol=1e-5, atol=1e-6)
-
-
-def test_state_dict_keeps_the_gain():
-    parameters = with_gradients(network())
-    saved = AGD(parameters, gain=10.0).state_dict()
-    other = AGD(parameters)
-    other.load_state_dict(saved)
-    assert other.param_groups[0]["gain"] == 10.0
 
 
 def test_closure_and_training():
@@ -171,22 +157,6 @@ def test_weights_of_any_memory_layout_are_initialized_and_frozen_ones_left_alone
     assert torch.equal(frozen, frozen_before)
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e-11), (torch.float16, 300.0), (torch.bfloat16, 300.0)])
-def test_small_gradients_and_half_precision_move(dtype, size):
-    parameter = nn.Parameter(torch.zeros(300, 300, dtype=dtype))
-    parameter.grad = torch.full_like(parameter, size)
-    AGD([parameter]).step()
-    norm = size * 300
-    eta = math.log1p((math.sqrt(1 + 4 * norm) - 1) / 2)
-    torch.testing.assert_close(parameter.detach().double(), torch.full((300, 300), -eta / 300).double(), rtol=1e-2, atol=0)
-
-
-@pytest.mark.parametrize("gain", [0.0, -1.0, float("nan")])
-def test_gain_must_be_positive(gain):
-    with pytest.raises(ValueError, match=f"gain must be a positive, finite number; got {gain}"):
-        AGD([nn.Parameter(torch.ones(2, 2))], gain=gain)
-
-
 LARGE, SMALL = (300, 300), (2, 2)
 
 
@@ -204,7 +174,15 @@ def test_a_layer_of_small_gradients_beside_one_of_large_ones_moves_as_far_in_hal
 
 @pytest.mark.parametrize(
     ("dtype", "size"),
-    [(torch.float32, 1e20), (torch.float32, 3e38), (torch.bfloat16, 3e38), (torch.float64, 1e150)],
+    [
+        (torch.float32, 1e-11),
+        (torch.float16, 300.0),
+        (torch.bfloat16, 300.0),
+        (torch.float32, 1e20),
+        (torch.float32, 3e38),
+        (torch.bfloat16, 3e38),
+        (torch.float64, 1e150),
+    ],
 )
 def test_finite_gradients_of_any_size_give_the_step_of_the_formula(dtype, size):
     weights = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in ((4, 3), (2, 2, 3, 1))]
@@ -213,7 +191,8 @@ def test_finite_gradients_of_any_size_give_the_step_of_the_formula(dtype, size):
     exact = slow_step([weight.detach().double() for weight in weights], [weight.grad.double() for weight in weights], 1.0)
     AGD(weights).step()
     for weight, expected in zip(weights, exact, strict=True):
-        torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=0)
+        rtol = 1e-5 if dtype in (torch.float32, torch.float64) else 1e-2
+        torch.testing.assert_close(weight.detach().double(), expected, rtol=rtol, atol=0)
 
 
 def test_gradients_whose_squares_vanish_still_move():
@@ -231,8 +210,8 @@ def test_a_gradient_that_is_not_finite_is_not_hidden():
         assert not torch.isfinite(parameters[2]).all()
 
 
-@pytest.mark.parametrize("weights", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float32])
 def test_initial_weights_in_half_precision(weights, default):
     torch.set_default_dtype(default)
     try:
@@ -266,26 +245,31 @@ def test_a_scheduler_of_torch_scales_the_step():
         torch.testing.assert_close(moved[1], 0.25 * moved[0], rtol=1e-3, atol=1e-6)
 
 
-def test_without_a_scheduler_the_step_is_that_of_the_gain():
+def test_the_step_is_that_of_gain_times_lr_which_the_state_dict_keeps():
     twins = [with_gradients(network()) for _ in range(2)]
     AGD(twins[0], gain=2.0).step()
-    AGD([{"params": twins[1], "gain": 4.0, "lr": 0.5}]).step()
+    optimizer = AGD(twins[1])
+    optimizer.load_state_dict(AGD([{"params": twins[1], "gain": 4.0, "lr": 0.5}]).state_dict())
+    optimizer.step()
     assert all(torch.equal(*pair) for pair in zip(*twins, strict=True))
 
 
-def test_a_state_saved_before_there_was_an_lr_still_loads():
-    parameters = with_gradients(network())
-    saved = AGD(parameters, gain=10.0).state_dict()
-    for group in saved["param_groups"]:
-        del group["lr"]
-    optimizer = AGD(parameters)
-    optimizer.load_state_dict(saved)
-    assert [(group["gain"], group["lr"]) for group in optimizer.param_groups] == [(10.0, 1.0)]
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    optimizer.step()
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gain": 0.0}, "gain must be a positive, finite number; got 0"),
+        ({"gain": math.nan}, "gain must be a positive, finite number; got nan"),
+        ({"lr": -0.5}, "lr must be a finite number, at least 0; got -0.5"),
+        ({"lr": math.inf}, "lr must be a finite number, at least 0; got inf"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        AGD([{"params": [nn.Parameter(torch.ones(2, 2))], **options}])
 
 
-@pytest.mark.parametrize("lr", [-0.5, math.nan, math.inf])
-def test_lr_of_a_group_must_be_a_finite_number(lr):
-    with pytest.raises(ValueError, match=f"lr must be a finite number, at least 0; got {lr}"):
-        AGD([{"params": [nn.Parameter(torch.ones(2, 2))], "lr": lr}])
+def test_sparse_gradients_are_refused():
+    embedding = nn.Embedding(5, 3, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(ValueError, match="dense gradients"):
+        AGD(embedding.parameters()).step()

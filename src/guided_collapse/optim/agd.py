@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-UNSCHEDULED = 1.0  # the lr of a group that no scheduler has changed
 USUAL_EXPONENT = 40  # of two: gradients of that size have squares well within range, however many there are
 LARGEST_EXPONENT = 60  # of two, of a gradient whose norm needs no unit: far from the 127 at which single precision ends
 
@@ -23,18 +22,17 @@ LARGEST_EXPONENT = 60  # of two, of a gradient whose norm needs no unit: far fro
 class AGD(torch.optim.Optimizer):
     """Automatic gradient descent. All parameters of all groups count as one network's layers.
 
-    Call `init_weights()` once before training: the theory wants semi-orthogonal weights. Frozen parameters are left alone and do
+    Call `init_weights()` once before training: the theory assumes semi-orthogonal weights. Frozen parameters are left alone and do
     not count as layers.
 
-    There is no learning rate to tune. Every group has an "lr" all the same, 1 at first, by which the step is multiplied too: it is
-    there for torch's learning-rate schedulers, which thus scale the step to shares of the automatic one.
+    Every group has an "lr", 1 by default, which multiplies the step, so that torch's learning-rate schedulers can scale it.
 
     Args:
-        params: parameters or parameter groups; a group may have a gain and an lr of its own. At least two-dimensional.
+        params: parameters or parameter groups; a group may have its own gain and lr. At least two-dimensional.
         gain: multiplies every step; the paper on neural collapse uses 10.
 
     Raises:
-        ValueError: for one-dimensional parameters, a gain that is not positive, or an lr below 0.
+        ValueError: for one-dimensional parameters, a gain that is not positive, or a negative lr.
 
     Example:
         >>> import torch
@@ -47,12 +45,7 @@ class AGD(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Iterable[Tensor] | Iterable[dict[str, Any]], *, gain: float = 1.0) -> None:
-        super().__init__(params, {"gain": gain, "lr": UNSCHEDULED})
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("lr", UNSCHEDULED)  # states saved by earlier versions have none
+        super().__init__(params, {"gain": gain, "lr": 1.0})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, after checking that AGD can train it."""
@@ -66,8 +59,8 @@ class AGD(torch.optim.Optimizer):
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Makes every position's slice semi-orthogonal, times s_l."""
-        dtype = _at_least_single(torch.get_default_dtype())
-        for parameter in self._parameters():
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # there is no QR in half precision
+        for parameter in self._layers():
             slices = [
                 nn.init.orthogonal_(torch.empty(parameter.shape[:2], dtype=dtype), generator=generator)
                 for _ in range(math.prod(parameter.shape[2:]))
@@ -88,29 +81,31 @@ class AGD(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         moving = [
-            (parameter, _dense(parameter.grad), group["gain"] * group["lr"])
+            (parameter, parameter.grad, group["gain"] * group["lr"])
             for group in self.param_groups
             for parameter in group["params"]
             if parameter.requires_grad and parameter.grad is not None
         ]
+        if any(gradient.is_sparse for _, gradient, _ in moving):
+            raise ValueError("AGD takes dense gradients; got a sparse one. Use sparse=False in the embedding.")
         if moving:
             parameters, gradients, gains = (list(column) for column in zip(*moving, strict=True))
-            automatic_step(parameters, gradients, gains, num_layers=len(self._parameters()))
+            automatic_step(parameters, gradients, gains, num_layers=len(self._layers()))
         return loss
 
-    def _parameters(self) -> list[Tensor]:
-        """The layers: all parameters that are not frozen."""
+    def _layers(self) -> list[Tensor]:
+        """Returns all parameters that are not frozen."""
         return [parameter for group in self.param_groups for parameter in group["params"] if parameter.requires_grad]
 
 
 def layer_scale(weight: Tensor) -> float:
-    """s_l = sqrt(d_l / d_{l-1}) / sqrt(k) of a weight (outputs, inputs, *positions)."""
+    """Returns s_l = sqrt(d_l / d_{l-1}) / sqrt(k) of a weight (outputs, inputs, *positions)."""
     outputs, inputs = weight.shape[:2]
     return math.sqrt(outputs / inputs / math.prod(weight.shape[2:]))
 
 
 def automatic_step(parameters: list[Tensor], gradients: list[Tensor], gains: list[float], *, num_layers: int) -> None:
-    """One step of AGD, in place.
+    """Takes one step of AGD, in place.
 
     Finite gradients give a finite step whatever their size and precision: gradients are measured in powers of two, which cost no
     accuracy, and their mean G in units of u^2, with u = 1 unless G is so large that it might overflow.
@@ -120,10 +115,8 @@ def automatic_step(parameters: list[Tensor], gradients: list[Tensor], gains: lis
     device = layers[0].norms.device
     exponent = torch.stack([layer.exponent.to(device) for layer in layers]).max()
     unit = torch.exp2(((exponent - LARGEST_EXPONENT) / 2).floor().clamp(min=0))
-    sums = [
-        scale * (layer.norms.sum().to(device) * (torch.exp2(layer.exponent.to(device)) / unit.square()))
-        for scale, layer in zip(scales, layers, strict=True)
-    ]
+    units = [torch.exp2(layer.exponent.to(device)) / unit.square() for layer in layers]
+    sums = [scale * (layer.norms.sum().to(device) * each) for scale, layer, each in zip(scales, layers, units, strict=True)]
     mean = torch.stack(sums).sum() / num_layers
     # The same logarithm, written so that it does not vanish for small gradients.
     one = 1 / unit
@@ -137,13 +130,7 @@ def automatic_step(parameters: list[Tensor], gradients: list[Tensor], gains: lis
 
 
 class _Measured(NamedTuple):
-    """A gradient in a unit of its own: it is 2^exponent times what is here.
-
-    Attributes:
-        gradient: (outputs, inputs, *positions), in single precision at least.
-        norms: (1, 1, *positions), the Frobenius norm of each position's output x input slice.
-        exponent: (), a whole number.
-    """
+    """A gradient over 2^exponent, (outputs, inputs, *positions), and the norm of each position's slice, (1, 1, *positions)."""
 
     gradient: Tensor
     norms: Tensor
@@ -151,34 +138,24 @@ class _Measured(NamedTuple):
 
 
 def _measured(gradient: Tensor) -> _Measured:
-    """The gradient in a unit in which its squares do not overflow, nor vanish all."""
-    gradient = gradient.to(_at_least_single(gradient.dtype))
+    """Returns the gradient in a unit in which its squares neither overflow nor all vanish, in single precision at least."""
+    gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
     limit = int(-0.8 * math.log2(torch.finfo(gradient.dtype).tiny))  # so that the power of two is well within range itself
-    lowest, highest = gradient.aminmax()  # many times quicker than the maximum norm
+    lowest, highest = gradient.aminmax()  # many times faster than the maximum norm
     exponent = torch.maximum(-lowest, highest).log2().floor().clamp(-limit, limit)
     if exponent.device.type == "cpu" and abs(float(exponent)) <= USUAL_EXPONENT:
-        # Nothing to wait for in order to know it, and a copy less. Powers of two change no digit, so the step is the same.
-        return _Measured(gradient, torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True), torch.zeros_like(exponent))
-    gradient = gradient * torch.exp2(-exponent)
+        # Known without synchronizing, and saves a copy. Powers of two change no digit, so the step is the same.
+        exponent = torch.zeros_like(exponent)
+    else:
+        gradient = gradient * torch.exp2(-exponent)
     return _Measured(gradient, torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True), exponent)
-
-
-def _at_least_single(dtype: torch.dtype) -> torch.dtype:
-    """Half precision has neither the range nor the routines that are needed here."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    if gradient.is_sparse:
-        raise ValueError("AGD takes dense gradients; got a sparse one. Use sparse=False in the embedding.")
-    return gradient
 
 
 def _check_group(group: dict[str, Any]) -> None:
     if not (group["gain"] > 0 and math.isfinite(group["gain"])):
         raise ValueError(f"gain must be a positive, finite number; got {group['gain']}.")
     if not (group["lr"] >= 0 and math.isfinite(group["lr"])):
-        raise ValueError(f"lr must be a finite number, at least 0; got {group['lr']}. It multiplies the step, and 1 is the usual.")
+        raise ValueError(f"lr must be a finite number, at least 0; got {group['lr']}. It multiplies the step and is usually 1.")
     for parameter in group["params"]:
         if parameter.ndim < 2 or parameter.numel() == 0:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The paper's derivative: the dense deep declarative node of Proposition 1, with both of its ways to G, and the paper's whole route.
+"""The paper's derivative: the dense deep declarative node of Proposition 1, both of its ways to G, and the whole route.
 
 Matrices are vectorized row by row (the paper's rvec), so U of shape (d, C) becomes a vector of length dC, and a map
 dU -> dU N on the columns becomes I_d (x) N'.
@@ -127,14 +127,12 @@ def dense_bytes(feature_dim: int, num_classes: int, multipliers: Multipliers) ->
     """Returns the bytes of the dense float64 matrices that are alive at the peak."""
     unknowns = feature_dim * num_classes
     constraints = num_classes * (num_classes + 1) // 2
-    entries = 5 * unknowns**2 + 3 * constraints * unknowns + 2 * num_classes**4 + constraints * num_classes**2
-    if multipliers == "linear-system":
-        entries += constraints * num_classes**2
-    return 8 * entries
+    copies = 2 if multipliers == "linear-system" else 1
+    return 8 * (5 * unknowns**2 + 3 * constraints * unknowns + 2 * num_classes**4 + copies * constraints * num_classes**2)
 
 
 def _constraint_curvature_by_linear_system(problem: ProximalProblem, basis: Tensor, constraint: Tensor) -> Tensor:
-    """Returns Lambda : D^2_UU J, with the multipliers from lambda' A = D_U f; each constraint ij curves by I (x) (e_i e_j' + e_j e_i')."""
+    """Returns Lambda : D^2_UU J, with lambda' A = D_U f; each constraint ij curves by I (x) (e_i e_j' + e_j e_i')."""
     feature_dim, num_classes = basis.shape
     gradient = problem.gradient(basis).flatten()
     multipliers = torch.linalg.lstsq(constraint.T, gradient[:, None]).solution[:, 0]
