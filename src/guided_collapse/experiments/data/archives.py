@@ -25,7 +25,7 @@ Arrays = Mapping[str, npt.NDArray[np.generic]]
 """train_images, train_labels, test_images, test_labels and, unless the table of known data has them, class_names."""
 
 PARTS = ("train", "test")
-IDX_PARTS = {"train": "train", "test": "t10k"}
+IDX_PARTS = ("train", "t10k")
 IDX_KINDS = {"images-idx3": 0x00000803, "labels-idx1": 0x00000801}  # magic numbers of unsigned bytes in three dimensions and in one
 ANNOTATIONS = "val_annotations.txt"
 HELD_OUT_DRAWINGS = 4  # of the 20 of each character
@@ -38,34 +38,24 @@ def checksum_of(path: Path, algorithm: str) -> str:
 
 def find_idx(folder: Path) -> dict[str, Path]:
     """Those of the four IDX files that are in the folder, by their names without .gz, such as train-images-idx3-ubyte."""
-    stems = [f"{prefix}-{kind}-ubyte" for prefix in IDX_PARTS.values() for kind in IDX_KINDS]
+    stems = [f"{part}-{kind}-ubyte" for part in IDX_PARTS for kind in IDX_KINDS]
     return {stem: path for stem in stems for path in (folder / f"{stem}.gz", folder / stem) if path.is_file()}
 
 
 def load_idx(folder: Path, *, name: str, class_names: tuple[str, ...]) -> ImageData:
-    """A data set in four IDX files, compressed with gzip or not.
-
-    Raises:
-        ValueError: for a file that is missing, damaged or of another kind, or counts that do not agree.
-    """
-    files = find_idx(folder)
-    splits = {}
-    for part, prefix in IDX_PARTS.items():
-        arrays = []
-        for kind, magic in IDX_KINDS.items():
-            stem = f"{prefix}-{kind}-ubyte"
-            if stem not in files:
-                raise ValueError(f"{folder} must hold {stem} or {stem}.gz beside the others; it does not.")
-            arrays.append(read_idx(files[stem], magic))
-        images, labels = arrays
-        if len(images) != len(labels):
-            raise ValueError(f"{folder} must hold one label for each image; it has {len(images)} and {len(labels)} in {part}.")
-        splits[part] = Split(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64)))
-    return ImageData(name, splits["train"], splits["test"], class_names, folder)
+    """A data set in four IDX files, compressed with gzip or not; ValueError if one is missing or damaged, or counts differ."""
+    splits = []
+    for part in IDX_PARTS:
+        images, labels = (read_idx(folder, f"{part}-{kind}-ubyte", magic) for kind, magic in IDX_KINDS.items())
+        splits.append(Split(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))))
+    return ImageData(name, splits[0], splits[1], class_names, folder)
 
 
-def read_idx(path: Path, magic: int) -> npt.NDArray[np.uint8]:
+def read_idx(folder: Path, stem: str, magic: int) -> npt.NDArray[np.uint8]:
     """The array in an IDX file of unsigned bytes: magic number, one size for each dimension (all big-endian), then the bytes."""
+    path = find_idx(folder).get(stem)
+    if path is None:
+        raise ValueError(f"{folder} must hold {stem} or {stem}.gz beside the others; it does not.")
     contents = _contents(path)
     found = int.from_bytes(contents[:4], "big")
     if len(contents) < 4 or found != magic:
@@ -86,11 +76,7 @@ def _contents(path: Path) -> bytes:
 
 
 def load_archive(path: Path, *, name: str, known: KnownData, cache: Path | None = None) -> ImageData:
-    """A data set from its archive; the .npz file `cache` keeps the decoded images.
-
-    Raises:
-        ValueError: for an archive that is damaged or incomplete.
-    """
+    """A data set from its archive, ValueError for a damaged one; the .npz file `cache` keeps the decoded images."""
     read = READERS[known.archive_reader]
     arrays = read(path, known) if cache is None else decoded(cache, [path], lambda: read(path, known), variant=known.archive_reader)
     train, test = (Split(torch.from_numpy(arrays[f"{part}_images"]), torch.from_numpy(arrays[f"{part}_labels"])) for part in PARTS)

@@ -24,13 +24,7 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
     on the generator's state alone, and (with a generator on the CPU) two halves of a batch, one after the other, give the same as
     the whole. The generator may be on another device than the images: one on the CPU gives the same changes everywhere.
 
-    Args:
-        images: uint8 (num_samples, channels, height, width).
-        augmentation: the changes.
-        generator: the source of randomness.
-
-    Returns:
-        uint8 (num_samples, channels, height, width) on the device of the images, or crop_size for height and width.
+    Images are uint8 (num_samples, channels, height, width), and so is the result, with crop_size for height and width.
 
     Raises:
         ValueError: for images of another type or shape, or too small for the crop.
@@ -60,14 +54,9 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 
 
 def windows(images: Tensor, tops: Tensor, lefts: Tensor, mirrored: Tensor, *, size: tuple[int, int]) -> Tensor:
-    """One window of each image: out[n, c, i, j] = images[n, c, tops[n] + i, lefts[n] + j].
+    """One window of each image: out[n, c, i, j] = images[n, c, tops[n] + i, lefts[n] + j], with columns reversed where mirrored.
 
-    Args:
-        images: (num_samples, channels, height, width), any dtype.
-        tops: int64 (num_samples,), first row.
-        lefts: int64 (num_samples,), first column.
-        mirrored: bool (num_samples,), whether the columns of the window are reversed, j -> width - 1 - j.
-        size: (height, width) of the windows.
+    `tops` and `lefts` are int64 (num_samples,), `mirrored` is bool (num_samples,), `size` the (height, width) of the windows.
     """
     num_samples, channels, _, full_width = images.shape
     height, width = size
@@ -110,11 +99,7 @@ def _resample(images: Tensor, maps: Tensor, size: tuple[int, int], *, outside: s
 
 
 def center_crop(images: Tensor, size: int) -> Tensor:
-    """The central size x size pixels of each image.
-
-    Raises:
-        ValueError: for images smaller than that.
-    """
+    """The central size x size pixels of each image, which must not be smaller than that."""
     height, width = images.shape[-2:]
     if size > min(height, width):
         raise ValueError(f"images must be at least as large as the crop; got {height} x {width} for a crop of {size}.")
@@ -140,10 +125,7 @@ class PixelStatistics(NamedTuple):
 
 
 def pixel_statistics(split: Split) -> PixelStatistics:
-    """Statistics of the pixels of up to MOST_IMAGES evenly spaced images.
-
-    A constant channel gets the standard deviation 1, so that normalizing it gives zeros.
-    """
+    """Statistics of the pixels of up to MOST_IMAGES evenly spaced images; the standard deviation of a constant channel is 1."""
     chosen = range(0, len(split), -(-len(split) // MOST_IMAGES))
     total: Tensor | float = 0.0
     squares: Tensor | float = 0.0
@@ -163,9 +145,6 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
         images: (num_samples, channels, height, width), uint8 from 0 to 255 or floating-point from 0 to 1.
         mean: one for each channel.
         std: one for each channel, positive.
-
-    Raises:
-        ValueError: if the number of channels differs from that of the images.
     """
     if not len(mean) == len(std) == images.shape[1]:
         raise ValueError(f"mean and std need a value for each of the {images.shape[1]} channels; got {len(mean)} and {len(std)}.")

@@ -24,11 +24,7 @@ class ProcessShare(NamedTuple):
     device: torch.device = torch.device("cpu")
 
     def of_batches(self, sampler: SeededBatchSampler) -> Iterator[list[int]]:
-        """This process's part of every batch; for stratified batches, its part of every class.
-
-        Raises:
-            ValueError: for batches with fewer samples than there are processes.
-        """
+        """This process's part of every batch; for stratified batches, its part of every class."""
         smallest = sampler.num_samples // len(sampler)
         if smallest < self.processes:
             raise ValueError(
@@ -60,27 +56,14 @@ class ShuffledBatchSampler(SeededBatchSampler):
 
 
 class Batch(NamedTuple):
-    """The samples of one step.
-
-    Attributes:
-        inputs: images, (num_samples, channels, height, width), uint8 as stored in a split or float32 as a network takes them; or
-            whatever else a backbone takes.
-        labels: int64 (num_samples,).
-    """
+    """The samples of one step: images, uint8 as stored or float32 as a network takes them, and int64 labels, (num_samples,)."""
 
     inputs: Tensor
     labels: Tensor
 
 
 class ImageBatches:
-    """Images ready for a network: augmented for training, unchanged for measurement, and normalized.
-
-    Args:
-        data: the images.
-        statistics: to normalize pixels by.
-        augmentation: the random changes.
-        num_workers: processes that read streamed images.
-    """
+    """Images ready for a network: augmented for training, unchanged for measurement, and normalized by the statistics."""
 
     def __init__(self, data: ImageData, statistics: PixelStatistics, augmentation: Augmentation, *, num_workers: int) -> None:
         self.data, self.statistics, self.augmentation, self.num_workers = data, statistics, augmentation, num_workers
@@ -100,14 +83,9 @@ class ImageBatches:
 def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device | str, num_workers: int = 0) -> Iterator[Batch]:
     """Batches of unchanged images, in the order of the sampler.
 
-    Images in memory are selected on the device where they are. Streamed images are read and decoded ahead by worker processes,
-    which live for one epoch, so that the sampler may change between epochs. Neither draws from torch's global generator.
-
-    Args:
-        split: the samples.
-        sampler: lists of sample indices, for example a `StratifiedBatchSampler`.
-        device: where the batches go.
-        num_workers: processes that read streamed images; 0 reads them in this one. Images in memory need none.
+    Images in memory are selected on the device where they are. Streamed images are read and decoded ahead by `num_workers`
+    processes, which live for one epoch, so that the sampler may change between epochs; 0 reads them in this process. Neither draws
+    from torch's global generator.
     """
     device = torch.device(device)
     if isinstance(split.images, Tensor):

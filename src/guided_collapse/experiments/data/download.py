@@ -33,15 +33,12 @@ def download(name: str, *, root: Path | None = None, archive: Path | None = None
         ValueError: for an unknown name, or files that are damaged or not those of the real data set.
     """
     known, folder = known_data(name), sources.data_folder(name, root)
-    if archive is not None:
-        data = _take(name, known, archive, folder)
-    else:
-        try:
-            data = load_data(name, root=root)
-        except MissingData:
-            _fetch(name, known, folder)
-            data = load_data(name, root=root)
-        check_counts(data, known)
+    try:
+        data = load_data(name, root=root) if archive is None else _take(name, known, archive, folder)
+    except MissingData:
+        _fetch(name, known, folder)
+        data = load_data(name, root=root)
+    check_counts(data, known)
     num_files = len(sources.files_with_checksums(known, data.location))
     checksums = f" and the checksums of {num_files} file(s)" if num_files else "; no checksum is known for its files"
     channels, height, width = data.image_shape

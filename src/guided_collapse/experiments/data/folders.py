@@ -5,7 +5,6 @@ does not say which file is damaged.
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,9 +20,6 @@ SPLITS = {
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
 }
 """The folder names, in lower case, that mean a split and not a class."""
-
-Classes = Mapping[str, list[str]]
-"""The paths of the images of each class, in order."""
 
 
 def load_folder(path: Path, *, image_size: int | None = None, test_fraction: float = 0.2) -> ImageData:
@@ -46,8 +42,8 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
     """
     if not path.is_dir():
         raise ValueError(f"data must be a folder with one folder of images for each class; there is no folder {path}.")
-    splits = find_splits(path)
-    home = splits.get("train", path)
+    folders = find_splits(path)
+    home = folders.get("train", path)
     train = _classes(home)
     if empty := [name for name, files in train.items() if not files]:
         raise ValueError(
@@ -59,7 +55,7 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
         raise ValueError(f"data must be a folder with a folder of images for each of at least two classes; {home} has {found}.")
     class_names = tuple(train)
     files, labels = _samples(train, class_names)
-    tests = (_classes(splits[name]) for name in ("test", "validation") if name in splits)
+    tests = (_classes(folders[name]) for name in ("test", "validation") if name in folders)
     test = next((classes for classes in tests if any(classes.values())), None)
     if test is not None:
         test_files, test_labels = _samples(test, class_names)
@@ -78,15 +74,11 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
     for paths, targets in ((files, labels), (test_files, test_labels)):
         pictures = Pictures(paths, (3, height, width), names=paths)
         splits.append(Split(pictures.to_memory() if pictures.fit_in_memory else pictures, targets))
-    return ImageData(path.name, *splits, class_names, path)
+    return ImageData(path.name, splits[0], splits[1], class_names, path)
 
 
 def find_splits(path: Path) -> dict[str, Path]:
-    """The folders of the splits train, test and validation; empty if the folder holds classes.
-
-    Raises:
-        ValueError: for a test or validation folder without one to train on, two folders for one split, or classes beside splits.
-    """
+    """The folders of the splits train, test and validation; none if the folder holds classes, ValueError if it holds both."""
     folders = _subfolders(path)
     named = [folder for folder in folders if folder.name.lower() in SPLITS]
     splits = {SPLITS[folder.name.lower()]: folder for folder in named}
@@ -102,7 +94,8 @@ def find_splits(path: Path) -> dict[str, Path]:
     return splits
 
 
-def _classes(folder: Path) -> Classes:
+def _classes(folder: Path) -> dict[str, list[str]]:
+    """The paths of the images of each class, in order."""
     return {entry.name: _files(entry) for entry in _subfolders(folder)}
 
 
@@ -128,7 +121,7 @@ def _refuse(error: OSError) -> NoReturn:
     raise ValueError(f"data must be a readable folder; reading it failed: {error}") from error
 
 
-def _samples(classes: Classes, class_names: tuple[str, ...]) -> tuple[list[str], Tensor]:
+def _samples(classes: dict[str, list[str]], class_names: tuple[str, ...]) -> tuple[list[str], Tensor]:
     """The paths of all images, and their labels."""
     if strangers := [name for name, files in classes.items() if files and name not in class_names]:
         raise ValueError(

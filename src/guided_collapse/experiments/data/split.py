@@ -22,9 +22,6 @@ class Split:
         images: uint8 (num_samples, channels, height, width) if they are in memory; otherwise a map-style dataset whose item i is
             the uint8 image (channels, height, width) of sample i, all of one size.
         labels: int64 (num_samples,), class indices, on the CPU.
-
-    Raises:
-        ValueError: for images and labels that do not belong together.
     """
 
     images: Tensor | Dataset[Tensor]
@@ -66,17 +63,9 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """A training and a test split with the same image shape.
+    """A training and a test split with the same image shape, and the name of each class.
 
-    Attributes:
-        name: of the data set.
-        train: the training samples.
-        test: the test samples.
-        class_names: one for each class index.
-        location: the file or folder it was read from; None if it came with a package.
-
-    Raises:
-        ValueError: for fewer than two classes, a label without a name, or images of different sizes.
+    `location` is the file or folder they were read from; None if they came with a package.
     """
 
     name: str
@@ -155,11 +144,7 @@ def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
 
 
 def few_of_each(split: Split, number: int) -> Split:
-    """That many samples of each class, always the same and in order; fewer samples are a subset of more.
-
-    Raises:
-        ValueError: if a class has fewer.
-    """
+    """That many samples of each class, always the same and in order; fewer samples are a subset of more."""
     counts = split.labels.bincount().numpy()
     if number < 1 or counts.min() < number:
         raise ValueError(f"every class must have as many samples as requested; got {counts.min()} and {number}. Request fewer.")
