@@ -1,70 +1,88 @@
-"""Copies the records of finished runs, without models and checkpoints, into `results/records`.
+"""Stores the records of finished runs, without models and checkpoints, in `results/records`: a zip archive for each experiment.
 
-    python results/collect.py RUNS
+    python -m results.collect RUNS
 
-RUNS is a folder as `guided-collapse` writes it. Of an experiment those seeds are taken that all its heads have finished. Of a
-search its record is taken, which says what the trials came to, and the runs with fresh seeds.
-Measurements are compressed, without seconds, because the runs shared a machine and were paused at times. Sorted margins are thinned
-to as many as the report draws. Of the traces, which the animation shows, only that of seed 0 is taken.
+RUNS is a folder as `guided-collapse` writes it. Of an experiment those seeds are taken that all its heads have finished; of a
+search its record, which has the results of the trials, and the runs with fresh seeds.
+Times are left out, because the runs shared a machine and were paused at times. Sorted margins are thinned to as many as the report
+draws, and of the traces, which the animation shows, only that of seed 0 is taken.
 """
 
-import gzip
-import shutil
+import io
 import sys
 from dataclasses import replace
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import numpy as np
 
-from guided_collapse.experiments.records import read_margins
-from guided_collapse.experiments.run_format import records_as_text, records_from_text
-from guided_collapse.experiments.records import read_record
-from guided_collapse.experiments.records import COST, METRICS_COMPRESSED, SEARCH, SearchRecord
-from guided_collapse.experiments.run_format import CONFIG, MARGINS, METRICS, MODEL, TRACE
-from guided_collapse.experiments.report.summaries import MOST_MARGINS
+from guided_collapse.experiments.files import checksum
 from guided_collapse.experiments.grid_search import CHOSEN
-
-HERE = Path(__file__).parent
+from guided_collapse.experiments.records import SEARCH, Floats, SearchRecord, read_epoch_records, read_margins, read_record
+from guided_collapse.experiments.report.summaries import MOST_MARGINS
+from guided_collapse.experiments.run_format import (
+    CONFIG,
+    MARGINS,
+    METRICS,
+    TRACE,
+    Finished,
+    read_facts,
+    records_as_text,
+    run_status,
+)
 
 
 def collect(runs: Path, out: Path) -> int:
-    """Copies and returns how many runs there were."""
-    searches = [file for file in sorted(runs.glob(f"*/{SEARCH}")) if read_record(file, SearchRecord).choice]
-    experiments = sorted({*runs.iterdir(), *(folder for file in searches for folder in (file.parent / CHOSEN).glob("*"))})
-    finished = [run for experiment in experiments for run in seeds_of_all_heads(experiment)]
-    for run in finished:
-        folder = out / run.relative_to(runs)
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(run / CONFIG, folder / CONFIG)
-        np.savez_compressed(folder / MARGINS, **{split: thinned(m) for split, m in read_margins(run / MARGINS).items()})
-        records = records_from_text((run / METRICS).read_text(encoding="utf-8"))
-        text = records_as_text(replace(record, seconds=None) for record in records)
-        (folder / METRICS_COMPRESSED).write_bytes(gzip.compress(text.encode(), mtime=0))
-        if run.name == "seed-0" and (run / TRACE).exists():
-            shutil.copyfile(run / TRACE, folder / TRACE)
-    for cost in sorted(runs.glob(f"*/{COST}")):
-        (out / cost.parent.name).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(cost, out / cost.parent.name / COST)
-    for search in searches:
-        (out / search.parent.name).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(search, out / search.parent.name / SEARCH)
-    return len(finished)
+    """Writes the archives and returns how many runs they hold."""
+    folders = {folder.name: folder for folder in sorted(runs.iterdir()) if not (folder / SEARCH).exists()}
+    searches = {}
+    for file in sorted(runs.glob(f"*/{SEARCH}")):
+        search = read_record(file, SearchRecord)
+        if search.choice:
+            searches[search.experiment] = file
+            folders[search.experiment] = file.parent / CHOSEN / search.experiment
+    count = 0
+    for name, folder in folders.items():
+        stored = {f"{run.parent.name}/{run.name}": _kept(run) for run in seeds_of_all_heads(folder)}
+        contents = {f"{run}/{file}": kept for run, files in stored.items() for file, kept in files.items()}
+        if name in searches:
+            contents[SEARCH] = searches[name].read_bytes()
+        if contents:
+            out.mkdir(parents=True, exist_ok=True)
+            with ZipFile(out / f"{name}.zip", "w") as archive:
+                for file, kept in contents.items():
+                    # Without the time, so that the same records are the same archive.
+                    archive.writestr(ZipInfo(file), kept, ZIP_DEFLATED)
+        count += len(stored)
+    return count
 
 
 def seeds_of_all_heads(experiment: Path) -> list[Path]:
     """The runs of those seeds that every head has finished."""
-    heads = sorted({run.parent for run in experiment.glob("*/seed-*") if (run / CONFIG).is_file()})
-    seeds = [{model.parent.name for model in head.glob(f"seed-*/{MODEL}")} for head in heads]
-    return [head / seed for head in heads for seed in sorted(set.intersection(*seeds))]
+    runs = [run.parent for run in sorted(experiment.glob(f"*/seed-*/{CONFIG}"))]
+    finished = {run for run in runs if run_status(run).state == "finished"}
+    heads = {run.parent for run in runs}
+    return [run for run in runs if all(head / run.name in finished for head in heads)]
 
 
-def thinned(values: np.ndarray) -> np.ndarray:
-    """At most so many of sorted values, evenly spaced, between neighbors in proportion."""
+def _kept(run: Path) -> dict[str, bytes]:
+    margins = io.BytesIO()
+    np.savez_compressed(margins, **{split: thinned(values) for split, values in read_margins(run / MARGINS).items()})
+    text = records_as_text(replace(record, seconds=None) for record in read_epoch_records(run))
+    files = {METRICS: text.encode(), MARGINS: margins.getvalue()}
+    if run.name == "seed-0" and (run / TRACE).exists():
+        files[TRACE] = (run / TRACE).read_bytes()
+    sealed = Finished({name: checksum(content) for name, content in files.items()})
+    return {CONFIG: replace(read_facts(run), finished=sealed).as_text().encode(), **files}
+
+
+def thinned(values: Floats) -> Floats:
+    """At most so many of sorted values, evenly spaced, interpolated between neighbors."""
     places = np.linspace(0, len(values) - 1, min(MOST_MARGINS, len(values)))
     return np.interp(places, np.arange(len(values)), values).astype(np.float32)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        sys.exit("Usage: python results/collect.py RUNS, where RUNS is a folder of runs.")
-    print(f"{collect(Path(sys.argv[1]), HERE / 'records')} runs")
+        sys.exit("Usage: python -m results.collect RUNS, where RUNS is a folder of runs.")
+    print(f"{collect(Path(sys.argv[1]), Path(__file__).parent / 'records')} runs")

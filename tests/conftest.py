@@ -26,9 +26,9 @@ def _made_up_data_pass_for_real(monkeypatch):
 @pytest.fixture
 def _undrawn(monkeypatch):
     """Figures for print are made but not drawn, which takes seconds: for tests of what else is in a report."""
-    from guided_collapse.experiments.report.figures import for_print
+    from guided_collapse.experiments.report import figures
 
-    monkeypatch.setattr(for_print, "as_files", lambda figure, name: {f"{name}.pdf": b"", f"{name}.png": b""})
+    monkeypatch.setattr(figures, "as_files", lambda figure, name: {f"{name}.pdf": b"", f"{name}.png": b""})
 
 
 def pytest_collection_modifyitems(items):

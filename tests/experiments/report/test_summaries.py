@@ -1,49 +1,60 @@
-"""Medians and ranges against plain Python on the same lines."""
+"""Medians, ranges and tables of runs against plain Python on the lines that were written."""
 
+import math
 import statistics
 
 import numpy as np
 import pytest
 
-from guided_collapse.experiments.records.declared.quantities import NC1, QUANTITIES, TEST_TOP1, TRAIN_LOSS
-from guided_collapse.experiments.records.run import read_run
-from guided_collapse.experiments.report.summaries import MOST_MARGINS, at_epoch, margins_over_seeds, over_seeds, spread
+from guided_collapse.experiments.heads import HEADS
+from guided_collapse.experiments.records import MARGIN, NC1, QUANTITIES, TEST_TOP1, TRAIN_LOSS, read_records, read_run
+from guided_collapse.experiments.report import load_runs
+from guided_collapse.experiments.report.styles import STYLES, in_order, label, styles_of
+from guided_collapse.experiments.report.summaries import (
+    LEVELS,
+    MOST_MARGINS,
+    at_epoch,
+    by_experiment,
+    margins_over_seeds,
+    outcome,
+    over_seeds,
+    spread,
+    when_reached,
+)
 from tests.experiments.report.made_up import lines, write_run
 
-USUAL = [quantity for quantity in QUANTITIES if not quantity.occasional]
+
+def written(tmp_path, *all_lines, **options):
+    """A run of each, with its own seed."""
+    return [read_run(write_run(tmp_path, seed=seed, lines=found, **options)) for seed, found in enumerate(all_lines)]
 
 
-def by_hand(all_lines, quantity):
-    """Median, low, high and count by epoch."""
+def agree(curve, all_lines, quantity):
     found = {}
-    for run in all_lines:
-        for line in run:
-            value = line.get(quantity.split, {}).get(quantity.name)
-            if value is not None:
-                found.setdefault(line["epoch"], []).append(100 * value if quantity.percent else value)
-    return {epoch: (statistics.median(values), min(values), max(values), len(values)) for epoch, values in sorted(found.items())}
-
-
-def agree(curve, expected):
-    np.testing.assert_array_equal(curve.x, list(expected))
-    for place, name in enumerate(("median", "low", "high", "count")):
-        np.testing.assert_allclose(getattr(curve, name), [values[place] for values in expected.values()], rtol=1e-12)
+    for line in (line for run in all_lines for line in run):
+        value = line.get(quantity.split, {}).get(quantity.name)
+        if value is not None:
+            found.setdefault(line["epoch"], []).append(100 * value if quantity.percent else value)
+    assert list(curve.index) == sorted(found)
+    for epoch, values in found.items():
+        expected = (statistics.median(values), min(values), max(values), len(values))
+        np.testing.assert_allclose(curve.loc[epoch, ["median", "low", "high", "seeds"]], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 5])
-@pytest.mark.parametrize("quantity", USUAL, ids=lambda quantity: f"{quantity.split}-{quantity.name}")
-def test_median_and_range_over_seeds(seeds, quantity, tmp_path):
+def test_median_and_range_over_seeds(seeds, tmp_path):
     all_lines = [lines("cosine", seed, 6, every=2) for seed in range(seeds)]
-    runs = [read_run(write_run(tmp_path, seed=seed, lines=all_lines[seed])) for seed in range(seeds)]
-    agree(over_seeds(runs, quantity), by_hand(all_lines, quantity))
+    runs = written(tmp_path, *all_lines)
+    for quantity in QUANTITIES:
+        if not quantity.occasional:
+            agree(over_seeds(runs, quantity), all_lines, quantity)
 
 
 def test_runs_of_different_length_count_as_far_as_they_go(tmp_path):
     all_lines = [lines("cosine", 0, 6), lines("cosine", 1, 3), lines("cosine", 2, 9, every=3)]
-    runs = [read_run(write_run(tmp_path, seed=seed, lines=all_lines[seed])) for seed in range(3)]
-    curve = over_seeds(runs, TRAIN_LOSS)
-    agree(curve, by_hand(all_lines, TRAIN_LOSS))
-    np.testing.assert_array_equal(curve.count, [2, 2, 3, 1, 1, 2, 1])
+    curve = over_seeds(written(tmp_path, *all_lines), TRAIN_LOSS)
+    agree(curve, all_lines, TRAIN_LOSS)
+    assert curve["seeds"].tolist() == [2, 2, 3, 1, 1, 2, 1]
 
 
 def test_a_metric_that_is_missing(tmp_path):
@@ -51,58 +62,162 @@ def test_a_metric_that_is_missing(tmp_path):
     for line in all_lines[0]:
         del line["train"]["nc1"]
     all_lines[1][1]["train"]["nc1"] = None
-    runs = [read_run(write_run(tmp_path, seed=seed, lines=all_lines[seed])) for seed in range(2)]
-    agree(over_seeds(runs, NC1), by_hand(all_lines, NC1))
+    runs = written(tmp_path, *all_lines)
+    agree(over_seeds(runs, NC1), all_lines, NC1)
     assert over_seeds(runs[:1], NC1) is None
     assert over_seeds([], NC1) is None
-    assert at_epoch(runs[:1], NC1, None) is None
+    assert at_epoch(runs[:1], NC1) is None
     assert at_epoch(runs, NC1, 2).epochs == (1,)
 
 
 def test_at_an_epoch_the_last_measurement_before_it_counts(tmp_path):
     all_lines = [lines("cosine", 0, 20), lines("cosine", 1, 9), lines("cosine", 2, 20, every=4)]
-    runs = [read_run(write_run(tmp_path, seed=seed, lines=all_lines[seed])) for seed in range(3)]
+    runs = written(tmp_path, *all_lines)
     found = at_epoch(runs, TEST_TOP1, 10)
-    assert found.epochs == (10, 9, 8)
     values = [100 * run[epoch - 1]["test"]["top1"] for run, epoch in zip(all_lines, (10, 9, 8), strict=True)]
-    assert found.spread.median == pytest.approx(statistics.median(values), rel=1e-12)
-    assert (found.spread.low, found.spread.high, found.spread.count) == (min(values), max(values), 3)
-    assert at_epoch(runs, TEST_TOP1, None).epochs == (20, 9, 20)
+    assert found == (pytest.approx(statistics.median(values)), min(values), max(values), 3, (10, 9, 8))
+    assert at_epoch(runs, TEST_TOP1).epochs == (20, 9, 20)
     assert at_epoch(runs, TEST_TOP1, 3).epochs == (3, 3)
     assert at_epoch(runs[2:], TEST_TOP1, 3) is None
-
-
-def test_what_never_happened_is_infinite():
     assert spread([3.0, np.inf]).median == np.inf
-    assert spread([3.0, 4.0, np.inf]).median == 4.0
-    assert spread([np.inf, np.inf]).low == np.inf
 
 
-def runs_with(tmp_path, *arrays):
-    return [read_run(write_run(tmp_path, seed=seed, margins=margins)) for seed, margins in enumerate(arrays)]
-
-
-def test_few_samples_are_shown_one_by_one(tmp_path):
-    values = np.random.default_rng(0).normal(size=(3, 40)).astype(np.float32)
-    curve = margins_over_seeds(runs_with(tmp_path, *({"train": np.sort(row)} for row in values)), "train")
-    ranked = np.sort(values.astype(np.float64), axis=1)
-    np.testing.assert_allclose(curve.x, 100 * np.arange(40) / 39)
-    np.testing.assert_allclose(curve.median, np.median(ranked, axis=0), rtol=1e-12)
-    np.testing.assert_allclose(curve.low, ranked.min(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(curve.high, ranked.max(axis=0), rtol=1e-12)
-
-
-def test_many_samples_of_different_number_are_shown_by_quantile(tmp_path):
-    first, second = (np.random.default_rng(num).normal(size=num) for num in (2000, 3001))
-    curve = margins_over_seeds(runs_with(tmp_path, {"train": first}, {"train": second}), "train")
-    assert len(curve.x) == MOST_MARGINS
-    expected = [np.quantile(values, curve.x / 100) for values in (first, second)]
-    np.testing.assert_allclose(curve.median, np.mean(expected, axis=0), atol=1e-9)
-
-
-def test_runs_without_margins_do_not_count(tmp_path):
-    runs = runs_with(tmp_path, {"train": np.array([0.5])}, None, {"train": np.array([0.25, 1.0])})
-    curve = margins_over_seeds(runs, "train")
-    np.testing.assert_array_equal(curve.low, [0.25, 0.5])
-    np.testing.assert_array_equal(curve.count, [2, 2])
+def test_few_margins_are_shown_one_by_one_and_many_by_quantile(tmp_path):
+    few = np.sort(np.random.default_rng(0).normal(size=(3, 40)), axis=1)
+    many = [np.random.default_rng(size).normal(size=size) for size in (2000, 3001)]
+    runs = [read_run(write_run(tmp_path, seed=seed, margins={"train": own})) for seed, own in enumerate((*few, *many))]
+    runs.append(read_run(write_run(tmp_path, seed=9, margins=None)))
+    curve = margins_over_seeds([*runs[:3], runs[-1]], "train")
+    np.testing.assert_allclose(curve.index, 100 * np.arange(40) / 39)
+    np.testing.assert_allclose(curve["median"], np.median(few, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(curve[["low", "high"]], np.stack([few.min(axis=0), few.max(axis=0)], axis=1), rtol=1e-12)
+    curve = margins_over_seeds(runs[3:5], "train")
+    assert len(curve) == MOST_MARGINS
+    np.testing.assert_allclose(curve["median"], np.mean([np.quantile(own, curve.index / 100) for own in many], axis=0), atol=1e-9)
     assert margins_over_seeds(runs, "test") is None
+
+
+def of_accuracies(accuracies, seconds=None):
+    found = [{"epoch": epoch, "seconds": 2.0 if seconds is None else seconds[epoch - 1]} for epoch in range(1, len(accuracies) + 1)]
+    return [line | ({} if top1 is None else {"train": {"top1": top1}}) for line, top1 in zip(found, accuracies, strict=True)]
+
+
+def test_the_first_measured_epoch_at_an_accuracy_counts(tmp_path):
+    runs = written(tmp_path, of_accuracies([0.2, None, 0.8, 0.5, 0.95, 1.0], [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]))
+    found = [when_reached(runs, level) for level in LEVELS]
+    assert [when.epochs.median for when in found] == [3, 3, 5, 5, 6, 6]
+    assert [when.seconds.median for when in found] == [7, 7, 31, 31, 63, 63]
+    assert when_reached([], 50) is None
+
+
+def test_one_sample_short_of_everything_is_not_everything(tmp_path):
+    almost, rounded = written(tmp_path, of_accuracies([1 - 1 / 1_281_167]), of_accuracies([float(np.float32(0.95))]))
+    assert (when_reached([almost], 100).count, when_reached([rounded], 95).count) == (0, 1)
+
+
+def test_a_run_that_never_reaches_an_accuracy_counts_as_never(tmp_path):
+    runs = written(tmp_path, *(of_accuracies([0.4, 0.8 if seed < 2 else 0.6]) for seed in range(4)))
+    most = when_reached(runs, 80)
+    assert (most.count, most.epochs[:3]) == (2, (math.inf, 2, math.inf))
+    assert when_reached(runs[:3], 80).epochs.median == 2
+    assert when_reached(runs[:3], 80).seconds.high == math.inf
+
+
+def test_a_time_that_is_unknown_is_not_made_up(tmp_path):
+    gap, none = written(tmp_path, of_accuracies([0.2, 0.6], [1.0, None]), of_accuracies([0.2, 0.6], [None, None]))
+    assert when_reached([gap], 50).epochs.median == 2
+    assert when_reached([gap], 50).seconds is when_reached([none], 80).seconds is None
+
+
+def test_runs_are_grouped_and_ordered(tmp_path):
+    for name, classes in (("ufm-100", 100), ("ufm-20", 20), ("zoo", 10), ("free", 5)):
+        configuration = {"backbone": "unconstrained"} if name == "free" else {}
+        write_run(tmp_path, name, "cosine", 1, num_classes=classes, num_test=0, configuration=configuration)
+    write_run(tmp_path, "zoo", "nearest-etf", 0)
+    write_run(tmp_path, "zoo", "cosine", 0, state="failed")
+    zoo, *free = by_experiment(read_records([tmp_path]).runs)
+    assert [experiment.name for experiment in (zoo, *free)] == ["zoo", "free", "ufm-20", "ufm-100"]
+    assert zoo.heads == ["cosine", "nearest-etf"]
+    assert ([run.seed for run in zoo.of("cosine")], [run.seed for run in zoo.all_of("cosine")]) == ([1], [0, 1])
+    assert (zoo.has_test, zoo.unconstrained) == (True, False)
+    assert {(experiment.has_test, experiment.unconstrained) for experiment in free} == {(False, True)}
+
+
+def test_references_are_what_theory_gives(tmp_path):
+    for head, bound in (("cosine", 0.5), ("fixed-etf", 0.25), ("linear", None)):
+        write_run(tmp_path, "toy", head, loss_lower_bound=bound, num_classes=10)
+    for feature_dim in (8, 4):
+        write_run(tmp_path, f"in-{feature_dim}", loss_lower_bound=0.5, num_classes=10, feature_dim=feature_dim)
+    four, eight, toy = by_experiment(read_records([tmp_path]).runs)
+    assert (toy.references(TRAIN_LOSS), toy.references(NC1)) == ([0.25, 0.5], [])
+    assert [each.references(MARGIN) for each in (toy, eight, four)] == [[pytest.approx(10 / 9)], [1.0], []]
+    assert [each.reaches_the_bound for each in (toy, eight, four)] == [True, False, False]
+
+
+def test_free_features_are_told_by_when_the_loss_is_near_the_least(tmp_path):
+    known = {"num_test": 0, "loss_lower_bound": 1.0, "margins": None}
+    losses = {("fixed-etf", 0): (2.0, 1.0100001, 1.01), ("fixed-etf", 1): (1.005, 1.2, 1.0), ("cosine", 0): (2.0, 1.5, 1.4)}
+    for (head, seed), values in losses.items():
+        found = [{"epoch": epoch, "train": {"loss": loss, "top1": 1.0}} for epoch, loss in enumerate(values, 1)]
+        write_run(tmp_path, "ufm-9", head, seed, lines=found, **known)
+    found = outcome(*by_experiment(read_records([tmp_path]).runs))
+    assert found.title == "epochs to 1.01 times the least loss"
+    assert {head: over[:3] for head, over in found.spreads.items()} == {"fixed-etf": (2, 1, 3), "cosine": (math.inf,) * 3}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "known"),
+    [("toy", {"loss_lower_bound": None}), ("ufm-9", {"loss_lower_bound": None}), ("ufm-9", {"num_classes": 9, "feature_dim": 7})],
+)
+def test_without_test_samples_and_a_bound_that_is_reached_it_is_the_train_accuracy(tmp_path, experiment, known):
+    write_run(tmp_path, experiment, epochs=1, num_test=0, **known)
+    found = outcome(*by_experiment(read_records([tmp_path]).runs))
+    assert found.title == "train accuracy after 1 epoch, %"
+    assert found.spreads["cosine"].median == pytest.approx(100 * lines(epochs=1)[0]["train"]["top1"])
+
+
+def test_a_table_of_runs_has_a_row_for_each_run_and_epoch(tmp_path):
+    write_run(tmp_path, "toy", "fixed-etf", 0, every=5)
+    write_run(tmp_path, "toy", "nearest-etf", 3, epochs=2, state="failed", num_test=0)
+    write_run(tmp_path, "toy", "cosine", 1, epochs=0, state="unfinished")
+    odd = {"lines": [{"epoch": 1, "train": {"made_up": 3.5}}], "configuration": {"epochs": 1, "widths": [1, 2]}}
+    write_run(tmp_path, "odd", "fixed-etf", 0, **odd)
+    runs = load_runs(tmp_path)
+    assert len(runs) == 23
+    whole, failed = (runs[(runs["head"] == head) & (runs["experiment"] == "toy")] for head in ("fixed-etf", "nearest-etf"))
+    recorded = lines("fixed-etf", 0, 20, every=5)
+    assert whole["epoch"].tolist() == list(range(1, 21))
+    np.testing.assert_array_equal(whole["train_nc1"], [line.get("train", {}).get("nc1", np.nan) for line in recorded])
+    np.testing.assert_array_equal(whole["seconds"], [line["seconds"] for line in recorded])
+    assert (set(failed["state"]), set(failed["seed"]), failed["test_top1"].isna().all()) == ({"failed"}, {3}, True)
+    made_up = runs[runs["experiment"] == "odd"].iloc[0]
+    assert (made_up["train_made_up"], made_up["configuration_widths"]) == (3.5, (1, 2))
+    assert set(runs.groupby(["configuration_optimizer", "configuration_scale"]).groups) == {("agd", 5.0)}
+    assert list(runs)[7:10] == ["epoch", "seconds", "train_loss"]
+    assert not {column for column in runs if "running" in column or column.endswith("_seed")}
+    with pytest.raises(ValueError, match="nowhere does not exist"):
+        load_runs(tmp_path / "nowhere")
+
+
+def test_known_heads_come_first_and_look_the_same_in_every_report():
+    assert in_order(["zebra", "nearest-etf", "ant", "cosine", "nearest-etf"]) == ["cosine", "nearest-etf", "ant", "zebra"]
+    assert styles_of(["nearest-etf"])["nearest-etf"] == styles_of([*HEADS, "other"])["nearest-etf"]
+    assert len(set(styles_of(["cosine", "nearest-etf", "mine", "yours"]).values())) == 4
+    assert len(styles_of([*HEADS, *(f"head {number}" for number in range(30))])) == len(HEADS) + 30
+    assert (label("fixed-etf"), label("mine")) == ("Fixed ETF", "mine")
+
+
+def contrast(one, other):
+    def luminance(color):
+        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_heads_differ_in_color_dash_and_marker_and_can_be_seen_on_both_grounds():
+    assert all(len(set(column)) == len(STYLES) for column in zip(*STYLES, strict=True))
+    assert min(contrast(style.light, "#ffffff") for style in STYLES) >= 3
+    assert min(contrast(style.dark, "#14171b") for style in STYLES) >= 3

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import EQUINORM, MARGIN, NC1, NC3, Quantity, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, shortened
+from guided_collapse.experiments.records import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity, shortened
 from guided_collapse.experiments.report.styles import HeadStyle, in_order, label, styles_of
 from guided_collapse.experiments.report.summaries import (
     COLUMNS,
@@ -145,7 +145,7 @@ def _runs_figure(table: DataFrame) -> Figure:
         for part, (name, runs) in zip(figure.subfigures(len(experiments), 1, squeeze=False)[:, 0], experiments, strict=True):
             part.suptitle(plain(name), fontsize=9)
             heads = in_order(runs["head"])
-            sizes = set(zip(runs["num_classes"], runs["feature_dim"], runs["loss_lower_bound"], strict=True))
+            sizes = set(zip(runs["feature_dim"], runs["num_classes"], runs["loss_lower_bound"], strict=True))
             shown = {column: quantity for column, quantity in measured.items() if runs[column].notna().any()}
             for place, (column, quantity) in enumerate(shown.items(), 1):
                 values = {head: runs[runs["head"] == head].pivot(index="epoch", columns="seed", values=column) for head in heads}

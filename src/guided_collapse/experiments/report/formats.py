@@ -88,8 +88,9 @@ def csv_text(table: Table) -> str:
     def harmless(value: Any) -> Any:
         return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
 
+    rows = [{name: harmless(value) for name, value in row.items()} for row in table.numbers]
     # Objects, because a column of integers with a gap would become one of floats.
-    return DataFrame(table.numbers, dtype=object).map(harmless).to_csv(index=False, lineterminator="\n")
+    return DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def latex(table: Table) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import Floats, MARGIN, QUANTITIES, Run, Trace, one_line
+from guided_collapse.experiments.records import MARGIN, QUANTITIES, Floats, Run, Trace, one_line
 from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, spread_text
 from guided_collapse.experiments.report.styles import HeadStyle
 from guided_collapse.experiments.report.summaries import Experiment, Spread, margins_over_seeds, over_seeds

@@ -9,9 +9,20 @@ from typing import NamedTuple
 import numpy as np
 from pandas import DataFrame, Series, concat
 
-from guided_collapse.experiments.records import Floats, QUANTITIES, Quantity, Run, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, read_epoch_records, read_records
+from guided_collapse.experiments.records import (
+    QUANTITIES,
+    TEST_TOP1,
+    TRAIN_LOSS,
+    TRAIN_TOP1,
+    Floats,
+    Quantity,
+    Run,
+    read_epoch_records,
+    read_records,
+)
 from guided_collapse.experiments.report.styles import in_order
 from guided_collapse.experiments.run_format import SPLITS, Split
+from guided_collapse.metrics.declared import best_margin
 
 MOST_MARGINS = 501  # points of a curve of margins
 LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in per cent
@@ -60,7 +71,7 @@ class Experiment:
 
     def references(self, quantity: Quantity) -> list[float]:
         """The values that theory gives for a quantity: one, unless runs differ in scale or sizes."""
-        values = {theory(quantity, run.num_classes, run.feature_dim, run.loss_lower_bound) for run in self.runs}
+        values = {theory(quantity, run.feature_dim, run.num_classes, run.loss_lower_bound) for run in self.runs}
         return sorted(value for value in values if value is not None)
 
 
@@ -73,16 +84,11 @@ def by_experiment(runs: Iterable[Run]) -> list[Experiment]:
     return sorted(experiments, key=lambda e: (e.unconstrained, e.runs[0].num_classes if e.unconstrained else 0, e.name))
 
 
-def theory(quantity: Quantity, num_classes: int, feature_dim: int, loss_lower_bound: float | None) -> float | None:
+def theory(quantity: Quantity, feature_dim: int, num_classes: int, loss_lower_bound: float | None) -> float | None:
     """The value that theory gives for a quantity; None if it gives none."""
     if quantity.reference == "loss_lower_bound":
         return loss_lower_bound
-    if quantity.reference is None:
-        return None
-    # Here, because it takes torch, which loading a report does not.
-    from guided_collapse.metrics.formulas import best_margin
-
-    return best_margin(feature_dim, num_classes)
+    return best_margin(feature_dim, num_classes) if quantity.reference == "ideal_margin" else None
 
 
 class Spread(NamedTuple):

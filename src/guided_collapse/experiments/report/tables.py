@@ -11,7 +11,18 @@ from typing import Any, Literal
 import numpy as np
 from pandas import DataFrame, MultiIndex, read_csv
 
-from guided_collapse.experiments.records import NC1, QUANTITIES, Quantity, Run, SearchRecord, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, setting_in_words, short_commit
+from guided_collapse.experiments.records import (
+    NC1,
+    QUANTITIES,
+    TEST_TOP1,
+    TRAIN_LOSS,
+    TRAIN_TOP1,
+    Quantity,
+    Run,
+    SearchRecord,
+    setting_in_words,
+    short_commit,
+)
 from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, short_text, spread_text
 from guided_collapse.experiments.report.styles import in_order
 from guided_collapse.experiments.report.summaries import LEVELS, Experiment, Spread, at_epoch, outcome, span, spread, when_reached

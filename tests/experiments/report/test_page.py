@@ -1,0 +1,320 @@
+"""The page as text; what a browser makes of it is in test_page_in_browser.py."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from jinja2 import UndefinedError
+from pandas import DataFrame
+
+from guided_collapse.experiments.records import read_records
+from guided_collapse.experiments.report import page_data as data
+from guided_collapse.experiments.report.formats import Table
+from guided_collapse.experiments.report.page import configurations, page, protocols, templates
+from guided_collapse.experiments.report.page_data import MOST_MOMENTS, animations_of, packed, panels_of, rounded, safe_json, thinned
+from guided_collapse.experiments.report.styles import styles_of
+from guided_collapse.experiments.report.summaries import by_experiment
+from guided_collapse.experiments.report.tables import all_tables
+from tests.experiments.report.made_up import CONFIGURATION, lines, trace, write_run
+
+EVIL = "<script>alert(1)</script>"
+
+
+def page_of(folder):
+    records = read_records([folder])
+    experiments = by_experiment(records.runs)
+    return page(records, experiments, all_tables(experiments, (50, 200)), styles_of(run.head for run in records.runs))
+
+
+def experiment_of(folder):
+    return by_experiment(read_records([folder]).runs)[0]
+
+
+class Reader(HTMLParser):
+    """Text outside of scripts and styles, and every element with its attributes."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.elements, self.texts, self.open = [], [], []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "input", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join("".join(self.texts).split())
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evil")
+    names = {"configuration": {EVIL: EVIL}, "versions": {EVIL: EVIL}, "hardware": {EVIL: EVIL}}
+    names |= {"protocol": EVIL, "protocol_differences": (EVIL,), "commit": EVIL, "started": EVIL}
+    write_run(folder, EVIL, f"head {EVIL}", folder="a", epochs=3, trace=True, **names)
+    write_run(folder, EVIL, "fixed-etf", folder="b", epochs=3, state="failed", error=EVIL)
+    return page_of(folder)
+
+
+def test_names_are_text_wherever_they_appear(evil):
+    reader = Reader(evil)
+    assert [tag for tag, _ in reader.elements].count("script") == 3
+    assert EVIL not in evil
+    assert reader.text.count(EVIL) > 20
+    assert reader.open == []
+
+
+def test_the_page_asks_for_nothing(evil):
+    reader = Reader(evil)
+    for tag, attributes in reader.elements:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
+        assert not {"src", "srcset", "action", "data", "background"} & set(attributes)
+        assert attributes.get("href", "#").startswith("#")
+        assert not any(name.startswith("on") for name in attributes)
+    policy = next(found["content"] for tag, found in reader.elements if found.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "'unsafe-inline'" not in policy.split("script-src")[1].split(";")[0]
+    assert "http" not in policy
+
+
+def test_everything_has_a_text_alternative(evil):
+    reader = Reader(evil)
+    ids = {attributes["id"] for _, attributes in reader.elements if "id" in attributes}
+    plots = [attributes for _, attributes in reader.elements if attributes.get("class") == "plot"]
+    assert len(plots) == 15
+    assert all(plot["aria-label"] and plot["aria-describedby"] in ids and plot["tabindex"] == "0" for plot in plots)
+    assert all(attributes["aria-label"] for tag, attributes in reader.elements if tag in ("canvas", "table"))
+
+
+def test_tables_on_the_page_equal_an_independent_computation(tmp_path):
+    written = [lines("nearest-etf", seed, 60) for seed in range(2)]
+    for seed in range(2):
+        write_run(tmp_path, "cifar10-resnet18", "nearest-etf", seed, lines=written[seed])
+    text = Reader(page_of(tmp_path)).text
+    values = sorted(100 * run[49]["test"]["top1"] for run in written)
+    assert f"{sum(values) / 2:.2f} ({values[0]:.2f} to {values[1]:.2f})" in text
+    assert "81.76 (81.4 to 82.0)" in text
+
+
+def test_the_page_says_what_was_run_and_what_went_wrong(tmp_path):
+    write_run(tmp_path, seed=0, epochs=2)
+    assert "Not all runs" not in Reader(page_of(tmp_path)).text
+    write_run(tmp_path, seed=1, epochs=4, state="failed")
+    write_run(tmp_path, seed=2, epochs=7, state="unfinished")
+    text = Reader(page_of(tmp_path)).text
+    assert "Not all runs count in full: 1 failed, 1 unfinished." in text.partition("Results")[0]
+    for said in (
+        "toy, cosine, seed 1 failed: the loss is not finite",
+        "toy, cosine, seed 2 is unfinished: 7 of 20 epochs",
+        "Protocol: fair",
+        "3 runs: cpu Abacus, cores 2, threads 1, devices cpu, processes 1.",
+        "torch 2.13.0",
+        "Commit: 0123abc",
+    ):
+        assert said in text
+
+
+def test_a_run_that_was_altered_or_damaged_is_named_and_in_no_table(tmp_path):
+    folders = [write_run(tmp_path, head="fixed-etf", seed=seed, epochs=8) for seed in range(3)]
+    good = lines("fixed-etf", 0, 8)[-1]["train"]["loss"]
+    altered, damaged = folders[1] / "metrics.jsonl", folders[2] / "margins.npz"
+    altered.write_text(altered.read_text().replace('"loss": 0.', '"loss": 777.'))
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="left out"):
+        text = Reader(page_of(tmp_path)).text
+    assert "Not all runs count in full: 2 could not be used." in text.partition("Results")[0]
+    for folder, file in ((folders[1], altered), (folders[2], damaged)):
+        assert f"Left out: {folder}: {file.name} is not as it was when the run finished" in text
+    assert "777" not in text
+    assert f" {good:.4g} " in text
+    assert "Seeds in toy: 1 of each head." in text
+
+
+def test_the_results_come_first_and_the_machinery_last(tmp_path):
+    for head in ("cosine", "fixed-etf"):
+        for seed in range(2):
+            write_run(tmp_path, "first", head, seed, epochs=3, trace=True)
+    write_run(tmp_path, "second", epochs=3, num_test=0)
+    order = [
+        "Results: median and range over seeds",  # of all experiments
+        "Results: median and range over 2 seeds",
+        "Differences between heads on the same seeds",
+        "Top-1 accuracy, test (%)",
+        "The collapse, epoch by epoch",
+        "More curves",
+        "The last measurement of each run",
+        "How to read this",
+        "finished",
+        "Hardware and versions",
+    ]
+    text = Reader(page_of(tmp_path)).text.partition("To the content")[2].partition("Heads")[2]
+    places = [text.find(said) for said in order]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_a_metric_that_is_missing_is_named_unless_it_makes_sense_for_some_runs_only(tmp_path):
+    written = lines("cosine", 0, 3)
+    for line in written:
+        line["train"]["nc3"] = None
+        line["test"]["top1_few"] = 0.25
+    write_run(tmp_path, lines=written)
+    text = Reader(page_of(tmp_path)).text
+    assert "Not measured in these runs: NC3, weights to class means." in text
+    assert text.count("Top-1 accuracy, test, classes with few samples (%)") > text.count("classes with many samples (%)")
+
+
+def test_settings_and_protocols_say_in_what_runs_differ(tmp_path):
+    write_run(tmp_path, head="cosine", configuration={**CONFIGURATION, "stem": None}, protocol_differences=("augmented",))
+    other = {**CONFIGURATION, "epochs": 30}
+    for seed in range(2):
+        own = {"protocol_differences": ("augmented", "own batches"), "configuration": other}
+        write_run(tmp_path, head="fixed-etf", seed=seed, epochs=30, **own)
+    shared, differences = configurations(experiment_of(tmp_path))
+    assert differences == [("epochs", "20 (cosine); 30 (fixed-etf)")]
+    assert ("scale", "5.0") in shared
+    assert ("stem", "null") in shared
+    fair = "fair, every head with the same stratified batches and, but for nn.Linear, the same centering"
+    assert protocols(experiment_of(tmp_path)) == [fair, "augmented", "fixed-etf: own batches"]
+    write_run(tmp_path, head="nearest-etf", protocol="other")
+    assert "other (nearest-etf)" in protocols(experiment_of(tmp_path))
+    assert "20 (cosine, nearest-etf); 30 (fixed-etf)" in Reader(page_of(tmp_path)).text
+
+
+def test_failures_alone_make_a_page_and_nothing_that_is_filled_in_is_filled_again(tmp_path):
+    write_run(tmp_path, "{{data}} {{script}}", state="failed", epochs=0)
+    found = page_of(tmp_path)
+    assert "No run of this experiment has measurements to show." in Reader(found).text
+    assert "{{data}} {{script}}" in Reader(found).text
+    assert len(re.findall(r"<script", found)) == 3
+    assert "<b>1</b><span>experiment</span></li><li><b>1</b><span>run</span>" in found
+
+
+@pytest.mark.thorough
+def test_four_heads_five_seeds_two_thousand_epochs_stay_small(tmp_path):
+    for head in ("cosine", "fixed-etf", "nearest-etf", "nearest-etf-detached"):
+        for seed in range(5):
+            write_run(tmp_path, head=head, seed=seed, epochs=2000, trace=trace(range(1, 2001)) if seed == 0 else None)
+    found = page_of(tmp_path)
+    assert len(found) < 15_000_000
+    assert "Every measured epoch is drawn." in Reader(found).text
+
+
+def test_panels_have_references_and_say_in_words_where_curves_end(tmp_path):
+    written = [lines("cosine", seed, 4) for seed in range(2)]
+    for seed in range(2):
+        write_run(tmp_path, seed=seed, lines=written[seed], loss_lower_bound=0.25, num_classes=5)
+    write_run(tmp_path, head="fixed-etf", state="failed", loss_lower_bound=0.25, num_classes=5)
+    panels = panels_of(experiment_of(tmp_path))
+    found = {panel.title: panel.references for panel in panels}
+    assert found["Loss, train"] == [("lower bound", 0.25)]
+    assert found["Mean cosine margin, train"] == found["Cosine margins at the end, train"] == [("best frame", 1.25)]
+    assert found["Loss, test"] == []
+    losses = [[run[place]["train"]["loss"] for run in written] for place in (0, -1)]
+    first, last = (f"{np.mean(pair):.4g} ({min(pair):.4g} to {max(pair):.4g})" for pair in losses)
+    assert panels[0].in_words() == {"cosine": f"{first} at epoch 1; {last} at epoch 4; 2 seeds"}
+    assert "at 100 % of train samples; 2 seeds" in panels[-2].in_words()["cosine"]
+
+
+def test_a_page_that_would_be_too_large_is_thinned(tmp_path, monkeypatch):
+    write_run(tmp_path, epochs=200)
+    panels = panels_of(experiment_of(tmp_path))
+    assert thinned([panels]) == ([panels], None)
+    monkeypatch.setattr(data, "MOST_POINTS", len(panels) * 60)
+    (few,), most = thinned([panels])
+    curve, whole = few[0].curves["cosine"], panels[0].curves["cosine"]
+    assert (most, len(curve), curve.index[0], curve.index[-1]) == (60, 60, 1, 200)
+    assert curve.equals(whole.loc[curve.index])
+
+
+def data_of(folder):
+    experiment = experiment_of(folder)
+    return json.loads(data.page_data([panels_of(experiment)], [animations_of(experiment)], styles_of(experiment.heads)))
+
+
+def test_the_data_of_curves_equal_an_independent_computation(tmp_path):
+    written = [lines("fixed-etf", seed, 6, every=2) for seed in range(5)]
+    for seed in range(5):
+        write_run(tmp_path, head="fixed-etf", seed=seed, lines=written[seed])
+    write_run(tmp_path, head="nearest-etf", epochs=6, every=2, trace=True)
+    found = data_of(tmp_path)
+    panel = next(panel for panel in found["experiments"][0]["panels"] if panel["title"].startswith("Top-1 accuracy, test"))
+    curve, single = panel["curves"]
+    values = 100 * np.array([[line["test"]["top1"] for line in run if "test" in line] for run in written])
+    assert found["x"][curve["x"]] == [2, 4, 6]
+    for name, expected in (("median", np.median(values, axis=0)), ("low", values.min(axis=0)), ("high", values.max(axis=0))):
+        np.testing.assert_allclose(curve[name], expected, rtol=1e-5)
+    assert ("low" in single, single["x"], single["seeds"], curve["seeds"]) == (False, curve["x"], 1, 5)
+    assert found["heads"][curve["head"]]["name"] == "fixed-etf"
+    (animation,) = found["experiments"][0]["animations"]
+    assert (animation["head"], animation["epochs"]) == (1, [1, 5, 10, 20])
+    write_run(tmp_path, head="nearest-etf", seed=1, epochs=4, every=2)
+    assert data_of(tmp_path)["experiments"][0]["panels"][0]["curves"][1]["seeds"] == [2, 2, 1]
+
+
+def test_json_cannot_leave_its_script_and_numbers_keep_six_digits():
+    text = safe_json({"</script><!--": "&lt; \u2028 é"})
+    assert not set("<>&") & set(text)
+    assert text.isascii()
+    assert json.loads(text) == {"</script><!--": "&lt; \u2028 é"}
+    assert rounded(np.array([1.23456789, 1.5e-12, np.nan, np.inf, 3.0])) == [1.23457, 1.5e-12, None, None, 3.0]
+
+
+def test_animations_show_the_first_seed_that_has_a_trace_and_numbers_of_it(tmp_path):
+    arrays = trace(classes=3)
+    write_run(tmp_path, head="fixed-etf", seed=0)
+    write_run(tmp_path, head="fixed-etf", seed=1, trace=arrays)
+    write_run(tmp_path, head="fixed-etf", seed=2, trace=True)
+    write_run(tmp_path, head="cosine", seed=0, trace=True, state="failed")
+    (animation,) = animations_of(experiment_of(tmp_path))
+    assert animation.run.seed == 1
+    for moment in range(4):
+        means, weights = arrays["means"][moment].astype(float), arrays["weights"][moment].astype(float)
+        around = [np.linalg.norm(x - means[k]) for x, k in zip(arrays["samples"][moment], arrays["sample_labels"], strict=True)]
+        apart = [np.linalg.norm(mean - means.mean(axis=0)) for mean in means]
+        cosines = [m @ w / np.linalg.norm(m) / np.linalg.norm(w) for m, w in zip(means, weights, strict=True)]
+        assert animation.spread[moment] == pytest.approx(np.mean(around) / np.mean(apart), rel=1e-6)
+        assert animation.alignment[moment] == pytest.approx(np.mean(cosines), rel=1e-6)
+    found = packed(animation.trace)
+    numbers = np.frombuffer(base64.b64decode(found["points"]), dtype="<i2").reshape(4, 3 + 3 + 30, 3) * found["scale"]
+    points = np.concatenate([arrays["weights"], arrays["means"], arrays["samples"]], axis=1)
+    np.testing.assert_allclose(numbers, points, atol=1e-4 * np.abs(points).max())
+
+
+def test_many_moments_are_thinned_and_points_that_coincide_give_no_number(tmp_path):
+    arrays = trace(epochs=range(1, 1001))
+    write_run(tmp_path, trace=arrays | {name: np.zeros_like(arrays[name]) for name in ("means", "samples", "weights")})
+    (animation,) = animations_of(experiment_of(tmp_path))
+    assert len(animation.trace.epochs) == len(animation.spread) == MOST_MOMENTS
+    assert (animation.trace.epochs[0], animation.trace.epochs[-1]) == (1, 1000)
+    assert np.isnan([animation.spread, animation.alignment]).all()
+    assert packed(animation.trace)["scale"] == 1.0
+
+
+def test_a_table_is_escaped_and_has_headings_and_medians_with_their_range():
+    parts = templates().get_template("parts.html").module
+    evil = f"{EVIL}\" onmouseover='x"
+    found = parts.table(Table("t", evil, DataFrame([[evil, evil]], columns=[evil, "x"]), notes=[evil], stub=1))
+    assert "<script" not in found
+    assert found.count("&lt;script&gt;alert(1)&lt;/script&gt;&#34; onmouseover=&#39;x") == 7
+    row = [["a", "paper", "5 (4 to 6) [epoch 3]", "7 (6 to 8), 2 of 3", "7"]]
+    table = Table("t", "T", DataFrame(row, columns=["name", "source", "x", "y", "z"]), bold=frozenset({(0, 2)}))
+    found = parts.table(table, without=1)
+    assert '<tr class="paper"><th scope="row">paper</th>' in found
+    assert "<strong>5 <small>(4 to 6)</small> <small>[epoch 3]</small></strong>" in found
+    assert "<td>7 <small>(6 to 8)</small> <small>2 of 3</small></td><td>7</td>" in found
+    assert ">name<" not in found
+    with pytest.raises(UndefinedError):
+        templates().from_string("{{ absent }}").render()
