@@ -12,14 +12,9 @@ from guided_collapse.experiments import comparison as module
 from guided_collapse.experiments import loop
 from guided_collapse.experiments.cli.commands import parsed
 from guided_collapse.experiments.comparison import compare, comparison_table
-from guided_collapse.experiments.configuration import Placement
-from guided_collapse.experiments.presets import PRESETS
+from tests.experiments.runs import FREE, interrupted_before, placed
 
-SHORT = replace(PRESETS["ufm-10"], num_samples=60, feature_dim=16, batch_size=60, epochs=3, measure_every=5)
-
-
-def placed(out, **changes):
-    return Placement(out=out, accelerator="cpu", quiet=True, **changes)
+SHORT = replace(FREE, epochs=3)
 
 
 def test_every_head_with_every_seed_and_finished_runs_are_skipped(tmp_path):
@@ -33,18 +28,8 @@ def test_every_head_with_every_seed_and_finished_runs_are_skipped(tmp_path):
     assert (done.path / "metrics.jsonl").stat().st_mtime_ns == before
 
 
-def test_an_interrupted_comparison_resumes_the_run_it_was_in(tmp_path, monkeypatch, capfd):
-    train_epoch = loop.Training.train_epoch
-
-    def interrupted(training, epoch, *given):
-        if epoch == 2:
-            raise KeyboardInterrupt
-        return train_epoch(training, epoch, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "train_epoch", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            compare(SHORT, ["cosine"], [0], placed(tmp_path))
+def test_an_interrupted_run_is_resumed(tmp_path, capfd):
+    interrupted_before(2, replace(SHORT, head="cosine"), placed(tmp_path))
     assert len(compare(SHORT, ["cosine"], [0], placed(tmp_path)).finished) == 1
     assert "epoch 2 of 3" in capfd.readouterr().err
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from guided_collapse.experiments.presets import PRESETS, preset
 from benchmarks.counting import peak_mb, start_counting_memory
 from guided_collapse.experiments.loop import train
+from guided_collapse.experiments.presets import PRESETS, preset
 from tests.experiments.data.made_up import (
     omniglot_members,
     write_cifar10_binary,
@@ -17,7 +17,7 @@ from tests.experiments.data.made_up import (
     write_parquet,
     write_zip,
 )
-from tests.experiments.training.runs import placed, records
+from tests.experiments.runs import placed, records
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_ufm_1000_with_the_full_gradient_adds_less_than_two_and_a_half_gigabytes
 
 
 @pytest.mark.thorough
-def test_ufm_10_implicit_before_fixed_before_standard(tmp_path):
+def test_on_ufm_10_nearest_etf_fits_before_fixed_etf_and_fixed_etf_before_cosine(tmp_path):
     first, losses = {}, {}
     for head, epochs in (("nearest-etf", 250), ("fixed-etf", 250), ("cosine", 10)):
         configuration = replace(preset("ufm-10"), head=head, epochs=epochs, measure_every=250)

@@ -1,6 +1,8 @@
 """The commands: their flags, as fields that tyro parses, and what they do. Slow imports wait until a command runs."""
 
 import json
+import os
+import shutil
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """Train, compare and measure classifier heads that are simplex ETFs.
 
 Before a command, --version prints the version, and --traceback shows where in the code an error happens."""
+FEWEST_COLUMNS = 40  # in fewer, tyro breaks lines forever
 
 Preset = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[PRESET]")]
 RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
@@ -379,6 +382,8 @@ def parsed(words: Sequence[str]) -> Any:
     for name, kind in COMMANDS.items():
         default = kind(flags[kind](**start.to_dict()), PlacementFlags(**vars(Placement()))) if kind in flags else MISSING_NONPROP
         kinds.append(Annotated[kind, tyro.conf.subcommand(name, default=default)])
+    if shutil.get_terminal_size().columns < FEWEST_COLUMNS:
+        os.environ["COLUMNS"] = str(FEWEST_COLUMNS)
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     request: Any = tyro.cli(Union[*kinds], prog="guided-collapse", description=DESCRIPTION, args=list(words), config=config)
     return request.checked(start, given_fields(words)) if has_preset else request

@@ -217,8 +217,8 @@ LINES = [arguments_for(*case) for case in generated()] + [line.split(" ") for li
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    from guided_collapse.experiments.training.loop import train
-    from tests.experiments.training.runs import FREE, placed
+    from guided_collapse.experiments.loop import train
+    from tests.experiments.runs import FREE, placed
 
     folder = tmp_path_factory.mktemp("malformed")
     (folder / "file").write_text("in the way")
@@ -236,7 +236,7 @@ def places(tmp_path_factory):
 @pytest.fixture
 def _nothing_begins(monkeypatch, tmp_path):
     from guided_collapse.experiments.profiling import cost
-    from guided_collapse.experiments.training import loop
+    from guided_collapse.experiments import loop
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GUIDED_COLLAPSE_DATA", str(tmp_path / "data"))

@@ -1,25 +1,24 @@
 """The commands, as a user calls them: output, messages and exit status."""
 
 import errno
-import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
-from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments import loop
 from guided_collapse.experiments.cli import main
-from guided_collapse.experiments.cli.compare import compare_request
-from guided_collapse.experiments.records.schema import StepCost
-from guided_collapse.experiments.training.loop import Training
+from guided_collapse.experiments.cli.commands import parsed
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
 from tests.experiments.data.made_up import write_folders
-from tests.experiments.report.made_up import head_counts
-from tests.experiments.training.runs import FREE, flags_of, placed
-from tests.test_docs import ROOT
+from tests.experiments.runs import FREE, placed
+
 
 pytestmark = pytest.mark.slow
 
@@ -47,14 +46,14 @@ def test_version(capsys):
 
 
 def test_the_demonstration_records_what_its_page_animates():
-    preset, flags = re.search(r"guided-collapse compare (\S+) (.*)", (ROOT / "Makefile").read_text()).groups()
-    request = compare_request(preset, shlex.split(flags))
+    preset, flags = re.search(r"guided-collapse compare (\S+) (.*)", Path("Makefile").read_text()).groups()
+    request = parsed(["compare", preset, *shlex.split(flags)])
     assert request.configuration.trace
     assert (request.heads[0], len(request.seeds)) == ("linear", 3)
 
 
-def test_an_interrupted_run_says_so_and_goes_on_after_its_first_epoch(capsys, tmp_path, monkeypatch):
-    train_epoch = Training.train_epoch
+def test_an_interrupted_run_says_so_and_continues_after_its_first_epoch(capsys, tmp_path, monkeypatch):
+    train_epoch = loop.Training.train_epoch
 
     def interrupted_in_epoch_two(training, epoch, *given):
         if epoch == 2:
@@ -63,22 +62,22 @@ def test_an_interrupted_run_says_so_and_goes_on_after_its_first_epoch(capsys, tm
 
     flags = ["--head", "fixed-etf", "--epochs", 3, "--accelerator", "cpu", "--quiet", "--out", tmp_path]
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "train_epoch", interrupted_in_epoch_two)
+        patch.setattr(loop.Training, "train_epoch", interrupted_in_epoch_two)
         status, _, err = call(capsys, "train", "digits", *flags)
     assert status == 130
-    assert "begins with epoch 1 of 3 on cpu" in err
-    assert "goes on from its last checkpoint" in err
+    assert "starting at epoch 1 of 3 on cpu" in err
+    assert "continues from its last checkpoint" in err
     status, _, err = call(capsys, "resume", tmp_path / "digits" / "fixed-etf" / "seed-0", "--quiet")
     assert status == 0
-    assert "begins with epoch 2 of 3" in err
+    assert "epoch 2 of 3" in err
 
 
-def test_a_finished_run_is_made_longer(capsys, tmp_path):
+def test_a_finished_run_is_extended(capsys, tmp_path):
     _, out, _ = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
     run = out.strip()
     status, out, err = call(capsys, "resume", run, "--epochs", 2, "--quiet")
     assert (status, out.strip()) == (0, run), err
-    assert "begins with epoch 2 of 2" in err
+    assert "epoch 2 of 2" in err
 
 
 def test_train_with_ones_own_images(capsys, tmp_path):
@@ -126,23 +125,28 @@ def test_data(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["train", "digitz"], "Did you mean digits"),
-        (["train", "digits", "--head", "implict"], "Did you mean implicit"),
-        (["compare", "digits", "--heads", "fixed-etf", "standart"], "Did you mean standard"),
-        (["compare", "digits", "--seed", "0"], "compare takes --seeds"),
+        (["train", "digits", "--head", "nearst-etf"], "nearest-etf"),
+        (["compare", "digits", "--heads", "fixed-etf", "cosin"], "cosine"),
+        (["compare", "digits", "--seed", "0"], "--seeds"),
         (["train"], "give --data FOLDER"),
-        (["train", "cifar100-vgg13", "--data-root", "nowhere"], "Run: guided-collapse data cifar100"),
-        (["train", "--data", "nowhere"], "which is neither"),
+        (["train", "cifar100-vgg13", "--data-root", "nowhere"], "guided-collapse data cifar100"),
+        (["train", "--data", "nowhere"], "nowhere"),
         (["train", "digits", "--optimizer", "agd", "--affine"], "dimension"),
         (["train", "digits", "--feature-dim", "1"], "feature_dim must be at least 2"),
         (["train", "digits", "--stem", "cifar"], "small has no option stem"),
-        (["train", "digits", "--epochs", "0"], "epochs must be positive"),
+        (["train", "digits", "--epochs", "0"], "epochs must be greater than or equal to 1; got 0"),
         (["train", "digits", "--color", "red"], "--color"),
         (["list", "--color"], "--color"),
         (["report", "nowhere", "--out", "report"], "nowhere"),
-        (["resume"], "resume needs the folder of a run"),
+        (["report", "--out", "report"], "report needs one or more folders"),
+        (["resume"], "RUN_DIR"),
         (["resume", "nowhere"], "no config.json"),
         (["resume", "nowhere", "--out", "elsewhere"], "--out"),
         (["export", "nowhere", "--to", "x.pt2"], "no config.json"),
+        (["search", "digits"], "search needs a grid"),
+        (["search", "digits", "--grid", "learning_rate=a"], "--grid takes FIELD=NUMBER,NUMBER"),
+        (["search", "digits", "--grid", "learnin_rate=0.1"], "Did you mean learning_rate"),
+        (["search", "digits", "--grid", "learning_rate=0.1", "--optimizer", "agd"], "agd has no learning rate"),
     ],
 )
 def test_wrong_requests_exit_with_2_and_say_why(arguments, message, capsys, tmp_path, monkeypatch):
@@ -168,9 +172,7 @@ def test_a_bad_folder_is_named(what, capsys, tmp_path):
 
 
 def test_a_run_that_was_moved_is_not_resumed_elsewhere(capsys, tmp_path):
-    from guided_collapse.experiments.training.loop import train
-
-    run = train(FREE, placed(tmp_path / "runs"))
+    run = loop.train(FREE, placed(tmp_path / "runs"))
     shutil.move(run.path, tmp_path / "moved")
     status, _, err = call(capsys, "resume", tmp_path / "moved")
     assert status == 2
@@ -193,7 +195,7 @@ def test_a_full_disk_loses_nothing(room_for, capsys, tmp_path, monkeypatch):
         if len(written) > room_for:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("guided_collapse.experiments.records.files.os.fsync", fill_up)
+    monkeypatch.setattr("guided_collapse.experiments.files.os.fsync", fill_up)
     status, out, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
     assert (status, out) == (1, "")
     assert "No space left on device" in err
@@ -202,32 +204,6 @@ def test_a_full_disk_loses_nothing(room_for, capsys, tmp_path, monkeypatch):
     assert {file.name for file in run.iterdir()} == ({"config.json", "metrics.jsonl"} if room_for else set())
     assert call(capsys, "train", "digits", *SHORT, "--out", tmp_path)[0] == 0
     assert (run / "model.safetensors").exists()
-
-
-def test_flags_of_a_configuration_are_understood():
-    from guided_collapse.experiments.cli.train import train_request
-
-    assert train_request("digits", flags_of(FREE)).configuration == FREE
-
-
-def test_cost_prints_a_table(capsys, tmp_path, monkeypatch):
-    times = dict(zip(StepCost.PARTS, (1.0, 2.0, 4.0, 8.5), strict=True))
-    counts = (head_counts(), head_counts(device_kind="accelerator", solver="products"))
-    answer = json.dumps(StepCost(**times, peak_mb=12.5, steps=2, hardware={"cpu": "Abacus"}, counts=counts).to_json())
-    done = subprocess.CompletedProcess([], 0, f"Lightning says something\n{answer}\n", "")
-    asked = []
-    monkeypatch.setattr(
-        "guided_collapse.experiments.profiling.cost.subprocess.run", lambda *_, **given: asked.append(given) or done
-    )
-    flags = ("--heads", "nearest-etf", "--no-paper-route", "--steps", 2, "--out", tmp_path)
-    status, out, err = call(capsys, "cost", "digits", *flags, "--peak-tflops", 20, "--peak-gbs", 500)
-    assert status == 0, err
-    lines = [line.split() for line in out.splitlines()]
-    assert ["digits", "nearest-etf", "3", "12.5", "2", "4", "12.5"] in lines
-    assert ["digits", "nearest-etf", "cpu", "factors", "250", "14", "17", "1", "4", "1", "-"] in lines
-    assert ["digits", "nearest-etf", "accelerator", "products", "250", "14", "17", "1", "4", "1", "0.2"] in lines
-    assert out.splitlines()[-1] == str(tmp_path / "digits" / "cost.json")
-    assert json.loads(asked[0]["input"])["steps"] == 2
 
 
 @pytest.mark.parametrize(
@@ -252,7 +228,7 @@ def test_the_exit_status_tells_a_wrong_request_from_a_failure_on_the_way(error, 
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("guided_collapse.experiments.training.loop.train", fail)
+    monkeypatch.setattr("guided_collapse.experiments.loop.train", fail)
     found, out, err = call(capsys, "train", "digits")
     assert (found, out) == (status, "")
     assert message in err
@@ -267,11 +243,11 @@ def test_an_output_folder_that_cannot_be_written_is_a_wrong_request_and_one_that
         raise PermissionError(errno.EACCES, "Permission denied", "there")
 
     with monkeypatch.context() as patch:
-        patch.setattr("guided_collapse.experiments.training.folder.run.Path.mkdir", refuse)
+        patch.setattr("guided_collapse.experiments.run.Path.mkdir", refuse)
         status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
     assert (status, err) == (2, "guided-collapse: Permission denied: there\n")
     with monkeypatch.context() as patch:
-        patch.setattr("guided_collapse.experiments.training.folder.run.RunFolder.write_records", refuse)
+        patch.setattr("guided_collapse.experiments.run.RunFolder.write_records", refuse)
         status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
     assert status == 1
     assert err.endswith("guided-collapse: Permission denied: there\n")
@@ -281,7 +257,7 @@ def test_a_value_that_is_refused_in_the_middle_of_a_run_is_no_wrong_request(caps
     def refuse(*_):
         raise ValueError("not a number")
 
-    monkeypatch.setattr(Training, "train_epoch", refuse)
+    monkeypatch.setattr(loop.Training, "train_epoch", refuse)
     status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
     assert (status, err.splitlines()[-1]) == (1, "guided-collapse: not a number")
 
@@ -301,37 +277,64 @@ def test_help_ends_in_a_terminal_of_few_columns(columns, monkeypatch, capsys):
     status, out, _ = call(capsys, "train", "--help")
     assert status == 0
     assert "--epochs" in out
-    assert os.environ["COLUMNS"] == columns
 
 
-def test_what_a_preset_leaves_behind_without_effect_goes_back_to_its_default():
-    from guided_collapse.experiments.cli.train import train_request
+def configuration(*words):
+    return parsed(["train", *words]).configuration
 
-    assert train_request("cifar10-resnet18", ["--backbone", "vgg13"]).configuration.stem is None
+
+def test_values_of_a_preset_that_no_longer_have_an_effect_go_back_to_their_defaults():
+    assert configuration("cifar10-resnet18", "--backbone", "vgg13").stem is None
     sizes = ["--num-samples", "60", "--num-classes", "10", "--backbone=unconstrained", "--data", "unconstrained"]
-    free = train_request("imagenet-resnet50", sizes).configuration
+    free = configuration("imagenet-resnet50", *sizes)
     assert (free.flip, free.rotation, free.crop_size, free.random_resized) == (False, 0.0, None, False)
-    assert train_request("digits", ["--optimizer", "sgd", "--gain", "10"]).configuration.gain == 10.0
+    assert configuration("digits", "--optimizer", "sgd", "--gain", "10").gain == 10.0
 
 
 def test_the_learning_rate_of_a_preset_is_for_its_optimizer():
-    from guided_collapse.experiments.cli.train import train_request
-
     def rate(*flags):
-        return train_request("omniglot-small", flags).configuration.resolved().learning_rate
+        return configuration("omniglot-small", *flags).resolved().learning_rate
 
     assert rate() == rate("--optimizer", "sgd") == 0.3
     assert rate("--optimizer=adamw") == 1e-3
-    assert rate("--optimizer", "adamw", "--learning-rate", "0.01") == 0.01
+    assert rate("--optimizer", "adamw", "--learning-rate", "0.3") == 0.3
     assert rate("--optimizer", "agd", "--no-affine") is None
 
 
-def test_what_a_head_has_no_use_for_is_a_warning():
-    from guided_collapse.experiments.cli.train import train_request
-
+def test_fields_that_a_head_does_not_use_are_a_warning():
     flags = ["--proximal-weight", "0.5"]
-    with pytest.warns(UserWarning, match="head fixed has no option proximal_weight"):
-        train_request("digits", ["--head", "fixed-etf", *flags])
-    with pytest.warns(UserWarning, match="head standard and fixed has no option"):
-        compare_request("digits", ["--heads", "cosine", "fixed-etf", *flags])
-    assert compare_request("digits", ["--heads", "cosine", "nearest-etf", *flags]).configuration.proximal_weight == 0.5
+    with pytest.warns(UserWarning, match="head fixed-etf has no option proximal_weight"):
+        configuration("digits", "--head", "fixed-etf", *flags)
+    with pytest.warns(UserWarning, match="head cosine and fixed-etf has no option"):
+        parsed(["compare", "digits", "--heads", "cosine", "fixed-etf", *flags])
+    assert parsed(["compare", "digits", "--heads", "cosine", "nearest-etf", *flags]).configuration.proximal_weight == 0.5
+
+
+@pytest.mark.filterwarnings("default:agd has no learning_rate")
+def test_a_search_for_learning_rates_needs_no_optimizer_flag(capsys, tmp_path):
+    """The preset's optimizer, agd, has no learning rate: sgd takes its place."""
+    flags = ["--grid", "learning_rate=0.1,0.3", "--heads", "cosine", "fixed-etf", "--seeds", "0", *SHORT, "--out", tmp_path]
+    status, out, err = call(capsys, "search", "digits", *flags)
+    assert status == 0, err
+    assert "uses --optimizer sgd" in err
+    assert "learning_rate=0.3" in out
+    assert out.splitlines()[-1] == str(tmp_path / "digits-search" / "report" / "report.html")
+    assert parsed(["search", "cifar100-small", "--grid", "learning_rate=0.1"]).configuration.optimizer == "sgd"
+    assert parsed(["search", "digits", "--grid", "gain=5,10"]).configuration.optimizer == "agd"
+
+
+@pytest.mark.parametrize("grid", [["learning_rate"], ["learning_rate=0.1", "learning_rate=0.2"], ["scale=-1"], ["every=0.5"], []])
+def test_a_malformed_grid_is_refused_before_torch_is_loaded(grid):
+    words = ["search", "digits", "--heads", "nearest-etf-lagged", *(["--grid", *grid] if grid else [])]
+    script = "import sys; from guided_collapse.experiments.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_epoch_that_no_run_can_have_is_refused_in_one_line(capsys, tmp_path):
+    loop.train(FREE, placed(tmp_path))
+    capsys.readouterr()
+    status, out, err = call(capsys, "report", tmp_path, "--out", tmp_path / "report", "--epochs", 99999999999999999999999)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "99999999999999999999999" in err
