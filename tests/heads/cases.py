@@ -14,16 +14,13 @@ HEADS: dict[str, Callable[[int, int], Head]] = {
     "nearest-etf": NearestETFHead,
     "nearest-etf-detached": lambda *sizes: NearestETFHead(*sizes, implicit_gradient=False),
     "nearest-etf-lagged": lambda *sizes: NearestETFHead(*sizes, lagged=True),
-    "implicit-random": lambda *sizes: NearestETFHead(
+    "nearest-etf-random": lambda *sizes: NearestETFHead(
         *sizes, direction="random", generator=torch.Generator().manual_seed(3), proximal_weight=0.0
     ),
     "fixed-etf": FixedETFHead,
     "fixed-etf-random": lambda *sizes: FixedETFHead(*sizes, direction="random", generator=torch.Generator().manual_seed(3)),
     "cosine": lambda *sizes: CosineHead(*sizes, generator=torch.Generator().manual_seed(3)),
-    "standard-centered": lambda *sizes: CosineHead(*sizes, center=True, generator=torch.Generator().manual_seed(3)),
-    "linear": lambda *sizes: CosineHead(
-        *sizes, normalize=False, center=True, learned_bias=True, generator=torch.Generator().manual_seed(3)
-    ),
+    "cosine-centered": lambda *sizes: CosineHead(*sizes, center=True, generator=torch.Generator().manual_seed(3)),
 }
 
 # More classes than dimensions: a tight frame.
@@ -78,7 +75,7 @@ def partly_left_out(num_steps: int, num_classes: int) -> Iterator[Batch]:
 
 
 class InputsAlone(nn.Module):
-    """A model of somebody else, whose forward takes inputs alone, with a head as its last layer."""
+    """A third-party model whose forward takes inputs alone, with a head as its last layer."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

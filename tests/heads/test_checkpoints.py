@@ -1,10 +1,10 @@
-"""Checkpoints: those of linear layers, of earlier versions, and files of safetensors."""
+"""Checkpoints: those of linear layers, and files of safetensors."""
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.heads.cases import ALL, batches, build, trained_model
+from tests.heads.cases import ALL, build, trained_model
 
 every_head = pytest.mark.parametrize("name", ALL)
 frames = pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf-random", "tight", "tight-fixed"])
@@ -25,19 +25,6 @@ def test_the_checkpoint_of_a_linear_layer_leaves_the_frame_alone(name):
     unit_rows = torch.nn.functional.normalize(linear["weight"], dim=1)
     model.head.load_state_dict({"weight": unit_rows}, strict=False)
     assert torch.equal(model.head.weight, before)
-
-
-@frames
-def test_checkpoints_of_earlier_versions_load(name):
-    model, inputs = trained(name), next(batches(1))[0]
-    earlier = model.state_dict()
-    earlier["head.weight"] = earlier.pop("head.frame")
-    if "head.transposed_basis" in earlier:
-        earlier["head.basis"] = earlier.pop("head.transposed_basis").T
-    fresh = build(name)
-    fresh.load_state_dict(earlier)
-    assert all(torch.equal(value, fresh.state_dict()[key]) for key, value in model.state_dict().items())
-    assert torch.equal(fresh.eval()(inputs), model(inputs))
 
 
 @every_head

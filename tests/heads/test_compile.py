@@ -14,7 +14,7 @@ from tests.heads.cases import batches, build
 
 pytestmark = pytest.mark.thorough
 
-NAMES = ["nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "fixed-etf", "standard-centered"]
+NAMES = ["nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "fixed-etf", "cosine-centered"]
 
 
 @pytest.mark.parametrize("name", NAMES)

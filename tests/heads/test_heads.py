@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from guided_collapse import CosineHead, FixedETFHead, NearestETFHead
-from guided_collapse.heads.means.targets import LABEL_TYPES
+from guided_collapse.heads.batch import LABEL_TYPES
 from tests.heads.cases import ALL, FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train, trained_model
 
 every_head = pytest.mark.parametrize("name", HEADS)
@@ -38,7 +38,7 @@ def test_it_learns(name):
 def test_weight_and_bias_say_what_eval_mode_does(name, trained):
     head = trained.head
     features = torch.randn(7, head.feature_dim)
-    points = features if head.scale is None else head.scale * features / features.norm(dim=1, keepdim=True)
+    points = head.scale * features / features.norm(dim=1, keepdim=True)
     assert head.weight.shape == (head.num_classes, head.feature_dim)
     assert head.bias.shape == (head.num_classes,)
     torch.testing.assert_close(head(features), points @ head.weight.T + head.bias)
@@ -143,8 +143,8 @@ BAD_BATCHES = {
     "labels too large": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, 5]), "num_classes - 1 = 4; got values from 0 to 5"),
     "labels negative": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, -1]), "got values from -1 to 1"),
     "labels not integers": (torch.ones(2, FEATURE_DIM), torch.tensor([0.0, 1.0]), "int8 to int64 or uint8; got torch.float32"),
-    "labels multi-hot": (torch.ones(2, FEATURE_DIM), torch.ones(2, 5), r"each row with the sum 1.*sums from 5 to 5.*multi-hot"),
-    "labels soft, too few": (torch.ones(2, FEATURE_DIM), torch.full((2, 4), 0.25), r"= \(2, 5\), a row for each.*got \(2, 4\)"),
+    "labels multi-hot": (torch.ones(2, FEATURE_DIM), torch.ones(2, 5), r"every row summing to 1.*sums from 5 to 5.*Multi-hot"),
+    "labels soft, too few": (torch.ones(2, FEATURE_DIM), torch.full((2, 4), 0.25), r"= \(2, 5\), one row per sample.*got \(2, 4\)"),
     "labels boolean": (torch.ones(2, FEATURE_DIM), torch.tensor([True, False]), "or uint8; got torch.bool"),
     "labels one-hot": (torch.ones(2, FEATURE_DIM), torch.eye(2, 5).long(), r"\(num_samples,\) = \(2,\).*got \(2, 5\)"),
     "labels too few": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1]), r"= \(3,\).*got \(2,\)"),
@@ -164,7 +164,7 @@ BAD_BATCHES = {
 def test_a_bad_batch_is_refused_before_any_state_changes(name, features, labels, message):
     head = build(name).head.train()
     before = copy.deepcopy(head.state_dict())
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         head(features, labels)
     assert all(torch.equal(before[key], value) for key, value in head.state_dict().items())
 
@@ -188,7 +188,7 @@ def test_only_heads_that_classify_with_the_batch_s_own_means_need_labels(name):
     assert all(torch.equal(twin.state_dict()[key], value) for key, value in model.state_dict().items())
     with pytest.raises(ValueError, match="at least one sample; got none"):
         model.head(torch.ones(0, FEATURE_DIM))
-    with pytest.raises(RuntimeError, match="checkpoint the backbone alone"):
+    with pytest.raises(RuntimeError, match="Checkpoint the backbone alone"):
         checkpoint(model.head, torch.randn(10, FEATURE_DIM, requires_grad=True), use_reentrant=False).sum().backward()
 
 
@@ -206,10 +206,10 @@ def test_bad_options_are_refused(kind):
     with pytest.raises(ValueError, match=r"num_classes must be at least 2.*num_classes=1"):
         kind(8, 1)
     for scale in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=f"scale must be a positive, finite number; got {scale}"):
+        with pytest.raises(ValueError, match=f"scale must be positive and finite; got {scale}"):
             kind(8, 3, scale=scale)
     if kind is CosineHead:
-        with pytest.raises(ValueError, match="feature_dim must be a whole number, at least 1; got 0"):
+        with pytest.raises(ValueError, match="feature_dim must be at least 1; got feature_dim=0"):
             kind(0, 3)
     else:
         with pytest.raises(ValueError, match=r"feature_dim must be at least 2.*got feature_dim=1"):
@@ -240,8 +240,7 @@ def test_a_blank_sample_has_no_direction_and_gets_no_gradient(name):
     leaf = features.requires_grad_()
     labels = torch.arange(10) % NUM_CLASSES
     nn.functional.cross_entropy(head(leaf, labels), labels).backward()
-    if head.scale is not None:
-        assert torch.equal(leaf.grad[3], torch.zeros(FEATURE_DIM))
+    assert torch.equal(leaf.grad[3], torch.zeros(FEATURE_DIM))
     assert 0 < leaf.grad.norm() < 100
     assert torch.isfinite(head.eval()(features)).all()
 
@@ -253,7 +252,7 @@ def test_activation_checkpointing_around_a_head_is_refused(name, use_reentrant):
     features, labels = torch.randn(10, FEATURE_DIM, requires_grad=True), torch.arange(10) % NUM_CLASSES
     logits = checkpoint(head, features, labels, use_reentrant=use_reentrant)
     before = copy.deepcopy(head.state_dict())
-    with pytest.raises(RuntimeError, match=r"activation checkpointing.*checkpoint the backbone alone"):
+    with pytest.raises(RuntimeError, match=r"activation checkpointing.*Checkpoint the backbone alone"):
         logits.sum().backward()
     assert all(torch.equal(before[key], value) for key, value in head.state_dict().items())
 
@@ -295,16 +294,12 @@ def test_features_on_a_sphere_need_two_dimensions(kind):
         kind(1, 2)
 
 
-def test_an_ordinary_linear_layer_may_have_one_dimension():
-    assert CosineHead(1, 2, normalize=False)(torch.ones(2, 1), torch.tensor([0, 1])).shape == (2, 2)
-
-
 @every_head
 def test_sizes_may_be_numpy_integers(name):
     head = HEADS[name](np.int64(FEATURE_DIM), np.int32(NUM_CLASSES))
     assert (type(head.feature_dim), type(head.num_classes)) == (int, int)
     assert f"feature_dim={FEATURE_DIM}, num_classes={NUM_CLASSES}" in repr(head)
-    with pytest.raises(ValueError, match=r"num_classes must be a whole number; got 5\.0"):
+    with pytest.raises(TypeError, match=r"num_classes must be a whole number; got 5\.0"):
         HEADS[name](FEATURE_DIM, 5.0)
 
 
@@ -322,14 +317,14 @@ def test_a_head_made_on_the_meta_device_begins_with_reset_parameters(name):
 
 def test_a_learned_head_made_on_the_meta_device_begins_with_reset_parameters():
     with torch.device("meta"):
-        head = CosineHead(FEATURE_DIM, NUM_CLASSES, center=True, learned_bias=True)
+        head = CosineHead(FEATURE_DIM, NUM_CLASSES, center=True)
     head.to_empty(device="cpu")
     for tensor in head.state_dict().values():
         tensor.fill_(7)
     torch.manual_seed(5)
     head.reset_parameters()
     torch.manual_seed(5)
-    expected = CosineHead(FEATURE_DIM, NUM_CLASSES, center=True, learned_bias=True).state_dict()
+    expected = CosineHead(FEATURE_DIM, NUM_CLASSES, center=True).state_dict()
     assert all(torch.equal(expected[key], value) for key, value in head.state_dict().items())
 
 
@@ -346,7 +341,7 @@ def state_of(head):
     return {name: tensor.clone() for name, tensor in {**dict(head.named_parameters()), **dict(head.named_buffers())}.items()}
 
 
-@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "implicit-random"])
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "nearest-etf-random"])
 def test_the_solver_by_factors_refuses_transforms_of_torch_func_in_our_words(name):
     head = build(name).head
     labels = torch.arange(10) % NUM_CLASSES
@@ -356,7 +351,7 @@ def test_the_solver_by_factors_refuses_transforms_of_torch_func_in_our_words(nam
         )
 
 
-@pytest.mark.parametrize("name", ["fixed-etf", "standard-centered", "linear"])
+@pytest.mark.parametrize("name", ["fixed-etf", "cosine-centered"])
 def test_other_heads_go_through_transforms_of_torch_func(name):
     head = build(name).head
     features, labels = torch.randn(10, FEATURE_DIM), torch.arange(10) % NUM_CLASSES

@@ -24,7 +24,7 @@ def first_batch():
 
 def test_first_step_is_the_papers_two_solves():
     features, labels = first_batch()
-    head = NearestETFHead(12, 5)
+    head = NearestETFHead(12, 5, scale=5.0)
     initial = head.basis.clone()
     logits = head(features, labels)
     points = sphere(features)
@@ -50,7 +50,7 @@ def test_later_steps_are_pulled_toward_the_step_before():
 
 
 def test_lagged_head_classifies_with_the_frame_of_the_steps_before():
-    head = NearestETFHead(12, 5, lagged=True)
+    head = NearestETFHead(12, 5, scale=5.0, lagged=True)
     features, labels = first_batch()
     for step in range(3):
         weight = head.weight.clone()
@@ -59,7 +59,7 @@ def test_lagged_head_classifies_with_the_frame_of_the_steps_before():
         logits = head(shifted, labels)
         torch.testing.assert_close(logits, (points - points.mean(0)) @ weight.T, rtol=0, atol=1e-5)
         assert not torch.allclose(head.weight, weight)
-    plain = NearestETFHead(12, 5)
+    plain = NearestETFHead(12, 5, scale=5.0)
     for step in range(3):
         plain(features.roll(step, 0), labels)
     # The state is the same: only what the logits are computed with differs.
@@ -74,7 +74,7 @@ def gradient_of(head, features, labels):
 
 def test_gradient_flows_through_the_solve_and_can_be_dropped():
     features, labels = first_batch()
-    head = NearestETFHead(12, 5).double()
+    head = NearestETFHead(12, 5, scale=5.0).double()
     # The second step: on the first one the proximal point is solved from the same batch, and held constant.
     head(features.roll(1, 0).double(), labels)
     state = copy.deepcopy(head.state_dict())
@@ -87,7 +87,7 @@ def test_gradient_flows_through_the_solve_and_can_be_dropped():
     assert torch.autograd.gradcheck(loss, (features,))
     head.load_state_dict(state)
     full = gradient_of(head, features.detach(), labels)
-    detached = NearestETFHead(12, 5, implicit_gradient=False).double()
+    detached = NearestETFHead(12, 5, scale=5.0, implicit_gradient=False).double()
     detached.load_state_dict(state)
     dropped = gradient_of(detached, features.detach(), labels)
     weight = head.weight
@@ -116,7 +116,7 @@ def test_gradient_through_the_solve_fades_with_the_share_of_the_batch():
 
 
 def test_features_that_are_all_the_same_keep_the_initial_direction():
-    head = NearestETFHead(12, 5)
+    head = NearestETFHead(12, 5, scale=5.0)
     initial = head.basis.clone()
     # The same but for the last bit, and in uneven classes: the means differ by rounding errors.
     features = (torch.randn(1, 12).repeat(35, 1) * (1 + 6e-8 * torch.randn(35, 12))).requires_grad_()
@@ -130,7 +130,7 @@ def test_features_that_are_all_the_same_keep_the_initial_direction():
 
 
 def test_features_that_become_all_the_same_keep_the_frame():
-    head = NearestETFHead(12, 5)
+    head = NearestETFHead(12, 5, scale=5.0)
     for _ in range(3):
         head(*first_batch())
     before = head.weight.clone()
@@ -163,11 +163,11 @@ def test_more_classes_than_the_batch_holds():
 
 
 def test_paper_defaults():
-    head = NearestETFHead(12, 5)
+    head = NearestETFHead(12, 5, scale=5.0)
     assert (head.scale, head.proximal_weight, head.implicit_gradient, head.lagged) == (5.0, 1e-3, True, False)
     assert torch.equal(head.basis, torch.eye(12, 5))
     assert "proximal_weight=0.001" in repr(head)
 
 
 def test_it_has_no_parameters():
-    assert not list(NearestETFHead(12, 5).parameters())
+    assert not list(NearestETFHead(12, 5, scale=5.0).parameters())

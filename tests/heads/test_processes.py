@@ -55,7 +55,7 @@ for way, (name, labeled) in WAYS.items():
     model = InputsAlone(name)
     trained[f"{way}, accumulated"] = accumulated(DistributedDataParallel(model), model, labeled, halves(batches(4)))
     trained[f"{way}, refused"] = refusals(name, way)
-for name in ("nearest-etf", "standard-centered", "tight"):
+for name in ("nearest-etf", "cosine-centered", "tight"):
     model = build(name)
     steps = (*mixed_batches(3, model.head.num_classes), *partly_left_out(2, model.head.num_classes))
     train(DistributedDataParallel(model), halves(steps))
@@ -154,7 +154,7 @@ def test_wrong_use_is_refused_in_both_processes_and_changes_nothing(way, reasons
             assert reason in said
 
 
-@pytest.mark.parametrize("name", ["nearest-etf", "standard-centered", "tight"])
+@pytest.mark.parametrize("name", ["nearest-etf", "cosine-centered", "tight"])
 def test_soft_labels_and_labels_to_be_left_out(name, two_processes):
     alone = build(name)
     num_classes = alone.head.num_classes

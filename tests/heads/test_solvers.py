@@ -6,9 +6,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
-from guided_collapse import Classifier, NearestETFHead
-from guided_collapse.geometry.simplex import frame_weight
-from guided_collapse.geometry.training_step import next_basis
+from guided_collapse import Classifier, NearestETFHead, nearest_etf
 
 pytestmark = pytest.mark.thorough
 
@@ -100,8 +98,8 @@ def test_a_lagged_frame_moves_every_so_many_steps(solver):
         means_moved.append(not torch.equal(head.class_means.running, means))
         if moved[-1]:
             is_first = head.class_means.steps == 1
-            expected = next_basis(head.class_means.running, basis, is_first, proximal_weight=1e-3, solver=solver)
-            torch.testing.assert_close(head.weight, frame_weight(expected))
+            expected = nearest_etf(head.class_means.running, basis, proximal_weight=1e-3, solver=solver, first_step=is_first)
+            torch.testing.assert_close(head.weight, expected.weight)
     assert moved == [True, False, False, True, False, False, True]
     assert all(means_moved)
 

@@ -27,12 +27,12 @@ class Batch(NamedTuple):
     """(feature_dim,), with gradient; zero if every sample is ignored."""
     labels: Tensor
     """(num_samples,), int64, or (num_samples, num_classes), soft; (0,) if the batch came without labels."""
-    has_samples: Tensor
-    """Whether there is a sample that is not ignored, a boolean scalar."""
+    is_valid: Tensor
+    """Whether there is a sample that is not ignored and, if values were not checked, all are finite; a boolean scalar."""
 
 
-def center_batch(features: Tensor, labels: Tensor) -> Batch:
-    """Centers features (num_samples, feature_dim) by their mean over all processes, leaving out ignored samples."""
+def center_batch(features: Tensor, labels: Tensor, *, check_values: bool | None = None) -> Batch:
+    """Centers features, (num_samples, feature_dim), by their mean over all processes; ignored samples do not count."""
     counted, num_samples = features, features.new_full((1,), len(features))
     if len(labels) > 0 and not is_soft(labels):
         is_counted = labels != IGNORE_INDEX
@@ -40,7 +40,10 @@ def center_batch(features: Tensor, labels: Tensor) -> Batch:
         num_samples = is_counted.sum(dim=0, keepdim=True).to(features.dtype)
     totals = sum_over_processes(torch.cat([counted.sum(dim=0), num_samples]))
     global_mean = totals[:-1] / totals[-1].clamp(min=1)
-    return Batch(features - global_mean, global_mean, labels, totals[-1] > 0)
+    is_valid = totals[-1] > 0
+    if not checks_values(check_values, features.device):
+        is_valid = is_valid & torch.isfinite(global_mean).all()
+    return Batch(features - global_mean, global_mean, labels, is_valid)
 
 
 class ClassSums(NamedTuple):
@@ -192,8 +195,8 @@ def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: 
     if not check:
         return
     largest = largest_finite(features, "features", f" in a batch of {features.shape[0]}")
-    # Squares of centered features are summed over all dimensions and classes.
-    limit = math.sqrt(torch.finfo(torch.promote_types(features.dtype, torch.float32)).max / features.shape[-1] / num_classes) / 2
+    # Squares of centered features are summed over all dimensions and classes, perhaps in float32.
+    limit = math.sqrt(torch.finfo(torch.float32).max / features.shape[-1] / num_classes) / 2
     if largest > limit:
         raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
     if labels.numel() > 0:

@@ -11,7 +11,6 @@ from guided_collapse.heads.batch import (
     Batch,
     center_batch,
     checked,
-    checks_values,
     flat_labels,
     is_soft,
     num_processes,
@@ -154,7 +153,7 @@ class RunningClassMeans(SinglePrecisionState):
             check_values=self.check_values,
         )
         features = features.flatten(0, -2).to(torch.promote_types(features.dtype, torch.float32))
-        batch = center_batch(features, flat_labels(labels, features))
+        batch = center_batch(features, flat_labels(labels, features), check_values=self.check_values)
         return BatchMeans(self.take_in(batch), batch.global_mean)
 
     def take_in(self, batch: Batch) -> Tensor:
@@ -179,13 +178,11 @@ class RunningClassMeans(SinglePrecisionState):
         sums, counts, classes = sums_of_present_classes(batch) if only_present else sums_of_all_classes(batch, self.num_classes)
         stored, seen = (self.running, self.seen) if classes is None else (self.running[classes], self.seen[classes])
         dtype = torch.promote_types(sums.dtype, stored.dtype)
-        stored, seen = snapshot(stored).to(dtype), snapshot(seen)
+        stored, seen = snapshot(stored).to(dtype), snapshot(seen).to(torch.bool)
         before, step = stored * snapshot(self.factor), snapshot(self.steps) + 1
 
         total = counts.sum()
-        is_valid = total > 0
-        if not checks_values(self.check_values, sums.device):
-            is_valid = is_valid & torch.isfinite(sums).all() & torch.isfinite(batch.global_mean).all()
+        is_valid = batch.is_valid & (total > 0)
         present = (counts > 0) & is_valid
         # Rounding leaves a little of the global mean in features that are far from zero.
         residue = sums.sum(dim=0) / torch.where(is_valid, total, 1.0)
@@ -224,7 +221,7 @@ class RunningClassMeans(SinglePrecisionState):
                 self.factor.copy_(factor)
                 self.num_seen.add_((present & ~seen).sum())
                 # Rows that count nothing repeat the first class, which is present in every valid batch.
-                self.seen.index_copy_(0, classes, seen | is_valid)
+                self.seen.index_copy_(0, classes, (seen | is_valid).to(self.seen.dtype))
             self.global_mean.update(batch.global_mean, is_valid)
         return updated.to(sums.dtype)
 

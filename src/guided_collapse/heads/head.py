@@ -15,7 +15,7 @@ from torch.nn import functional
 from guided_collapse.geometry import tight_frame_cross_entropy_bound
 from guided_collapse.geometry.operations import without_autocast
 from guided_collapse.geometry.simplex import Direction, check_feature_dim, check_num_classes, has_simplex_etf
-from guided_collapse.heads.batch import center_batch, checked, checks_values, flat_labels, num_processes
+from guided_collapse.heads.batch import center_batch, checked, flat_labels, num_processes
 from guided_collapse.heads.class_means import RunningMean
 from guided_collapse.heads.state import SinglePrecisionState, snapshot, state_dtype
 
@@ -159,11 +159,8 @@ class Head(nn.Module, ABC):
         """The points minus their mean, which the running mean takes in, if the head centers."""
         if self.centering is None:
             return points
-        batch = center_batch(points, labels)
-        is_valid = batch.has_samples
-        if not checks_values(self.check_values, points.device):
-            is_valid = is_valid & torch.isfinite(batch.global_mean).all()
-        self.centering.update(batch.global_mean, is_valid)
+        batch = center_batch(points, labels, check_values=self.check_values)
+        self.centering.update(batch.global_mean, batch.is_valid)
         return batch.centered
 
     def _checked(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:

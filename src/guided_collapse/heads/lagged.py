@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.nearest import NearestETF, NearestFrame, Solver, checked_solver, nearest_etf
+from guided_collapse.geometry.nearest import NearestFrame, Solver, checked_solver, nearest_etf
 from guided_collapse.geometry.operations import is_transformed, operation, without_autocast
 from guided_collapse.geometry.simplex import Direction, frame_weight, has_simplex_etf
 from guided_collapse.geometry.tight import default_every
@@ -63,39 +63,28 @@ class LaggedFrameHead(FrameHead):
         """U, (feature_dim, num_classes), of the last solve."""
         raise NotImplementedError
 
-    def _solve(self, class_means: Tensor, *, first_step: bool | Tensor) -> NearestETF | NearestFrame:
+    def _solve(self, class_means: Tensor) -> NearestFrame:
         """The frame nearest to the class means, pulled toward the present one."""
         raise NotImplementedError
 
-    def _keep(self, basis: Tensor, weight: Tensor, is_valid: Tensor) -> None:
+    def _keep(self, nearest: NearestFrame, is_valid: Tensor) -> None:
         """Makes a solution the state of the head if `is_valid`, a boolean scalar."""
         raise NotImplementedError
 
     @torch.no_grad()
-    def _follow(self, points: Tensor, batch: Batch) -> None:
-        """Takes in a batch: updates the class means and, if it is due, the frame. Without labels, the batch waits for them."""
-        if len(batch.labels) == 0:
-            self._waiting = points.detach()
-            return
+    def _follow(self, batch: Batch) -> None:
+        """Updates the class means with a batch and, if it is due, the frame."""
         means = self.class_means
         means.take_in_present(batch)
-        if not torch.compiler.is_compiling():
-            step = self._count_step()
-            if (step - 1) % self.every == 0:
-                nearest = self._solve(means.value(), first_step=step == 1)
-                self._keep(nearest.basis, nearest.weight, batch.has_samples)
-        elif self.is_simplex and self.every == 1:
-            nearest = self._solve(means.value(), first_step=means.steps == 1)
-            self._keep(nearest.basis, nearest.weight, batch.has_samples)
-        else:
+        if torch.compiler.is_compiling() and not (self.is_simplex and self.every == 1):
             self._known_steps = None
-            solver = checked_solver(self.solver, points.device)
+            solver = checked_solver(self.solver, self.frame.device)
             state = means.value(), snapshot(self.basis.T), snapshot(means.seen), means.steps
             basis = _basis_when_due(*state, self.every, self.proximal_weight, solver).T
-            self._keep(basis, self._weight_of(basis), batch.has_samples)
-
-    def _weight_of(self, basis: Tensor) -> Tensor:
-        return frame_weight(basis) if self.is_simplex else math.sqrt(self.num_classes / self.feature_dim) * basis.T
+            weight = frame_weight(basis) if self.is_simplex else math.sqrt(self.num_classes / self.feature_dim) * basis.T
+            self._keep(NearestFrame(basis, weight, means.running, None), batch.is_valid)
+        elif torch.compiler.is_compiling() or (self._count_step() - 1) % self.every == 0:
+            self._keep(self._solve(means.value()), batch.is_valid)
 
     def _count_step(self) -> int:
         """The number of batches so far. Where values are checked anyway, the state itself is asked; elsewhere it is asked once."""
@@ -143,15 +132,20 @@ class LaggedFrameHead(FrameHead):
             check_values=self.check_values,
         )
         with torch.no_grad(), without_autocast(points.device):
-            self._follow(points, center_batch(points, flat_labels(labels, points)))
+            self._follow(center_batch(points, flat_labels(labels, points), check_values=self.check_values))
         self._waiting = None
 
     def forget(self) -> None:
         """Drops the batch that waits for its labels, if there is one."""
         self._waiting = None
 
-    def _check_nothing_waits(self) -> None:
-        if self._waiting is not None:
+    def _wait_for_labels(self, points: Tensor) -> None:
+        """Keeps a batch that came without labels for `update`, unless nobody will train on it."""
+        if torch.is_grad_enabled():
+            self._waiting = points.detach()
+
+    def _check_nothing_waits(self, labels: Tensor) -> None:
+        if self._waiting is not None and (len(labels) > 0 or torch.is_grad_enabled()):
             raise RuntimeError(
                 "a lagged head must take in every training batch before the next one; got a forward pass while the labels of the "
                 f"previous batch, {len(self._waiting)} samples, are missing. Call head.update(labels) after each forward pass in "

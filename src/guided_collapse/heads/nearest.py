@@ -5,13 +5,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry import NearestETF, NearestFrame, frame_basis, nearest_etf
+from guided_collapse.geometry import NearestFrame, frame_basis, nearest_etf
 from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
 from guided_collapse.geometry.simplex import Direction, frame_weight, has_simplex_etf
 from guided_collapse.heads.batch import center_batch
 from guided_collapse.heads.class_means import RunningClassMeans
 from guided_collapse.heads.lagged import LaggedFrameHead
-from guided_collapse.heads.state import held, replace, state_dtype
+from guided_collapse.heads.state import held, replace, snapshot, state_dtype
 
 
 class NearestETFHead(LaggedFrameHead):
@@ -98,29 +98,31 @@ class NearestETFHead(LaggedFrameHead):
         self.reset_parameters(generator)
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
-        if len(labels) > 0 or torch.is_grad_enabled():
-            self._check_nothing_waits()
-        batch = center_batch(points, labels)
+        self._check_nothing_waits(labels)
+        batch = center_batch(points, labels, check_values=self.check_values)
         if self.lagged:
             logits = batch.centered @ held(self.frame).to(points.dtype).T
-            self._follow(points, batch)
+            self._follow(batch) if len(labels) > 0 else self._wait_for_labels(points)
             return logits
         class_means = self.class_means.take_in(batch)
-        is_first = self.class_means.steps == 1
-        nearest = self._solve(class_means if self.implicit_gradient else class_means.detach(), first_step=is_first)
-        self._keep(nearest.basis, nearest.weight, batch.has_samples)
+        nearest = self._solve(class_means if self.implicit_gradient else class_means.detach())
+        self._keep(nearest, batch.is_valid)
         return batch.centered @ nearest.weight.T
 
-    def _solve(self, class_means: Tensor, *, first_step: bool | Tensor) -> NearestETF | NearestFrame:
-        options = {"proximal_weight": self.proximal_weight, "solver": self.solver}
-        return nearest_etf(class_means, held(self.transposed_basis).T, first_step=first_step, **options)
+    def _solve(self, class_means: Tensor) -> NearestFrame:
+        return nearest_etf(
+            class_means,
+            snapshot(self.transposed_basis).T,
+            proximal_weight=self.proximal_weight,
+            solver=self.solver,
+            first_step=self.class_means.steps == 1,
+        )
 
     @torch.no_grad()
-    def _keep(self, basis: Tensor, weight: Tensor, is_valid: Tensor) -> None:
-        """Makes a solution the state of the head, unless the batch had no samples or (on accelerators) was not finite."""
-        is_valid = is_valid & torch.isfinite(basis).all()
-        replace(self.transposed_basis, torch.where(is_valid, basis.T, self.transposed_basis))
-        replace(self.frame, torch.where(is_valid, weight, self.frame))
+    def _keep(self, nearest: NearestFrame, is_valid: Tensor) -> None:
+        """Makes a solution the state of the head, unless the batch was not valid."""
+        self.transposed_basis.copy_(torch.where(is_valid, nearest.basis.T, self.transposed_basis))
+        replace(self.frame, torch.where(is_valid, nearest.weight, self.frame))
 
     def _register_basis(self, device: Any, dtype: torch.dtype) -> None:
         self.register_buffer("transposed_basis", torch.empty(self.num_classes, self.feature_dim, device=device, dtype=dtype))

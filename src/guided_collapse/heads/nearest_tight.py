@@ -22,15 +22,17 @@ class NearestTightFrameHead(NearestETFHead):
     `lagged=False` gradients flow through the alternating projection, with the rescaling of absent and unseen classes held constant.
     """
 
-    def _solve(self, class_means: Tensor, *, first_step: bool | Tensor) -> NearestFrame:
+    def _solve(self, class_means: Tensor) -> NearestFrame:
         basis = held(self.frame).T * math.sqrt(self.feature_dim / self.num_classes)
         state: Any = class_means, basis, snapshot(self.class_means.seen)
-        options: Any = {"proximal_weight": self.proximal_weight, "solver": self.solver, "first_step": first_step}
-        return solve_lagged(*state, **options) if self.lagged else solve(*state, **options)
+        options: Any = {"proximal_weight": self.proximal_weight, "solver": self.solver}
+        if self.lagged:
+            return solve_lagged(*state, first_step=self._known_steps == 1, **options)
+        return solve(*state, first_step=self.class_means.steps == 1, **options)
 
     @torch.no_grad()
-    def _keep(self, basis: Tensor, weight: Tensor, is_valid: Tensor) -> None:
-        replace(self.frame, torch.where(is_valid & torch.isfinite(weight).all(), weight, self.frame))
+    def _keep(self, nearest: NearestFrame, is_valid: Tensor) -> None:
+        replace(self.frame, torch.where(is_valid & torch.isfinite(nearest.weight).all(), nearest.weight, self.frame))
 
     def _register_basis(self, device: Any, dtype: torch.dtype) -> None:
         """The basis of a tight frame is a multiple of the frame: there is nothing more to keep."""

@@ -75,24 +75,24 @@ _snapshot.register_autograd(_pass_gradient)
 
 
 def replace(state: Tensor, value: Tensor) -> None:
-    """Gives a buffer a new value; graphs that hold the old one, see `held`, keep it.
+    """Gives a buffer a new value; graphs that hold the old one, by `held`, keep it.
 
     Args:
         state: the buffer.
         value: of the same shape and device, a new tensor that nothing else refers to.
     """
     if _replaces_memory():
-        state.data = value.to(state.dtype)
+        state.data = value.to(state.dtype, memory_format=torch.contiguous_format)
     else:
         state.copy_(value)
 
 
 def held(state: Tensor) -> Tensor:
-    """The present value of a buffer that is only ever changed by `replace`, for a graph to hold; a copy only where it must be."""
-    # Detached, because `replace` changes the memory of the tensor that it is given.
+    """The present value of a buffer that changes by `replace` alone, for a graph to hold; a copy only where it must be one."""
+    # Detached, because `replace` changes the memory behind the buffer itself.
     return state.detach() if _replaces_memory() else snapshot(state)
 
 
 def _replaces_memory() -> bool:
-    # Compilers and transforms of torch.func need changes in place; a tensor made in inference mode must not become state.
+    # Compilers and torch.func need changes in place, and a tensor made in inference mode must not become state.
     return not (torch.compiler.is_compiling() or is_transformed() or torch.is_inference_mode_enabled())

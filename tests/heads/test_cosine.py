@@ -20,19 +20,9 @@ def test_rows_are_kept_at_norm_one_and_the_gradient_is_tangent():
     torch.testing.assert_close((head.learned_weight * head.learned_weight.grad).sum(1), torch.zeros(5), rtol=0, atol=1e-6)
 
 
-def test_without_normalization_it_is_an_ordinary_linear_layer():
-    head = CosineHead(6, 3, normalize=False, learned_bias=True)
-    linear = torch.nn.Linear(6, 3)
-    linear.weight.data.copy_(head.learned_weight.data)
-    linear.bias.data.copy_(head.learned_bias.data)
-    features, labels = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
-    torch.testing.assert_close(head(features, labels), linear(features))
-    torch.testing.assert_close(head.eval()(features), linear(features))
-
-
 def test_centering_is_optional_and_off_as_in_the_paper():
     features, labels = torch.randn(20, 6) + 3, torch.arange(20) % 3
-    plain, centered = CosineHead(6, 3), CosineHead(6, 3, center=True)
+    plain, centered = CosineHead(6, 3, scale=5.0), CosineHead(6, 3, scale=5.0, center=True)
     centered.load_state_dict(plain.state_dict(), strict=False)
     points = 5.0 * features / features.norm(dim=1, keepdim=True)
     torch.testing.assert_close(plain(features, labels), points @ plain.weight.T)
@@ -48,7 +38,7 @@ def test_fixed_head_is_the_frame_in_its_direction_and_never_moves():
     head(torch.randn(9, 6), torch.arange(9) % 3)
     assert torch.equal(head.weight, before)
     assert not list(head.parameters())
-    uncentered = FixedETFHead(6, 3, center=False)
+    uncentered = FixedETFHead(6, 3, scale=5.0, center=False)
     features = torch.randn(9, 6) + 2
     points = 5.0 * features / features.norm(dim=1, keepdim=True)
     torch.testing.assert_close(uncentered(features, torch.arange(9) % 3), points @ uncentered.weight.T)
@@ -61,7 +51,7 @@ def loss_by_definition(weight, features, labels):
 
 @pytest.mark.parametrize("parametrize", [parametrizations.weight_norm, parametrizations.spectral_norm])
 def test_a_weight_that_is_computed_gets_its_true_gradient(parametrize):
-    head = CosineHead(6, 3).double()
+    head = CosineHead(6, 3, scale=5.0).double()
     with torch.no_grad():
         head.learned_weight.mul_(3.0)
     parametrize(head, "learned_weight")
@@ -75,7 +65,7 @@ def test_a_weight_that_is_computed_gets_its_true_gradient(parametrize):
 
 
 def test_fast_weights_are_left_alone_and_get_their_true_gradient():
-    head = CosineHead(6, 3).double()
+    head = CosineHead(6, 3, scale=5.0).double()
     features, labels = torch.randn(9, 6, dtype=torch.float64), torch.arange(9) % 3
     slow = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
     fast = slow - 0.1 * slow.square()

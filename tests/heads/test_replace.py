@@ -59,14 +59,14 @@ def test_the_last_layer_is_found_and_the_rest_stays(model, place):
 UNCLEAR = {
     "two of the usual names": (
         network(fc=linear(), classifier=linear()),
-        r"with fc, classifier\. Pass layer=, one of: body\.0",
+        r"has fc, classifier\. Pass layer=, one of: body\.0",
     ),
-    "two classifiers": (of_timm("head.fc", "head_dist"), r"with head\.fc, head_dist\."),
-    "timm without a classifier": (of_timm("head.norm"), r"with none\. Pass layer=, one of: body\.0, head\.fc, head_dist"),
-    "no linear layer there": (network(classifier=nn.Conv2d(8, 5, 1)), r"with none\."),
-    "unusual names": (network(first=linear(), second=linear()), r"with body\.0, first, second\."),
+    "two classifiers": (of_timm("head.fc", "head_dist"), r"has head\.fc, head_dist\."),
+    "timm without a classifier": (of_timm("head.norm"), r"has none\. Pass layer=, one of: body\.0, head\.fc, head_dist"),
+    "no linear layer there": (network(classifier=nn.Conv2d(8, 5, 1)), r"has none\."),
+    "unusual names": (network(first=linear(), second=linear()), r"has body\.0, first, second\."),
     "no linear layer": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), r"no nn\.Linear that could be replaced"),
-    "a linear layer alone": (nn.Linear(24, 5), r"with none\. This model has no nn\.Linear"),
+    "a linear layer alone": (nn.Linear(24, 5), r"has none\. The model has no nn\.Linear"),
 }
 
 
@@ -81,7 +81,7 @@ def test_a_named_layer_and_options_of_the_head():
     head = replace_classifier(model, NearestETFHead, layer="first", num_classes=10, scale=10.0, lagged=True)
     assert model.first is head
     assert (head.num_classes, head.scale, head.lagged) == (10, 10.0, True)
-    assert isinstance(replace_classifier(model, CosineHead, layer="second", learned_bias=True).learned_bias, nn.Parameter)
+    assert isinstance(replace_classifier(model, CosineHead, layer="second", center=True).centering, nn.Module)
 
 
 def test_wrong_names_and_options_leave_the_model_as_it_was():
@@ -95,7 +95,7 @@ def test_wrong_names_and_options_leave_the_model_as_it_was():
         replace_classifier(model, num_classes=1)
     assert isinstance(model.fc, nn.Linear)
     replace_classifier(model)
-    with pytest.raises(ValueError, match=r"with none\."):
+    with pytest.raises(ValueError, match=r"has none\."):
         replace_classifier(model)
 
 

@@ -1,9 +1,11 @@
+import copy
+
 import pytest
 import torch
 
 from guided_collapse import RunningClassMeans
-from guided_collapse.heads.means.running_means import RunningMean
-from guided_collapse.heads.means.targets import LABEL_TYPES
+from guided_collapse.heads.batch import LABEL_TYPES, center_batch
+from guided_collapse.heads.class_means import RunningMean
 
 
 class SlowRunningMeans:
@@ -134,21 +136,18 @@ def test_features_that_the_state_cannot_hold_are_refused():
     with pytest.raises(ValueError, match="must not exceed"):
         means.update(1e50 * torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3)
     assert torch.equal(means.global_mean.value, torch.zeros(4))
-    wide = means.double()
-    wide.update(1e50 * torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3)
-    assert torch.isfinite(wide.global_mean.value).all()
 
 
 def test_global_mean_moves_like_batch_norm():
     mean, norm = RunningMean(4), torch.nn.BatchNorm1d(4, momentum=0.1)
     first = torch.randn(6, 4)
     known = torch.tensor(True)
-    mean.update(first.mean(0), is_known=known)
+    mean.update(first.mean(0), known)
     torch.testing.assert_close(mean.value, first.mean(0))
     norm.running_mean.copy_(first.mean(0))
     for _ in range(3):
         batch = torch.randn(6, 4)
-        mean.update(batch.mean(0), is_known=known)
+        mean.update(batch.mean(0), known)
         norm(batch)
     torch.testing.assert_close(mean.value, norm.running_mean)
 
@@ -161,3 +160,59 @@ def test_bad_batches_leave_the_state_alone():
         with pytest.raises(ValueError, match="must be"):
             means.update(features, labels)
     assert all(torch.equal(before[key], value) for key, value in means.state_dict().items())
+
+
+def update_present(means, features, labels):
+    means.take_in_present(center_batch(features, labels))
+
+
+def growing_batches(num_steps, num_classes, batch_size):
+    generator = torch.Generator().manual_seed(0)
+    for step in range(num_steps):
+        features = 3 + torch.randn(batch_size, 5, generator=generator, dtype=torch.float64)
+        if step in (0, 7):  # features that are all the same
+            features = torch.ones_like(features)
+        # More and more classes, so that some are seen for the first time late.
+        yield features, torch.randint(0, min(num_classes, 3 + 2 * step), (batch_size,), generator=generator)
+
+
+@pytest.mark.parametrize(("num_classes", "batch_size"), [(40, 7), (6, 50), (300, 64), (9, 1)])
+def test_they_are_those_of_all_classes(num_classes, batch_size):
+    every, sparse = RunningClassMeans(5, num_classes).double(), RunningClassMeans(5, num_classes).double()
+    for step, batch in enumerate(growing_batches(40, num_classes, batch_size)):
+        every.update(*batch)
+        update_present(sparse, *batch)
+        torch.testing.assert_close(sparse.factor * sparse.running, every.running, rtol=1e-10, atol=1e-13)
+        assert torch.equal(sparse.seen, every.seen)
+        assert int(sparse.num_seen) == int(every.seen.sum())
+        torch.testing.assert_close(sparse.squares, every.running.square().sum().view(1))
+        torch.testing.assert_close(sparse.global_mean.value, every.global_mean.value)
+        if step % 9 == 0:
+            torch.testing.assert_close(sparse.value(), every.running)
+            assert float(sparse.factor) == 1
+
+
+def test_only_the_rows_of_the_batch_are_written_to():
+    means = RunningClassMeans(5, 100)
+    for batch in growing_batches(5, 100, 20):
+        update_present(means, batch[0].float(), batch[1])
+    before = means.running.clone()
+    update_present(means, torch.randn(3, 5), torch.tensor([2, 50, 2]))
+    changed = (means.running != before).any(dim=1)
+    assert changed.nonzero().flatten().tolist() == [2, 50]
+
+
+def test_the_common_factor_stays_in_range():
+    means = RunningClassMeans(3, 50)
+    for features, labels in ((torch.randn(10, 3), torch.randint(0, 50, (10,))) for _ in range(100)):
+        update_present(means, features, labels)
+    assert 1e-3 < float(means.factor) < 1e3
+
+
+def test_what_is_not_finite_changes_nothing_where_nobody_looks():
+    means = RunningClassMeans(5, 9, check_values=False)
+    update_present(means, torch.randn(4, 5), torch.arange(4))
+    before = copy.deepcopy(means.state_dict())
+    update_present(means, torch.full((4, 5), torch.nan), torch.arange(4))
+    for key, value in means.state_dict().items():
+        assert "steps" in key or torch.equal(value, before[key]), key

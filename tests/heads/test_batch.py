@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from guided_collapse import RunningClassMeans
-from guided_collapse.heads.means.batch import batch_mean, class_totals
+from guided_collapse.heads.batch import center_batch, sums_of_all_classes
 
 NUM_CLASSES = 5
 
@@ -33,7 +33,8 @@ def test_class_means_are_right_however_far_the_features_are_from_zero(offset):
 
 def test_totals_and_the_mean_of_a_batch():
     points, labels = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0]]), torch.tensor([2, 0, 2])
-    sums, counts = class_totals(points, labels, 3)
+    batch = center_batch(points, labels)
+    torch.testing.assert_close(batch.global_mean, torch.tensor([3.0, 13 / 3]))
+    sums, counts, _ = sums_of_all_classes(batch._replace(centered=points), 3)
     assert sums.tolist() == [[3.0, 4.0], [0.0, 0.0], [6.0, 9.0]]
     assert counts.tolist() == [1, 0, 2]
-    torch.testing.assert_close(batch_mean(points, labels).value, torch.tensor([3.0, 13 / 3]))

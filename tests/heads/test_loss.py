@@ -10,7 +10,7 @@ EMBEDDINGS, LABELS = torch.randn(12, 8, generator=torch.Generator().manual_seed(
 
 
 def test_it_is_the_cross_entropy_of_the_head():
-    loss_of, head = NearestETFLoss(8, 3, scale=10.0), NearestETFHead(8, 3, scale=10.0)
+    loss_of, head = NearestETFLoss(3, 8, scale=10.0), NearestETFHead(8, 3, scale=10.0)
     features = EMBEDDINGS.clone().requires_grad_()
     loss, expected = loss_of(features, LABELS), cross_entropy(head(features, LABELS), LABELS.long())
     assert torch.equal(loss, expected)
@@ -21,7 +21,7 @@ def test_it_is_the_cross_entropy_of_the_head():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_logits_are_those_of_eval_mode_and_leave_everything_as_it_was(training):
-    loss_of = NearestETFLoss(8, 3)
+    loss_of = NearestETFLoss(3, 8)
     loss_of(EMBEDDINGS, LABELS)
     before = copy.deepcopy(loss_of.state_dict())
     logits = loss_of.train(training).get_logits(EMBEDDINGS)
@@ -31,7 +31,7 @@ def test_logits_are_those_of_eval_mode_and_leave_everything_as_it_was(training):
 
 
 def test_a_failure_leaves_the_mode():
-    loss_of = NearestETFLoss(8, 3)
+    loss_of = NearestETFLoss(3, 8)
     with pytest.raises(ValueError, match="feature_dim=8"):
         loss_of.get_logits(torch.ones(2, 3))
     assert loss_of.head.training
@@ -39,6 +39,6 @@ def test_a_failure_leaves_the_mode():
 
 def test_what_a_miner_gives_and_wrong_options_are_refused():
     with pytest.raises(ValueError, match="indices_tuple must be None"):
-        NearestETFLoss(8, 3)(EMBEDDINGS, LABELS, (LABELS, LABELS, LABELS))
+        NearestETFLoss(3, 8)(EMBEDDINGS, LABELS, (LABELS, LABELS, LABELS))
     with pytest.raises(TypeError, match="margin"):
-        NearestETFLoss(8, 3, margin=1.0)
+        NearestETFLoss(3, 8, margin=1.0)
