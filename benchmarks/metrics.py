@@ -157,7 +157,7 @@ def batches(*arrays: Tensor, size: int) -> zip:
 
 
 def stream(features: Tensor, labels: Tensor, num_classes: int) -> None:
-    metrics = CollapseMetrics(num_classes, features.shape[1])
+    metrics = CollapseMetrics(features.shape[1], num_classes)
     for some_features, some_labels in batches(features, labels, size=STREAMED_BATCH):
         metrics.update(some_features, some_labels)
     metrics.compute()

@@ -1,9 +1,12 @@
-"""Features, labels and classifiers of every kind that the metrics have to cope with."""
+"""Features, labels and classifiers of every kind, fed to a stream, and the comparison of two results."""
 
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
+
+from guided_collapse import CollapseMetrics
 
 SIZES = {
     "balanced": [12] * 6,
@@ -39,3 +42,34 @@ def case(name: str, *, noise: float = 0.7, seed: int = 0, dtype: torch.dtype = t
     weight = means + 0.3 * torch.randn(len(sizes), width, generator=generator, dtype=torch.float64)
     bias = 0.2 * torch.randn(len(sizes), generator=generator, dtype=torch.float64)
     return Case(features.to(dtype), labels, weight.to(dtype), bias.to(dtype))
+
+
+def agree(streamed, pure, *, left_out=(), relative=1e-9, absolute=1e-12):
+    """Every number of the two results agrees, but for those left out on purpose."""
+    streamed, pure = streamed.to_dict(), pure.to_dict()
+    known = {name for name, value in streamed.items() if value is not None}
+    assert {name for name, value in pure.items() if value is not None} - known == set(left_out)
+    for name in known - {"left_out", "notes", "global_mean", "counts"}:
+        # Without scatter where the means differ, the index is 0 up to rounding.
+        floor = absolute if name in ("cosine_margins", "vci") else 0
+        assert streamed[name] == pytest.approx(pure[name], rel=relative, abs=floor), name
+    for name in ("counts", "global_mean"):
+        assert streamed[name] == pure[name]
+
+
+def filled(data, sizes, **options):
+    metrics = CollapseMetrics(data.features.shape[1], data.num_classes, **options)
+    feed(metrics, data, sizes)
+    return metrics
+
+
+def feed(metrics, data, sizes):
+    start = 0
+    while start < len(data.labels):
+        for size in sizes:
+            metrics.update(data.features[start : start + size], data.labels[start : start + size])
+            start += size
+
+
+RANKS = ("numerical_rank", "numerical_ranks")
+SECOND_PASS = ("nc4", "accuracy", "nearest_center_accuracy", "mean_cosine_margin", "cosine_margins")

@@ -1,7 +1,5 @@
 """A model and a loader give what the pure function gives on the same features, and the model stays as it was."""
 
-import io
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -9,10 +7,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from guided_collapse import Classifier, CollapseMetrics, CosineHead, FixedETFHead, NearestETFHead
-from guided_collapse.metrics.collapse import measure_collapse
-from guided_collapse.metrics.model import _counted, collapse_of
-from tests.metrics.machinery.test_streaming import RANKS, agree
+from guided_collapse import Classifier, CollapseMetrics, CosineHead, FixedETFHead, NearestETFHead, collapse_of, measure_collapse
+from guided_collapse.metrics.measure import Capture
+from tests.metrics.cases import RANKS, agree
 
 INPUTS = torch.randn(90, 5, generator=torch.Generator().manual_seed(1))
 LABELS = torch.arange(90) % 4
@@ -36,31 +33,31 @@ def close(result, expected, **options):
 @pytest.mark.parametrize("classifier", ["4", None])
 def test_any_linear_layer_is_a_classifier(classifier):
     model = network().train()
-    result = collapse_of(model, LOADER, classifier=classifier or model[4], progress=False)
+    result = collapse_of(model, LOADER, classifier=classifier or model[4])
     close(result, measure_collapse(features_of(model), LABELS, model[4].weight, model[4].bias), left_out=RANKS)
     assert result.accuracy == (model.eval()(INPUTS).argmax(dim=1) == LABELS).double().mean().item()
 
 
 def test_the_last_layer_need_not_be_named():
     model = network().train()
-    expected = collapse_of(model, LOADER, classifier="4", keep_features=True, progress=False)
-    close(collapse_of(model, LOADER, progress=False), expected, left_out=RANKS)
-    close(collapse_of(model, iter(list(LOADER)), keep_features=True, progress=False), expected)
+    expected = collapse_of(model, LOADER, classifier="4", keep_features=True)
+    close(collapse_of(model, LOADER), expected, left_out=RANKS)
+    close(collapse_of(model, iter(list(LOADER)), keep_features=True), expected)
     named = [{"pixel_values": INPUTS[part], "labels": LABELS[part]} for part in (slice(50), slice(50, 90))]
-    close(collapse_of(Named(model), named, progress=False), expected, left_out=RANKS)
+    close(collapse_of(Named(model), named, classifier="network.4"), expected, left_out=RANKS)
     assert all(module.training for module in model)
 
 
 def test_kept_features_take_one_pass_and_give_ranks():
     model = network()
     once = iter(list(LOADER))
-    result = collapse_of(model, once, classifier="4", keep_features=True, progress=False)
+    result = collapse_of(model, once, classifier="4", keep_features=True)
     close(result, measure_collapse(features_of(model), LABELS, model[4].weight, model[4].bias))
 
 
 def test_a_named_layer_gives_features_alone():
     model = network()
-    result = collapse_of(model, LOADER, layer="2", num_classes=5, progress=False, global_mean="classes")
+    result = collapse_of(model, LOADER, layer="2", num_classes=5, global_mean="classes")
     with torch.no_grad():
         features = model[:3].eval()(INPUTS)
     close(result, measure_collapse(features, LABELS, num_classes=5, global_mean="classes"), left_out=RANKS)
@@ -70,7 +67,7 @@ def test_a_named_layer_gives_features_alone():
 def test_a_test_loader_is_judged_by_the_class_means_of_the_loader():
     model = network()
     test_loader = [(INPUTS[:30] + 0.1, LABELS[:30])]
-    result = collapse_of(model, LOADER, classifier="4", test_loader=test_loader, progress=False)
+    result = collapse_of(model, LOADER, classifier="4", test_loader=test_loader)
     features = features_of(model)
     with torch.no_grad():
         test_features = model[:4].eval()(INPUTS[:30] + 0.1)
@@ -83,31 +80,31 @@ def test_a_test_loader_is_judged_by_the_class_means_of_the_loader():
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize(
     "head",
-    [NearestETFHead, FixedETFHead, CosineHead, lambda *sizes: CosineHead(*sizes, normalize=False, center=True, learned_bias=True)],
-    ids=["nearest", "fixed-etf", "linear", "unnormalized"],
+    [NearestETFHead, FixedETFHead, CosineHead, lambda *sizes: CosineHead(*sizes, center=True), nn.Linear],
+    ids=["nearest", "fixed-etf", "cosine", "cosine, centered", "linear"],
 )
 def test_our_heads_are_measured_where_they_predict(head, wrapped):
     model = Classifier(network()[:3], head(8, 4))
     for _ in range(3):
         model(INPUTS, LABELS)
-    result = collapse_of(nn.Sequential(model) if wrapped else model, LOADER, progress=False)
+    result = collapse_of(nn.Sequential(model) if wrapped else model, LOADER)
     model.eval()
     with torch.no_grad():
         predictions = model(INPUTS).argmax(dim=1)
         points = model.backbone(INPUTS)
-    if model.head.scale is not None:
+    if not isinstance(model.head, nn.Linear):
         points = model.head.scale * points / points.norm(dim=1, keepdim=True)
     close(result, measure_collapse(points, LABELS, model.head.weight, model.head.bias), left_out=RANKS)
     assert result.accuracy == (predictions == LABELS).double().mean().item()
 
 
-@pytest.mark.parametrize("head", [NearestETFHead, lambda *sizes: CosineHead(*sizes, normalize=False)], ids=["nearest", "plain"])
+@pytest.mark.parametrize("head", [NearestETFHead, nn.Linear])
 def test_the_points_of_a_classifier_are_what_to_stream(head):
     model = Classifier(network()[:3], head(8, 4))
     for _ in range(3):
         model(INPUTS, LABELS)
-    expected = collapse_of(model, LOADER, progress=False)
-    metric = CollapseMetrics(num_classes=4, feature_dim=8)
+    expected = collapse_of(model, LOADER)
+    metric = CollapseMetrics(8, 4)
     model.backbone.eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
@@ -115,7 +112,6 @@ def test_the_points_of_a_classifier_are_what_to_stream(head):
             metric.update(model.points(inputs), labels)
     assert metric.measure(model.head.weight, model.head.bias).nc1 == pytest.approx(expected.nc1, rel=1e-4)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert model.bfloat16().points(INPUTS.bfloat16()).dtype == torch.float32
 
 
 class Named(nn.Module):
@@ -133,19 +129,19 @@ class Named(nn.Module):
 def test_batches_may_be_dictionaries(label_name):
     model = network()
     loader = [{"pixel_values": INPUTS[part] / 2, label_name: LABELS[part], "scale": 2.0} for part in (slice(50), slice(50, 90))]
-    result = collapse_of(Named(model), loader, classifier="network.4", progress=False)
-    close(result, collapse_of(model, LOADER, classifier="4", progress=False))
+    result = collapse_of(Named(model), loader, classifier="network.4")
+    close(result, collapse_of(model, LOADER, classifier="4"))
     with pytest.raises(ValueError, match=r"labels under one of labels, label; got pixel_values, target"):
-        collapse_of(Named(model), [{"pixel_values": INPUTS, "target": LABELS}], classifier="network.4", progress=False)
+        collapse_of(Named(model), [{"pixel_values": INPUTS, "target": LABELS}], classifier="network.4")
 
 
 def test_the_model_is_as_before_even_after_an_error():
     model = network().train()
     model[1].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    collapse_of(model, LOADER, classifier="4", progress=False)
+    collapse_of(model, LOADER, classifier="4")
     with pytest.raises(ValueError, match="got values from 5 to 5"):
-        collapse_of(model, [(INPUTS[:2], torch.tensor([5, 5]))], classifier="4", progress=False)
+        collapse_of(model, [(INPUTS[:2], torch.tensor([5, 5]))], classifier="4")
     assert [module.training for module in model] == [True, False, True, True, True]
     assert all(len(module._forward_hooks) == 0 for module in model.modules())
     for name, value in model.state_dict().items():
@@ -155,33 +151,114 @@ def test_the_model_is_as_before_even_after_an_error():
 
 def test_refusals():
     model = network()
-    with pytest.raises(ValueError, match=r"returns that of no linear layer.*linear layers 0, 4"):
-        collapse_of(nn.Sequential(*model, nn.Softmax(dim=1)), LOADER)
-    with pytest.raises(ValueError, match="must give at least one batch"):
-        collapse_of(model, [])
-    with pytest.raises(ValueError, match=r"must be an nn.Linear of the model.*got '2'"):
-        collapse_of(model, LOADER, classifier="2")
-    with pytest.raises(ValueError, match=r"must be an nn.Linear of the model"):
-        collapse_of(model, LOADER, classifier=nn.Linear(8, 4))
+    for unclear in (nn.Sequential(*model, nn.Softmax(dim=1)), Named(model)):
+        with pytest.raises(ValueError, match=r"last linear layer is unclear. Pass classifier=, one of: .*0, .*4"):
+            collapse_of(unclear, LOADER)
+    with pytest.raises(ValueError, match="This model has no linear layer; pass layer= and num_classes="):
+        collapse_of(nn.ReLU(), LOADER)
+    for wrong in ("2", nn.Linear(8, 4)):
+        with pytest.raises(ValueError, match=r"must be an nn.Linear of the model, or its name.* Pass classifier=, one of: 0, 4"):
+            collapse_of(model, LOADER, classifier=wrong)
     with pytest.raises(ValueError, match=r"got 'pool'. Known: 0, 1, 2, 3, 4"):
         collapse_of(model, LOADER, layer="pool")
     with pytest.raises(ValueError, match="num_classes must be given"):
         collapse_of(model, LOADER, layer="2")
-    with pytest.raises(ValueError, match="must give at least one batch"):
-        collapse_of(model, [], classifier="4")
-    with pytest.raises(ValueError, match="gone through twice"):
-        collapse_of(model, iter(list(LOADER)), classifier="4")
-    with pytest.raises(ValueError, match=r"batches \(inputs, labels\); got Tensor"):
-        collapse_of(model, [INPUTS], classifier="4")
+    with pytest.raises(ValueError, match="must yield at least one batch"):
+        collapse_of(model, [])
+    with pytest.raises(ValueError, match="iterated twice"):
+        collapse_of(model, iter(list(LOADER)))
+    with pytest.raises(TypeError, match=r"batches \(inputs, labels\); got Tensor"):
+        collapse_of(model, [INPUTS])
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+def test_the_input_of_the_classifier_or_the_output_of_the_layer():
+    model, inputs = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2, bias=False)), torch.randn(6, 3)
+    hidden = model[:2](inputs)
+    by_classifier, by_layer = Capture(model, None, "2"), Capture(model, "0", "2")
+    with by_classifier.listening():
+        assert torch.equal(by_classifier(inputs).features, hidden)
+    with by_layer.listening():
+        assert torch.equal(by_layer(inputs).features, model[0](inputs))
+    assert by_layer.weight is not None
+    assert torch.equal(by_layer.weight, model[2].weight)
+    assert by_layer.bias is None
+    assert by_layer.features is None
 
 
-def test_a_terminal_sees_the_count_and_others_nothing(monkeypatch):
-    for stream, expected in ((Terminal(), "\rpass: batch 1/2\rpass: batch 2/2\n"), (io.StringIO(), "")):
-        monkeypatch.setattr(sys, "stderr", stream)
-        assert list(_counted(["a", "b"], "pass")) == ["a", "b"]
-        assert stream.getvalue() == expected
+def test_images_are_refused():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2))
+    capture = Capture(model, "0", None)
+    with capture.listening(), pytest.raises(ValueError, match=r"got \(5, 2, 1, 1\)"):
+        capture(torch.randn(5, 1, 3, 3))
+
+
+def test_a_module_that_is_never_called_is_refused():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, inputs):
+            return self.used(inputs)
+
+    capture = Capture(Odd(), None, "unused")
+    with capture.listening(), pytest.raises(ValueError, match="it was never called"):
+        capture(torch.randn(5, 3))
+
+
+class Calling(nn.Module):
+    """A model with a body and a classifier, and a forward pass of choice."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.body, self.fc, self.calls = nn.Linear(3, 4), nn.Linear(4, 4), forward
+
+    def forward(self, inputs):
+        return self.calls(self, inputs)
+
+
+def captured(model, inputs, layer=None, classifier=None):
+    capture = Capture(model, layer, classifier)
+    with capture.listening():
+        return capture(inputs).features
+
+
+def test_what_works_in_place_afterward_does_not_change_the_features():
+    inputs = torch.randn(6, 3)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
+    assert torch.equal(captured(model, inputs, layer="0"), model[0](inputs))
+    model = Calling(lambda model, inputs: [hidden := model.body(inputs), model.fc(hidden), hidden.zero_()])
+    assert torch.equal(captured(model, inputs, classifier="fc"), model.body(inputs))
+
+
+def test_a_classifier_may_be_called_by_keyword():
+    inputs = torch.randn(6, 3)
+    model = Calling(lambda model, inputs: model.fc(input=model.body(inputs)))
+    assert torch.equal(captured(model, inputs, classifier="fc"), model.body(inputs))
+    model.fc = FixedETFHead(4, 4)
+    model.calls = lambda model, inputs: model.fc(labels=None, features=model.body(inputs))
+    usual = captured(Classifier(model.body, model.fc), inputs)
+    assert torch.equal(captured(model, inputs), usual)
+
+
+@pytest.mark.parametrize(("layer", "classifier"), [("fc", None), (None, "fc")])
+def test_a_module_that_is_called_twice_is_refused(layer, classifier):
+    model = Calling(lambda model, inputs: model.fc(model.fc(model.body(inputs))))
+    with pytest.raises(ValueError, match=r"must be called once .* it was called again"):
+        captured(model, torch.randn(5, 3), layer, classifier)
+
+
+@pytest.mark.parametrize("output", [lambda hidden: (hidden, None), lambda hidden: {"logits": hidden}, lambda hidden: None])
+def test_a_layer_that_gives_no_tensor_is_refused(output):
+    class Giving(nn.Module):
+        def forward(self, hidden):
+            return output(hidden)
+
+    model = nn.Sequential(nn.Linear(3, 4), Giving())
+    with pytest.raises(TypeError, match=r"features must be a tensor; the named module has a (tuple|dict|NoneType) instead"):
+        captured(model, torch.randn(5, 3), layer="1")
+
+
+def test_a_classifier_named_as_layer_gives_its_output():
+    model, inputs = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4)), torch.randn(6, 3)
+    assert torch.equal(captured(model, inputs, layer="1", classifier="1"), model(inputs))

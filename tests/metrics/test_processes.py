@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from guided_collapse.metrics.collapse import measure_collapse
+from guided_collapse import measure_collapse
 from tests.metrics.cases import case
 from tests.processes import results_of_two_processes
 
@@ -15,7 +15,7 @@ WORKER = """
 import sys
 import torch
 import torch.distributed as dist
-from guided_collapse.metrics.machinery.streaming import CollapseMetrics
+from guided_collapse import CollapseMetrics
 from tests.metrics.cases import case
 from tests.metrics.test_processes import CASES, share
 
@@ -27,7 +27,7 @@ for name, noise in CASES:
     for keep in (False, True):
         data = case(name, noise=noise)
         own = share(data.labels, rank)
-        metrics = CollapseMetrics(data.num_classes, data.features.shape[1], keep_features=keep)
+        metrics = CollapseMetrics(data.features.shape[1], data.num_classes, keep_features=keep)
         for part in own.split(9):
             metrics.update(data.features[part], data.labels[part])
         first = metrics.compute().to_dict()

@@ -1,19 +1,22 @@
+"""A result as a dictionary, as text and as HTML; what it leaves out has a reason."""
+
 import dataclasses
 import json
 import math
+from html.parser import HTMLParser
 
 import pytest
 
-from guided_collapse.metrics.collapse import measure_collapse
+from guided_collapse import measure_collapse
 from guided_collapse.metrics.declared import entries
-from tests.metrics.cases import case
+from tests.metrics.cases import case, filled
 
 
 def test_the_dictionary_is_plain_and_whole():
     result = measure_collapse(*case("missing"))
     values = result.to_dict()
     assert json.loads(json.dumps(values, allow_nan=False)) == values
-    assert list(values) == [field.name for field in dataclasses.fields(result) if field.name != "added"]
+    assert list(values) == [field.name for field in dataclasses.fields(result)]
     assert values["cosine_margins"] == sorted(values["cosine_margins"])
 
 
@@ -55,3 +58,77 @@ def test_every_number_has_its_line_and_all_are_aligned():
         "samples",
         "test samples",
     ]
+
+
+def test_what_is_none_is_left_out_with_a_reason():
+    data = case("balanced")
+    stream = filled(data, [40])
+    for result in (
+        measure_collapse(*data),
+        measure_collapse(data.features, data.labels),
+        measure_collapse(data.features, data.labels, test_features=data.features[:9], test_labels=data.labels[:9]),
+        measure_collapse(data.features[:, :2], data.labels),
+        stream.compute(),
+        stream.measure(data.weight),
+    ):
+        missing = {entry.key for entry in entries() if getattr(result, entry.key) is None}
+        lists = {name for name in ("cosine_margins", "numerical_ranks") if getattr(result, name) is None}
+        assert set(result.left_out) == missing | lists
+
+
+def test_of_several_reasons_the_first_is_said():
+    data = case("balanced")
+    assert measure_collapse(data.features, data.labels).left_out["test_nc4"] == "no test samples were given"
+    alone = measure_collapse(data.features, data.labels, test_features=data.features[:9], test_labels=data.labels[:9])
+    assert alone.left_out["test_nc4"] == "needs the classifier's weight"
+    assert filled(data, [40]).compute().left_out["nc4"] == "needs the classifier's weight"
+    assert filled(data, [40]).measure(data.weight).left_out["nc4"].startswith("needs a second pass")
+
+
+VOID = {"br"}
+
+
+class Cells(HTMLParser):
+    """The text of every element, by tag, and whether every element is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found, self.tags = [], {}, set()
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if data.strip():
+            self.found.setdefault(self.open[-1], []).append(data)
+
+
+def test_every_number_is_in_the_table():
+    data = case("missing")
+    result = measure_collapse(*data, test_features=data.features[:9], test_labels=data.labels[:9])
+    cells = Cells(result._repr_html_()).found["td"]
+    rows = list(zip(cells[::3], cells[1::3], cells[2::3], strict=True))
+    expected = [(e.metric.label, f"{getattr(result, e.key):.6g}", e.metric.at_collapse) for e in entries()]
+    assert sorted(rows) == sorted(expected)
+
+
+def test_what_is_left_out_and_noted_stands_below():
+    found = Cells(measure_collapse(*case("missing")[:2])._repr_html_()).found
+    assert any("nc2" in line and "needs the classifier's weight" in line for line in found["li"])
+    assert "left out" in found["p"]
+
+
+def test_nothing_is_taken_for_markup():
+    harmful = "<script>alert(1)</script>"
+    result = dataclasses.replace(measure_collapse(*case("balanced")), notes=(harmful,), left_out={harmful: harmful})
+    shown = Cells(result._repr_html_())
+    assert "script" not in shown.tags
+    assert harmful in shown.found["li"]
+    assert f"  {harmful}" in str(result)

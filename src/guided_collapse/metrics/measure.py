@@ -1,5 +1,6 @@
 """The measurement of features, of a model on a loader, and of a file."""
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from guided_collapse.geometry.simplex import check_num_classes
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.head import Head
-from guided_collapse.heads.replace import last_layer, linear_layer
+from guided_collapse.heads.replace import last_layer, linear_layer, linear_names
 from guided_collapse.lazy import optional
 from guided_collapse.metrics.checks import check_classifier, check_samples, check_shapes, classes_shown_by
 from guided_collapse.metrics.formulas import frame_deviation
@@ -329,9 +330,7 @@ class Capture:
             handle = self.layer.register_forward_hook(lambda module, inputs, output: self._keep(output))
         else:
             assert self.classifier is not None
-            handle = self.classifier.register_forward_pre_hook(
-                lambda module, inputs, named: self._keep(next(iter((*inputs, *named.values())), None)), with_kwargs=True
-            )
+            handle = self.classifier.register_forward_pre_hook(self._keep_input, with_kwargs=True)
         modes = {module: module.training for module in self.model.modules()}
         self.model.eval()
         try:
@@ -339,8 +338,13 @@ class Capture:
                 yield
         finally:
             handle.remove()
+            self.features = None
             for module, training in modes.items():
                 module.training = training
+
+    def _keep_input(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        # The features are the first parameter, whether they are passed by position or by name.
+        self._keep(next(iter(inspect.signature(module.forward).bind(*inputs, **named).arguments.values()), None))
 
     def _keep(self, features: Any) -> None:
         if not isinstance(features, Tensor):
@@ -359,18 +363,31 @@ class Capture:
 
 def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:
     """The named linear layer; else the one head of this package, the head of a `Classifier`, or the last linear layer."""
-    if isinstance(named, nn.Linear):
-        if not any(module is named for module in model.modules()):
-            raise ValueError(f"classifier must be a layer of the model, or its name; got {named}, which is not in it.")
-        return named
+    modules = dict(model.named_modules())
     if named is not None:
-        return linear_layer(model, named)
-    modules = list(model.modules())
-    own = {module for module in modules if isinstance(module, Head)}
-    plain = {module.head for module in modules if isinstance(module, Classifier) and isinstance(module.head, nn.Linear)}
+        found = modules.get(named) if isinstance(named, str) else named
+        if not isinstance(found, nn.Linear) or not any(module is found for module in modules.values()):
+            raise ValueError(f"classifier must be an nn.Linear of the model, or its name; got {named!r}. {_linear_layers(model)}")
+        return found
+    own = {module for module in modules.values() if isinstance(module, Head)}
+    plain = {module.head for module in modules.values() if isinstance(module, Classifier) and isinstance(module.head, nn.Linear)}
     if len(own | plain) == 1:
         return (own | plain).pop()
-    return linear_layer(model, last_layer(model))
+    try:
+        return linear_layer(model, last_layer(model))
+    except ValueError as error:
+        raise ValueError(
+            f"classifier must be given for a model whose last linear layer is unclear. {_linear_layers(model)}"
+        ) from error
+
+
+def _linear_layers(model: nn.Module) -> str:
+    names = linear_names(model)
+    return (
+        f"Pass classifier=, one of: {', '.join(names)}."
+        if names
+        else "This model has no linear layer; pass layer= and num_classes=."
+    )
 
 
 class Arrays(NamedTuple):

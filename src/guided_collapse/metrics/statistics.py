@@ -232,11 +232,12 @@ def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tens
     """
     values = torch.linalg.eigvalsh(gram, UPLO="U").clamp(min=0)
     if bool((values < error).sum() * error.sqrt() > UNCERTAIN_RANK * values.sqrt().sum()):
-        if len(samples) < features.shape[1]:
+        feature_dim = features.shape[1]
+        if len(samples) < feature_dim:
             rows = features[samples].to(torch.float64)
             gram = rows @ rows.T
         else:
-            gram = torch.zeros_like(gram)
+            gram = gram.new_zeros(feature_dim, feature_dim)
             for part in torch.split(samples, rows_at_once):
                 add_outer_products(gram, features[part].to(torch.float64))
         values = torch.linalg.eigvalsh(gram, UPLO="U").clamp(min=0)

@@ -1,4 +1,4 @@
-"""The stream equals the pure function, whatever the batches, their order and the references."""
+"""The stream equals the pure function, whatever the batches and their order, inside and outside of torchmetrics' containers."""
 
 import copy
 import math
@@ -7,41 +7,11 @@ import re
 
 import pytest
 import torch
+from torch import nn
+from torchmetrics import MetricCollection
 
-from guided_collapse.metrics.collapse import measure_collapse
-from guided_collapse.metrics.machinery.streaming import CollapseMetrics
-from tests.metrics.cases import SIZES, case
-
-
-def agree(streamed, pure, *, left_out=(), relative=1e-9, absolute=1e-12):
-    """Every number of the two results agrees, but for those left out on purpose."""
-    streamed, pure = streamed.to_dict(), pure.to_dict()
-    known = {name for name, value in streamed.items() if value is not None}
-    assert {name for name, value in pure.items() if value is not None} - known == set(left_out)
-    for name in known - {"left_out", "notes", "global_mean", "counts"}:
-        # Without scatter where the means differ, the index is 0 up to rounding.
-        floor = absolute if name in ("cosine_margins", "vci") else 0
-        assert streamed[name] == pytest.approx(pure[name], rel=relative, abs=floor), name
-    for name in ("counts", "global_mean"):
-        assert streamed[name] == pure[name]
-
-
-def filled(data, sizes, **options):
-    metrics = CollapseMetrics(data.num_classes, data.features.shape[1], **options)
-    feed(metrics, data, sizes)
-    return metrics
-
-
-def feed(metrics, data, sizes):
-    start = 0
-    while start < len(data.labels):
-        for size in sizes:
-            metrics.update(data.features[start : start + size], data.labels[start : start + size])
-            start += size
-
-
-RANKS = ("numerical_rank", "numerical_ranks")
-SECOND_PASS = ("nc4", "accuracy", "nearest_center_accuracy", "mean_cosine_margin", "cosine_margins")
+from guided_collapse import CollapseMetrics, measure_collapse
+from tests.metrics.cases import RANKS, SECOND_PASS, SIZES, agree, case, feed, filled
 
 
 @pytest.mark.parametrize("noise", [0.7, 1e-6])
@@ -68,13 +38,6 @@ def test_order_does_not_matter():
     order = torch.randperm(len(data.labels))
     shuffled = data._replace(features=data.features[order], labels=data.labels[order])
     agree(filled(shuffled, [13]).compute(), filled(data, [5]).compute(), relative=1e-9)
-
-
-@pytest.mark.parametrize("distance", [0.0, 1.0, 1e4])
-def test_references_change_no_number(distance):
-    data = case("balanced")
-    references = distance * torch.randn(data.num_classes, data.features.shape[1])
-    agree(filled(data, [11], reference_means=references).compute(), filled(data, [11]).compute(), relative=1e-9)
 
 
 def test_near_collapse_far_from_the_origin_nothing_cancels():
@@ -132,7 +95,7 @@ def test_a_copy_goes_on_where_the_original_stood(copied):
 
 def test_state_dict_round_trip():
     data = case("imbalanced")
-    metrics, fresh = filled(data, [17]), CollapseMetrics(data.num_classes, 10)
+    metrics, fresh = filled(data, [17]), CollapseMetrics(10, data.num_classes)
     metrics.persistent(True)
     fresh.persistent(True)
     fresh.load_state_dict(metrics.state_dict())
@@ -146,13 +109,15 @@ def test_merge_state_joins_two_metrics():
     first, second = (filled(part, [6], keep_features=True) for part in parts)
     first.merge_state(second)
     agree(first.measure(data.weight, data.bias), measure_collapse(*data))
-    with pytest.raises(ValueError, match=r"needs another CollapseMetrics\(6, 10\)"):
-        first.merge_state(CollapseMetrics(6, 11))
+    with pytest.raises(ValueError, match=r"needs another CollapseMetrics\(10, 6\); got CollapseMetrics\(11, 6\)"):
+        first.merge_state(CollapseMetrics(11, 6))
+    with pytest.raises(TypeError, match=r"needs another CollapseMetrics; got dict"):
+        first.merge_state({})
 
 
 def test_calling_the_metric_updates_it():
     data = case("balanced")
-    metrics = CollapseMetrics(6, 10)
+    metrics = CollapseMetrics(10, 6)
     assert metrics(data.features, data.labels) is None
     assert metrics.compute().num_samples == len(data.labels)
 
@@ -174,12 +139,12 @@ def test_a_refused_batch_changes_nothing():
 
 def test_refusals():
     with pytest.raises(ValueError, match="num_classes must be at least 2"):
-        CollapseMetrics(1, 4)
-    with pytest.raises(ValueError, match="feature_dim must be a whole number, at least 1; got 0"):
-        CollapseMetrics(2, 0)
-    with pytest.raises(ValueError, match=r"reference_means must be .* = \(3, 4\); got \(4, 3\)"):
-        CollapseMetrics(3, 4, reference_means=torch.zeros(4, 3))
-    metrics = CollapseMetrics(3, 4)
+        CollapseMetrics(4, 1)
+    with pytest.raises(ValueError, match="feature_dim must be"):
+        CollapseMetrics(0, 2)
+    with pytest.raises(TypeError, match="feature_dim must be"):
+        CollapseMetrics(2.5, 2)
+    metrics = CollapseMetrics(4, 3)
     metrics.update(torch.randn(5, 4), torch.zeros(5, dtype=torch.int64))
     with pytest.raises(ValueError, match="samples of 1 of 3 classes"):
         metrics.compute()
@@ -194,7 +159,7 @@ def test_a_metric_in_a_module_of_half_precision_gives_what_it_gives_alone():
     expected = filled(data, [7]).compute()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        module = torch.nn.ModuleDict({"metric": CollapseMetrics(data.num_classes, data.features.shape[1])}).to(torch.bfloat16)
+        module = torch.nn.ModuleDict({"metric": CollapseMetrics(data.features.shape[1], data.num_classes)}).to(torch.bfloat16)
         feed(module["metric"], data, [7])
         second = module["metric"].second_pass(data.weight.bfloat16())
         feed(second, data, [7])
@@ -203,3 +168,74 @@ def test_a_metric_in_a_module_of_half_precision_gives_what_it_gives_alone():
         torch.set_default_dtype(torch.float32)
     assert found.nc1 == whole.nc1 == expected.nc1
     assert whole.accuracy is not None
+
+
+def test_other_samples_than_before_are_refused():
+    data = case("balanced")
+    second = filled(data, [9]).second_pass(data.weight)
+    second.update(data.features[:40], data.labels[:40])
+    with pytest.raises(ValueError, match=r"the same 72 samples as the first; got 40"):
+        second.compute()
+    with pytest.raises(ValueError, match=r"test_labels must be in"):
+        second.update(data.features, data.labels + 1, test=True)
+
+
+def test_it_can_be_reset_and_called():
+    data = case("balanced")
+    second = filled(data, [9]).second_pass(data.weight)
+    feed(second, data, [30])
+    once = second.compute().to_dict()
+    second.reset()
+    assert second(data.features, data.labels) is None
+    assert second.compute().to_dict() == once
+
+
+def test_training_that_goes_on_does_not_change_the_classifier_that_is_measured():
+    data = case("balanced")
+    weight, bias = data.weight.clone(), data.bias.clone()
+    second = filled(data, [9]).second_pass(weight, bias)
+    weight.neg_()
+    bias.zero_()
+    feed(second, data, [30])
+    agree(second.compute(), measure_collapse(*data), left_out=RANKS)
+
+
+OPTIONS = {"plain": {}, "keeping": {"keep_features": True}, "other mean": {"keep_features": True, "global_mean": "classes"}}
+
+
+@pytest.mark.parametrize("order", [("plain", "keeping", "other mean"), ("other mean", "keeping", "plain"), ("keeping", "plain")])
+def test_a_collection_of_metrics_with_and_without_features(order):
+    data = case("imbalanced")
+    metrics = [CollapseMetrics(10, data.num_classes, **OPTIONS[name]) for name in order]
+    collection = MetricCollection({str(position): metric for position, metric in enumerate(metrics)})
+    feed(collection, data, [50])
+    assert len(collection.compute()) == len(order)
+    for name, metric in zip(order, metrics, strict=True):
+        if name != "plain":
+            expected = measure_collapse(*data, global_mean=metric.global_mean)
+            agree(metric.measure(data.weight, data.bias), expected, relative=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "turned",
+    [
+        lambda metric, dtype: metric.set_dtype(dtype),
+        lambda metric, dtype: nn.ModuleList([metric]).to(dtype),
+        lambda metric, dtype: nn.ModuleList([metric]).type(dtype),
+    ],
+    ids=["set_dtype", "to", "type"],
+)
+def test_another_type_leaves_the_statistics_in_float64(turned, dtype):
+    data = case("balanced", noise=1e-6)
+    metrics = filled(data._replace(features=data.features[:30], labels=data.labels[:30]), [9])
+    turned(metrics, dtype)
+    feed(metrics, data._replace(features=data.features[30:], labels=data.labels[30:]), [9])
+    second = metrics.second_pass(data.weight, data.bias)
+    turned(second, dtype)
+    feed(second, data, [9])
+    turned(second, dtype)
+    agree(second.compute(), measure_collapse(*data), left_out=RANKS)
+    metrics.reset()
+    feed(metrics, data, [9])
+    assert metrics.compute().nc1 == pytest.approx(second.compute().nc1, rel=1e-12)

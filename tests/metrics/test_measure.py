@@ -1,19 +1,20 @@
-"""The whole measurement against the slow formulas, exact answers at collapse, and refusals."""
+"""The measurement against slow formulas, exact answers at collapse, files, and refusals."""
 
 import dataclasses
 import math
 import re
+import sys
 
 import mpmath
 import numpy as np
 import pytest
 import torch
 
+from guided_collapse import measure_collapse, metrics
 from guided_collapse.geometry.simplex import simplex_etf
-from guided_collapse.metrics.collapse import measure_collapse
+from guided_collapse.metrics.measure import read_arrays
 from tests.metrics import oracle
-from tests.metrics.cases import SIZES, Case, case
-from tests.metrics.machinery.test_streaming import RANKS, agree, feed, filled
+from tests.metrics.cases import RANKS, SIZES, Case, agree, case, feed, filled
 
 
 @pytest.mark.parametrize("center_weight", [False, True])
@@ -101,7 +102,7 @@ def test_a_perfect_tight_frame_is_perfect_with_more_classes_than_dimensions():
         assert result.weight_angle == pytest.approx(result.ideal_angle) == pytest.approx(90)
         assert result.class_margin == pytest.approx(result.ideal_cosine_margin) == pytest.approx(1)
         assert result.weight_equiangularity is result.mean_equiangularity is None
-        assert "else no two frames have the same angles" in result.left_out["weight_equiangularity"]
+        assert "otherwise frames differ in their angles" in result.left_out["weight_equiangularity"]
     # Two classes without samples, and there is room for a simplex of the means of the others, though not of all weights.
     seen = labels < 4
     fewer = measure_collapse(features[seen], labels[seen], frame)
@@ -291,16 +292,17 @@ def refusals():
         "one-hot labels",
         (data.features, one_hot.long()),
         {},
-        "got (72, 6). One-hot labels become indices by labels.argmax(dim=1)",
+        "got (72, 6). Turn one-hot labels into indices: labels.argmax(dim=1)",
     )
     yield "huge labels", (data.features, data.labels * 10**9), {}, "got up to 5000000000 for 72 samples. Number the classes from 0"
     yield "too large", (data.features * 1e145, data.labels), {}, "features must not exceed 1e+140"
     yield "too small", (data.features * 1e-145, data.labels), {}, "features must not all be below 1e-140"
     yield "weight too large", (data.features, data.labels, data.weight * 1e145), {}, "weight must not exceed 1e+140"
     yield "weight too small", (data.features, data.labels, data.weight * 1e-145), {}, "weight must not all be below 1e-140"
-    yield "integer features", (data.features.long(), data.labels), {}, "features must be a floating-point matrix"
-    yield "images", (data.features[:, :, None], data.labels), {}, "got shape (72, 10, 1)"
+    yield "integer features", (data.features.long(), data.labels), {}, "features must be floating-point; got torch.int64"
+    yield "images", (data.features[:, :, None], data.labels), {}, "got (72, 10, 1)"
     yield "array", (data.features.numpy(), data.labels), {}, "got ndarray"
+    yield "weight list", (data.features, data.labels, data.weight.tolist()), {}, "weight must be a floating-point tensor; got list"
     yield "global mean", data, {"global_mean": "median"}, "one of samples, classes; got 'median'"
     yield "test alone", data, {"test_features": data.features}, "got test_features alone"
     yield "test width", data, {"test_features": data.features[:, 1:], "test_labels": data.labels}, "test_features must have"
@@ -308,7 +310,67 @@ def refusals():
     yield "test empty", data, {"test_features": broken[:0], "test_labels": one[:0]}, "test_features must have at least one row"
 
 
-@pytest.mark.parametrize(("arguments", "options", "message"), [pytest.param(*rest, id=name) for name, *rest in refusals()])
-def test_refusals(arguments, options, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+WRONG_TYPES = ("float labels", "soft labels", "integer features", "array", "weight list")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message", "name"), [pytest.param(*rest, name, id=name) for name, *rest in refusals()]
+)
+def test_refusals(name, arguments, options, message):
+    with pytest.raises(TypeError if name in WRONG_TYPES else ValueError, match=re.escape(message)):
         measure_collapse(*arguments, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SIZES)
+def test_each_number_is_that_of_the_whole_measurement(name, dtype):
+    features, labels, weight, bias = case(name, dtype=dtype)
+    whole = measure_collapse(features, labels, weight, bias)
+    assert metrics.nc1(features, labels) == whole.nc1
+    assert metrics.nc2(weight) == whole.nc2
+    assert metrics.nc3(features, labels, weight) == whole.nc3
+    assert metrics.nc4(features, labels, weight, bias) == whole.nc4
+    assert metrics.nc4(features, labels, weight) == measure_collapse(features, labels, weight).nc4
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.ones(1, 3), "at least 2.*num_classes=1"),
+        (torch.ones(3), r"\(num_classes, feature_dim\).*got \(3,\)"),
+        (torch.full((2, 3), torch.nan), "weight must be finite; got 6 NaN"),
+        (torch.full((2, 3), 1e-200, dtype=torch.float64), "or squares vanish"),
+    ],
+)
+def test_a_weight_that_has_no_nc2_is_refused(weight, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.nc2(weight)
+
+
+@pytest.mark.parametrize("metric", [metrics.nc3, metrics.nc4])
+def test_a_missing_weight_is_refused(metric):
+    with pytest.raises(TypeError, match=r"weight must be .* got None"):
+        metric(*case("balanced")[:2], None)
+
+
+def test_pickles_are_never_opened(tmp_path):
+    path = tmp_path / "arrays.npz"
+    np.savez(path, features=np.array([{}], dtype=object), labels=np.zeros(1, dtype=int))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        read_arrays(path)
+
+
+def test_without_safetensors_it_says_so(tmp_path, monkeypatch):
+    path = tmp_path / "arrays.safetensors"
+    path.touch()
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(ValueError, match=r"needs the package safetensors.* with its extra experiments"):
+        read_arrays(path)
+
+
+def test_other_arrays_are_passed_over(tmp_path):
+    path = tmp_path / "arrays.npz"
+    np.savez(path, features=np.zeros((2, 3), np.float16), labels=np.arange(2, dtype=np.uint8), extra=np.ones(1))
+    arrays = read_arrays(path)
+    assert arrays.features.shape == (2, 3)
+    assert arrays.weight is None

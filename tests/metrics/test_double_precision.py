@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from guided_collapse import CollapseMetrics, measure_collapse
 from guided_collapse.metrics import nc2
-from guided_collapse.metrics.formulas.double_precision import has_float64, where_float64_is
+from guided_collapse.metrics.statistics import has_float64
 
 APPLE = torch.device("mps")
 
@@ -48,7 +48,6 @@ def test_which_devices_have_it():
     assert all(has_float64(torch.device(name)) for name in ("cpu", "cuda", "xpu"))
     with pytest.raises(TypeError, match="no float64"):
         on_apple(torch.ones(2)).to(torch.float64)
-    assert where_float64_is(on_apple(torch.ones(2))).to(torch.float64).equal(torch.ones(2, dtype=torch.float64))
 
 
 def test_all_features_at_hand():
@@ -65,7 +64,7 @@ def test_a_stream(keep_features):
     features, labels, weight, bias = samples()
     results = []
     for place in (on_apple, lambda tensor: tensor):
-        metrics = CollapseMetrics(4, 8, keep_features=keep_features, reference_means=place(weight))
+        metrics = CollapseMetrics(8, 4, keep_features=keep_features)
         for part in (slice(0, 30), slice(30, 60)):
             metrics.update(place(features[part]), place(labels[part]))
         again = metrics.second_pass(place(weight), place(bias))
@@ -76,12 +75,12 @@ def test_a_stream(keep_features):
 
 def test_the_state_stays_on_the_cpu(monkeypatch):
     """Meta tensors stand in for a device that is not here."""
-    monkeypatch.setattr("guided_collapse.metrics.machinery.result_metric.has_float64", lambda device: device.type != "meta")
+    monkeypatch.setattr("guided_collapse.metrics.streaming.has_float64", lambda device: device.type != "meta")
     features, labels, *_ = samples()
-    metrics = CollapseMetrics(4, 8).to("meta")
+    metrics = CollapseMetrics(8, 4).to("meta")
     assert {state.device.type for state in metrics.metric_state.values()} == {"cpu"}
     assert metrics.device.type == "cpu"
     metrics.update(features, labels)
     assert metrics.compute().num_samples == 60
     monkeypatch.undo()
-    assert CollapseMetrics(4, 8).to("meta").scatter.device.type == "meta"
+    assert CollapseMetrics(8, 4).to("meta").scatter.device.type == "meta"
