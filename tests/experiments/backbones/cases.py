@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from guided_collapse.experiments.backbones.backbone import Backbone
 from guided_collapse.experiments.backbones import build_backbone
+from guided_collapse.experiments.backbones.backbone import Backbone
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "resnet18": {"name": "resnet18", "width": 0.0625},

@@ -69,21 +69,6 @@ def test_agd_trains_them_as_it_trains_a_linear_layer_on_one_hot_indices(head, nu
         )
 
 
-@HEADS
-def test_features_of_a_class_come_together(head):
-    indices = torch.arange(50)
-    labels = indices % 5
-    model = Classifier(UnconstrainedFeatures(50, 16), head(16, 5))
-    optimizer = AGD(model.parameters(), gain=1.0)
-    optimizer.init_weights()
-    for _ in range(60):
-        optimizer.zero_grad()
-        functional.cross_entropy(model(indices, labels), labels).backward()
-        optimizer.step()
-    with torch.no_grad():
-        assert (model.eval()(indices).argmax(dim=1) == labels).all()
-
-
 def test_save_load_and_compile():
     model, other = UnconstrainedFeatures(7, 4), UnconstrainedFeatures(7, 4)
     other.load_state_dict(model.state_dict())

@@ -77,7 +77,10 @@ def test_damaged_idx_files_are_named(tmp_path, contents, message):
 def test_idx_files_that_do_not_fit_together(tmp_path):
     write_idx(tmp_path, num_train=30, num_test=20, size=4)
     labels = tmp_path / "t10k-labels-idx1-ubyte.gz"
-    for values, message in ((np.zeros(19), "each image needs a label, .*; got 20 and 19"), (np.full(20, 10), "below its 10 classes; got 10 among")):
+    for values, message in (
+        (np.zeros(19), "each image needs a label, .*; got 20 and 19"),
+        (np.full(20, 10), "below its 10 classes; got 10 among"),
+    ):
         labels.write_bytes(gzip.compress(idx_bytes(values, 0x801)))
         with pytest.raises(ValueError, match=message):
             load_idx(tmp_path, name="made up", class_names=tuple("0123456789"))

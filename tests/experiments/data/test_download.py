@@ -1,6 +1,4 @@
 import hashlib
-import http.server
-import threading
 from dataclasses import replace
 
 import datasets
@@ -159,27 +157,6 @@ def test_what_is_not_the_archive_is_thrown_away(tmp_path, published, changes, er
     with pytest.raises(error, match=message):
         download("tiny-imagenet", root=tmp_path / "data")
     assert list((tmp_path / "data" / "tiny-imagenet").iterdir()) == []
-
-
-def test_an_archive_comes_over_http(tmp_path, published):
-    file = published()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, directory=file.parent)
-
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.ThreadingHTTPServer(("localhost", 0), Quiet) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://localhost:{server.server_port}"
-        published(address=f"{address}/{file.name}")
-        assert "6 training" in download("tiny-imagenet", root=tmp_path / "data")
-        published(address=f"{address}/missing.zip")
-        with pytest.raises(MissingData, match="404"):
-            download("tiny-imagenet", root=tmp_path / "other")
-        server.shutdown()
 
 
 def test_cifar_comes_from_its_authors_when_the_hub_is_out_of_reach(tmp_path, known):

@@ -167,16 +167,6 @@ def test_checksums_are_taken_once_until_a_file_changes(tmp_path, sums, monkeypat
         load_data("fashion-mnist", root=tmp_path)
 
 
-def test_stamps_that_cannot_be_written_cost_only_time(tmp_path, sums, monkeypatch):
-    written = write_idx(sources.SYSTEM_FOLDER / "mnist", num_train=20, num_test=10, compressed=False)
-    for file in (sources.SYSTEM_FOLDER / "mnist").iterdir():
-        monkeypatch.setitem(KNOWN["mnist"].checksums, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
-    (tmp_path / "mnist").write_text("in the way")
-    for _ in range(2):
-        assert same(load_data("mnist", root=tmp_path), written)
-    assert len(sums) == 8
-
-
 def test_digits(tmp_path):
     data = load_data("digits", root=tmp_path)
     assert (len(data.train), len(data.test), data.image_shape) == (1437, 360, (1, 8, 8))

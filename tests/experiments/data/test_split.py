@@ -133,8 +133,7 @@ def test_counts(kind, num_classes, num_per_class, ratio, expected):
 
 
 def test_uneven_classes_bound_the_tail():
-    labels = torch.tensor([0] * 50 + [1] * 200 + [2] * 10)
-    split = Split(torch.zeros(260, 1, 1, 1, dtype=torch.uint8), labels)
+    split = Split(torch.zeros(260, 1, 1, 1, dtype=torch.uint8), torch.tensor([0] * 50 + [1] * 200 + [2] * 10))
     # Class 2 has enough for 40 in the first class, class 0 for 50: 40 it is.
     assert long_tailed(split, kind="exponential", ratio=4).labels.bincount().tolist() == [40, 20, 10]
 

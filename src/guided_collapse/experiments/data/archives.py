@@ -96,8 +96,8 @@ def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *
     arrays = build()
     with contextlib.suppress(OSError):
         cache.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(cache) as beside, beside.open("wb") as file:
-            np.savez(file, **arrays, stamp=np.array(stamp))  # type: ignore[arg-type]  # numpy's stub takes them for allow_pickle
+        with written_whole(cache) as beside, beside.open("wb") as written:
+            np.savez(written, **arrays, stamp=np.array(stamp))  # type: ignore[arg-type]  # numpy's stub takes them for allow_pickle
     return arrays
 
 

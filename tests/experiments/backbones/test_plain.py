@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from guided_collapse.experiments.backbones.plain import VGG13
+from guided_collapse.experiments.backbones.plain import VGG13, SmallConvNet
 from tests.experiments.backbones.cases import images, num_parameters
 
-# Inputs and outputs of the ten 3x3 convolutions in configuration B of Simonyan and Zisserman.
+# VGG-13: inputs and outputs of the ten 3x3 convolutions in configuration B of Simonyan and Zisserman.
 TABLE = [(3, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 256), (256, 512), (512, 512), (512, 512), (512, 512)]
 # torchvision's vgg13_bn without its three linear layers.
 PUBLISHED = 133_053_736 - (25_088 * 4096 + 4096) - (4096 * 4096 + 4096) - (4096 * 1000 + 1000)
@@ -51,3 +51,25 @@ def test_width_and_channels():
     assert model(images(2, channels=1)).shape == (2, 26)
     with pytest.raises(ValueError, match="width must be a positive, finite number; got 0"):
         VGG13(width=0)
+
+
+def test_small_features_against_the_layers_one_by_one():
+    model = SmallConvNet(7, batch_norm=False, affine=True).double()
+    first, second, third = (layer for layer in model.convolutions if isinstance(layer, nn.Conv2d))
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.3)
+    inputs = images(3, 11, 1).double()
+    x = functional.max_pool2d(functional.conv2d(inputs, first.weight, first.bias, padding=1).relu(), 2)
+    x = functional.max_pool2d(functional.conv2d(x, second.weight, second.bias, padding=1).relu(), 2)
+    x = functional.conv2d(x, third.weight, third.bias, padding=1).relu().mean(dim=3).mean(dim=2)
+    torch.testing.assert_close(model(inputs), x @ model.linear.weight.T + model.linear.bias)
+
+
+@pytest.mark.parametrize(("size", "channels"), [(8, 1), (28, 1), (32, 16)])
+@pytest.mark.parametrize("batch_norm", [True, False])
+def test_small_sizes_and_channels(size, channels, batch_norm):
+    model = SmallConvNet(13, in_channels=channels, batch_norm=batch_norm)
+    assert model.feature_dim == 13
+    assert model(images(4, size, channels)).shape == (4, 13)
+    assert sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()) == (3 if batch_norm else 0)
+    assert sum(isinstance(layer, nn.MaxPool2d) for layer in model.modules()) == 2
