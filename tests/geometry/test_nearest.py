@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from guided_collapse import nearest_etf, simplex_etf
-from guided_collapse.geometry.directions import frame_basis
 from guided_collapse.geometry.nearest import unit_frobenius_norm
-from guided_collapse.geometry.solvers.operations import _solve, proximal_point
+from guided_collapse.geometry.simplex import frame_basis
 
 pytestmark = pytest.mark.slow
 
@@ -214,16 +213,51 @@ def test_registered_operations_keep_their_promises(feature_dim, num_classes):
     anchor = random_basis(feature_dim, num_classes, torch.float32).T.contiguous()
     checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
     torch.library.opcheck(torch.ops.guided_collapse.nearest_basis.default, (means, anchor, 1e-3), test_utils=checks)
-    outputs = _solve(means.detach(), anchor, 1e-3)
+    outputs = torch.ops.guided_collapse.nearest_basis.default(means.detach(), anchor, 1e-3)
     backward = torch.ops.guided_collapse.nearest_basis_backward.default
     torch.library.opcheck(backward, (anchor, means.detach(), anchor, *outputs[1:]), test_utils=checks[:2])
 
 
-def test_first_proximal_point_is_solved_and_later_ones_are_kept():
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(9, 4), (4, 5)])
+@pytest.mark.parametrize("proximal_weight", [0.0, 1e-3])
+def test_the_first_step_takes_the_solution_without_proximal_term_for_proximal_point(feature_dim, num_classes, proximal_weight):
+    means, direction = centered_means(feature_dim, num_classes), random_basis(feature_dim, num_classes)
+    anchor = nearest_etf(means, direction, proximal_weight=0.0).basis
+    expected = nearest_etf(means, anchor, proximal_weight=proximal_weight).basis
+    later = nearest_etf(means, direction, proximal_weight=proximal_weight).basis
+    for convert in (bool, torch.tensor):
+        for first, basis in ((True, expected), (False, later)):
+            found = nearest_etf(means, direction, proximal_weight=proximal_weight, first_step=convert(first))
+            torch.testing.assert_close(found.basis, basis, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_by_products_the_first_step_has_a_vanishing_pull(dtype):
+    means, direction = centered_means(9, 4, dtype), random_basis(9, 4, dtype)
+    options = {"proximal_weight": 0.5, "solver": "products"}
+    first, later = (nearest_etf(means, direction, first_step=first, **options).basis for first in (True, False))
+    assert (first - nearest_etf(means, direction, proximal_weight=0.0).basis).norm() < 1e-2
+    assert (first - later).norm() > 1e-2
+    for value, expected in ((True, first), (False, later)):
+        found = nearest_etf(means, direction, first_step=torch.tensor(value), **options).basis
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("solver", ["factors", "products"])
+def test_compiles_whole_with_the_first_step_as_a_tensor(solver):
     means, direction = centered_means(9, 4), random_basis(9, 4)
-    first = proximal_point(means, direction, torch.tensor(True))
-    torch.testing.assert_close(first, nearest_etf(means, direction, proximal_weight=0.0).basis)
-    assert torch.equal(proximal_point(means, direction, torch.tensor(False)), direction)
+
+    def solve(means, first_step):
+        return nearest_etf(means, direction, solver=solver, first_step=first_step).weight
+
+    compiled = torch.compile(solve, fullgraph=True, backend="aot_eager")
+    for first_step in (torch.tensor(True), torch.tensor(False)):
+        found = []
+        for function in (solve, compiled):
+            leaf = means.clone().requires_grad_()
+            weight = function(leaf, first_step)
+            found.append([weight.detach(), *torch.autograd.grad(weight[0].sum(), leaf)])
+        torch.testing.assert_close(*found)
 
 
 def test_zero_stays_zero_when_normalized_and_gets_no_gradient():
@@ -235,7 +269,7 @@ def test_zero_stays_zero_when_normalized_and_gets_no_gradient():
 IMAGENET_SIZE = """
 import resource, torch
 from guided_collapse import nearest_etf
-from guided_collapse.geometry.directions import frame_basis
+from guided_collapse.geometry.simplex import frame_basis
 torch.manual_seed(0)
 def step(feature_dim, num_classes, singular_ratio):
     means = torch.randn(num_classes, feature_dim)
@@ -270,20 +304,28 @@ def test_imagenet_size_in_float32_is_exact_and_small():
 
 
 @pytest.mark.parametrize(
-    ("means", "options", "message"),
+    ("means", "options", "error", "message"),
     [
-        (torch.zeros(3), {}, r"floating-point matrix.*got shape \(3,\)"),
-        (torch.zeros(3, 4, dtype=torch.int64), {}, "floating-point matrix.*torch.int64"),
-        (torch.zeros(1, 4), {}, "num_classes must be at least 2.*num_classes=1"),
-        (torch.zeros(6, 4), {}, "at least num_classes - 1.*feature_dim=4, num_classes=6"),
-        (torch.ones(3, 4), {"proximal_weight": -1.0}, "not negative; got -1.0"),
-        (torch.ones(3, 4), {"proximal_weight": float("nan")}, "finite number.*got nan"),
-        (torch.ones(3, 4), {"proximal_basis": torch.zeros(3, 4)}, r"\(feature_dim, num_classes\) = \(4, 3\); got \(3, 4\)"),
-        (torch.full((3, 4), torch.nan), {}, "must be finite"),
-        (torch.full((3, 4), torch.inf), {}, "must be finite"),
-        (torch.ones(3, 4), {"proximal_basis": torch.full((4, 3), torch.nan)}, "proximal_basis must be finite"),
+        (torch.zeros(3), {}, ValueError, r"matrix \(num_classes, feature_dim\); got shape \(3,\)"),
+        (torch.zeros(3, 4, dtype=torch.int64), {}, TypeError, "floating-point tensor; got torch.int64"),
+        ([[1.0]], {}, TypeError, "floating-point tensor; got <class 'list'>"),
+        (torch.zeros(1, 4), {}, ValueError, "num_classes must be at least 2.*num_classes=1"),
+        (torch.zeros(6, 4), {}, ValueError, "at least num_classes - 1.*feature_dim=4, num_classes=6"),
+        (torch.ones(3, 4), {"proximal_weight": -1.0}, ValueError, "not negative; got -1.0"),
+        (torch.ones(3, 4), {"proximal_weight": float("nan")}, ValueError, "finite number.*got nan"),
+        (torch.ones(3, 4), {"proximal_weight": "1"}, TypeError, "not supported"),
+        (
+            torch.ones(3, 4),
+            {"proximal_basis": torch.zeros(3, 4)},
+            ValueError,
+            r"\(feature_dim, num_classes\) = \(4, 3\); got \(3, 4\)",
+        ),
+        (torch.full((3, 4), torch.nan), {}, ValueError, "must be finite"),
+        (torch.full((3, 4), torch.inf), {}, ValueError, "must be finite"),
+        (torch.ones(3, 4), {"proximal_basis": torch.full((4, 3), torch.nan)}, ValueError, "proximal_basis must be finite"),
+        (torch.ones(3, 4), {"solver": "newton"}, ValueError, "solver must be one of factors, products, or None; got 'newton'"),
     ],
 )
-def test_refusals(means, options, message):
-    with pytest.raises(ValueError, match=message):
+def test_refusals(means, options, error, message):
+    with pytest.raises(error, match=message):
         nearest_etf(means, options.pop("proximal_basis", None), **options)

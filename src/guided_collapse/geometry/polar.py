@@ -22,13 +22,10 @@ SAFE_NORMS = (1e-10, 1e10)
 # A completion whose component in the open directions is below this says nothing about them.
 COMPLETION_FLOOR = 1e-6
 
-# Below this number of rows, sorting singular values by size takes longer than computing everything in float64.
-FEW_ROWS = 128
-
-# Ratios to the largest singular value. Above the first, a float32 product gives rows of Q'X well enough. Below the second,
-# eigenvectors of XX' in float64 are too rough for a float32 result (their error is the rounding unit over the ratio squared), and
-# the remainder is decomposed again. Above the third, eigenvalues of XX' still tell which singular values are negligible.
-SINGLE_RANGE, GRAM_RANGE, GRAM_NOISE = 1e-2, 1e-4, 5e-7
+# Ratios to the largest singular value. Below the first, eigenvectors of XX' in float64 are too rough for a float32 result (their
+# error is the rounding unit over the ratio squared), and the remainder is decomposed again. Above the second, eigenvalues of XX'
+# still tell which singular values are negligible.
+GRAM_RANGE, GRAM_NOISE = 1e-4, 5e-7
 
 
 class Factors(NamedTuple):
@@ -58,32 +55,28 @@ def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> F
     if dtype == torch.float64:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
         return Factors(left, values.where(values > negligible, 0.0), right)
-    is_small = len(matrix) < FEW_ROWS
-    negative_squares, left = torch.linalg.eigh((matrix @ matrix.T if is_small else _lower_gram(matrix)).neg_())
-    estimates = negative_squares.neg_().clamp_(min=0).sqrt_()
-    largest = float(estimates[0])
-    if is_small and float(estimates[-1]) > max(GRAM_RANGE * largest, negligible):
-        return Factors(left.float(), estimates.float(), torch.mm(left.T, matrix).div_(estimates[:, None]).float())
+    negative_squares, left = torch.linalg.eigh(_lower_gram(matrix).neg_())
+    values = negative_squares.neg_().clamp_(min=0).sqrt_()
+    largest = float(values[0])
+    if float(values[-1]) > max(GRAM_RANGE * largest, negligible):
+        return Factors(left.float(), values.float(), torch.mm(left.T, matrix).div_(values[:, None]).float())
     if largest <= negligible:
         identity = torch.eye(len(matrix), dtype=torch.float32, device=matrix.device)
         return Factors(identity, identity.new_zeros(len(matrix)), torch.zeros_like(matrix, dtype=torch.float32))
-    num_large, num_known, num_above = (
-        int(torch.count_nonzero(estimates > max(ratio * largest, negligible))) for ratio in (SINGLE_RANGE, GRAM_RANGE, 0.0)
-    )
-    single_left = left.float()
+    num_known, num_above = (int(torch.count_nonzero(values > max(ratio * largest, negligible))) for ratio in (GRAM_RANGE, 0.0))
     right = torch.empty_like(matrix, dtype=torch.float32, memory_format=torch.contiguous_format)
-    torch.mm(single_left[:, :num_large].T, matrix.float(), out=right[:num_large])
-    right[num_large:num_known] = left[:, num_large:num_known].T @ matrix
-    values = torch.linalg.vector_norm(right[:num_known], dim=1)
-    right[:num_known].div_(values[:, None])
-    if num_known == len(matrix) or (num_known == num_above and negligible > GRAM_NOISE * largest):
-        return Factors(single_left, torch.cat([values, values.new_zeros(len(matrix) - num_known)]), right)
-    return _with_remainder(left[:, num_known:].T @ matrix, single_left, values, right, negligible)
+    right[:num_known] = left[:, :num_known].T @ matrix / values[:num_known, None]
+    known = values[:num_known].float()
+    if num_known == num_above and negligible > GRAM_NOISE * largest:
+        return Factors(left.float(), functional.pad(known, (0, len(matrix) - num_known)), right)
+    return _with_remainder(left[:, num_known:].T @ matrix, left.float(), known, right, negligible)
 
 
 def _lower_gram(matrix: Tensor) -> Tensor:
-    """Returns XX' on and below the diagonal, which is all that `eigh` reads."""
+    """Returns XX' on and below the diagonal, which is all that `eigh` reads; for few rows it is quicker to compute all of it."""
     num_rows = len(matrix)
+    if num_rows < 128:
+        return matrix @ matrix.T
     gram = matrix.new_zeros(num_rows, num_rows)
     for start, stop in itertools.pairwise(num_rows * quarter // 4 for quarter in range(5)):
         torch.mm(matrix[start:stop], matrix[:stop].T, out=gram[start:stop, :stop])

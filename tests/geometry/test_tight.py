@@ -4,12 +4,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-
-from guided_collapse import nearest_etf
 from guided_collapse.geometry.directions import frame_basis
 from guided_collapse.geometry.frames import ROUNDS, nearest_frame, tightness_defect
 from guided_collapse.geometry.tight.harmonic import harmonic_columns
 from guided_collapse.geometry.tight.tight import tight_frame
+
+from guided_collapse import nearest_etf
 from tests.geometry.restarts import restart_costs
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,9 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from guided_collapse import nearest_etf
-from guided_collapse.geometry.directions import frame_basis, haar_basis, helmert_basis
-from guided_collapse.geometry.solvers.nearest_by_products import norm_bound
-from guided_collapse.geometry.solvers.products import polar_by_products, polar_polynomials
+from guided_collapse.geometry import operations
+from guided_collapse.geometry.products import polar_by_products, polar_polynomials
+from guided_collapse.geometry.simplex import frame_basis, haar_basis, helmert_basis
 
 SIZES = [(2, 2), (8, 3), (9, 10), (10, 10), (64, 10), (512, 10), (99, 100), (100, 100), (160, 100)]
 SPECTRA = {
@@ -53,7 +53,8 @@ def exact_weight(means, basis, proximal_weight):
 
 def rounding(num_classes, proximal_weight):
     """What float32 can tell of directions that only the proximal term determines."""
-    return 2 * torch.finfo(torch.float32).eps * norm_bound(num_classes, proximal_weight) / proximal_weight
+    largest = 2 / math.sqrt(num_classes - 1) + proximal_weight * math.sqrt(num_classes)
+    return 2 * torch.finfo(torch.float32).eps * largest / proximal_weight
 
 
 @pytest.mark.parametrize("smallest", [1.0, 0.5, 1e-2, 1e-3, 1e-5, 1e-7, 1e-12])
@@ -175,18 +176,11 @@ def test_products_are_exact_though_lower_precision_is_allowed():
 
 
 def test_a_product_in_parts_has_the_digits_of_float32(monkeypatch):
-    from guided_collapse.geometry.solvers import exact_products
-
     torch.manual_seed(4)
     left, right = torch.randn(30, 40, requires_grad=True), torch.randn(40, 20, requires_grad=True)
-    plain = torch.autograd.grad(exact_products.product(left, right).square().sum(), (left, right))
-    monkeypatch.setattr(exact_products, "float32_is_float32", lambda: False)
-    parts = exact_products.product(left, right)
+    plain = torch.autograd.grad(operations.product(left, right).square().sum(), (left, right))
+    monkeypatch.setattr(operations, "float32_is_float32", lambda: False)
+    parts = operations.product(left, right)
     torch.testing.assert_close(parts.double(), left.double() @ right.double(), rtol=0, atol=1e-5)
     in_parts = torch.autograd.grad(parts.square().sum(), (left, right))
     torch.testing.assert_close(in_parts, plain, rtol=0, atol=1e-3)
-
-
-def test_an_unknown_solver_is_refused():
-    with pytest.raises(ValueError, match="solver must be one of factors, products, or None; got 'newton'"):
-        nearest_etf(torch.randn(3, 4), solver="newton")

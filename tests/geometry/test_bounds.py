@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from guided_collapse import cross_entropy_lower_bound, simplex_etf
-from guided_collapse.geometry.tight.bounds import (
+from guided_collapse.geometry.bounds import (
     largest_cosine_bound,
     tight_frame_cross_entropy_bound,
     welch_bound,
 )
-from guided_collapse.geometry.tight.tight import tight_frame
+from guided_collapse.geometry.tight import tight_frame
 
 
 def cosines(weight):
@@ -33,34 +33,34 @@ def icosahedron():
 def test_welch_bound_is_reached_by_equiangular_lines():
     # The six diagonals of the icosahedron; and the simplex ETF.
     diagonals = [row for row in icosahedron() if (row[row != 0][0]) > 0]
-    assert float(cosines(torch.stack(diagonals)).abs().max()) == pytest.approx(welch_bound(6, 3)) == pytest.approx(5**-0.5)
-    assert float(cosines(simplex_etf(5, dtype=torch.float64)).abs().max()) == pytest.approx(welch_bound(5, 4))
-    assert welch_bound(4, 9) == 0
+    assert float(cosines(torch.stack(diagonals)).abs().max()) == pytest.approx(welch_bound(3, 6)) == pytest.approx(5**-0.5)
+    assert float(cosines(simplex_etf(5, dtype=torch.float64)).abs().max()) == pytest.approx(welch_bound(4, 5))
+    assert welch_bound(9, 4) == 0
 
 
 def test_largest_cosine_is_reached_where_the_best_frame_is_known():
-    assert float(cosines(simplex_etf(5, dtype=torch.float64)).max()) == pytest.approx(largest_cosine_bound(5, 7))
+    assert float(cosines(simplex_etf(5, dtype=torch.float64)).max()) == pytest.approx(largest_cosine_bound(7, 5))
     assert (
         float(cosines(orthoplex(5)).max())
-        == pytest.approx(largest_cosine_bound(10, 5))
-        == pytest.approx(largest_cosine_bound(7, 5))
+        == pytest.approx(largest_cosine_bound(5, 10))
+        == pytest.approx(largest_cosine_bound(5, 7))
     )
     # 16 vectors in five dimensions, 27 in six: known optimal codes with cosines 1/5 and 1/4.
-    assert largest_cosine_bound(16, 5) == pytest.approx(1 / 5)
-    assert largest_cosine_bound(27, 6) == pytest.approx(1 / 4)
-    assert largest_cosine_bound(7, 2) == pytest.approx(math.cos(2 * math.pi / 7))
-    assert largest_cosine_bound(3, 1) == 1
+    assert largest_cosine_bound(5, 16) == pytest.approx(1 / 5)
+    assert largest_cosine_bound(6, 27) == pytest.approx(1 / 4)
+    assert largest_cosine_bound(2, 7) == pytest.approx(math.cos(2 * math.pi / 7))
+    assert largest_cosine_bound(1, 3) == 1
 
 
 @pytest.mark.parametrize("feature_dim", [1, 2, 3, 8])
 def test_largest_cosine_grows_with_the_classes_and_no_frame_is_below(feature_dim):
-    bounds = [largest_cosine_bound(num_classes, feature_dim) for num_classes in range(2, 60)]
+    bounds = [largest_cosine_bound(feature_dim, num_classes) for num_classes in range(2, 60)]
     assert bounds == sorted(bounds)
     for num_classes in range(2, 60, 7):
         for direction in ("canonical", "random"):
-            frame = tight_frame(num_classes, feature_dim, direction=direction, dtype=torch.float64, rounds=2)
-            assert float(cosines(frame).max()) >= largest_cosine_bound(num_classes, feature_dim) - 1e-12
-    assert float(cosines(icosahedron()).max()) >= largest_cosine_bound(12, 3)
+            frame = tight_frame(feature_dim, num_classes, direction=direction, dtype=torch.float64, rounds=2)
+            assert float(cosines(frame).max()) >= largest_cosine_bound(feature_dim, num_classes) - 1e-12
+    assert float(cosines(icosahedron()).max()) >= largest_cosine_bound(3, 12)
 
 
 def loss(weight, features):
@@ -69,18 +69,18 @@ def loss(weight, features):
 
 @pytest.mark.parametrize("scale", [0.5, 5.0, 20.0])
 def test_cross_entropy_bound_is_reached_by_simplex_and_orthoplex(scale):
-    assert tight_frame_cross_entropy_bound(5, 4, scale) == cross_entropy_lower_bound(5, scale)
+    assert tight_frame_cross_entropy_bound(4, 5, scale) == cross_entropy_lower_bound(5, scale)
     weight = orthoplex(6)
-    assert tight_frame_cross_entropy_bound(12, 6, scale) == pytest.approx(loss(weight, scale * weight))
+    assert tight_frame_cross_entropy_bound(6, 12, scale) == pytest.approx(loss(weight, scale * weight))
     # One formula on both sides of the border.
     inside = math.log1p(4 * math.exp(-scale * 5 / 4))
-    assert tight_frame_cross_entropy_bound(5, 4, scale) == pytest.approx(inside)
+    assert tight_frame_cross_entropy_bound(4, 5, scale) == pytest.approx(inside)
 
 
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [(5, 2), (7, 3), (12, 5), (40, 6), (9, 6)])
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(2, 5), (3, 7), (5, 12), (6, 40), (6, 9)])
 @pytest.mark.parametrize("scale", [0.5, 5.0, 20.0])
-def test_no_features_are_below_the_cross_entropy_bound(num_classes, feature_dim, scale):
-    weight = tight_frame(num_classes, feature_dim, direction="random", dtype=torch.float64, rounds=60)
+def test_no_features_are_below_the_cross_entropy_bound(feature_dim, num_classes, scale):
+    weight = tight_frame(feature_dim, num_classes, direction="random", dtype=torch.float64, rounds=60)
     features = (scale * weight).clone().requires_grad_()
     optimizer = torch.optim.Adam([features], lr=0.02)
     lowest = math.inf
@@ -91,14 +91,14 @@ def test_no_features_are_below_the_cross_entropy_bound(num_classes, feature_dim,
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
-    bound = tight_frame_cross_entropy_bound(num_classes, feature_dim, scale)
+    bound = tight_frame_cross_entropy_bound(feature_dim, num_classes, scale)
     assert cross_entropy_lower_bound(num_classes, scale) < bound <= lowest + 1e-6
 
 
 def test_refusals():
     with pytest.raises(ValueError, match="num_classes must be at least 2"):
-        welch_bound(1, 3)
+        welch_bound(3, 1)
     with pytest.raises(ValueError, match=r"feature_dim must be at least 2.*feature_dim=1, num_classes=5"):
-        tight_frame_cross_entropy_bound(5, 1, 5.0)
+        tight_frame_cross_entropy_bound(1, 5, 5.0)
     with pytest.raises(ValueError, match="scale must be a positive, finite number; got 0"):
-        tight_frame_cross_entropy_bound(5, 2, 0.0)
+        tight_frame_cross_entropy_bound(2, 5, 0.0)
