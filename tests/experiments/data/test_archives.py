@@ -9,7 +9,7 @@ import torch
 from guided_collapse.experiments.data import archives
 from guided_collapse.experiments.data.archives import (
     Sample,
-    checksum_of,
+    compare_checksum,
     decoded,
     listed_samples,
     load_archive,
@@ -32,7 +32,7 @@ from tests.experiments.data.made_up import (
 
 
 def load(path, name):
-    return load_archive(path, name=name, known=KNOWN[name])
+    return load_archive(path, name=name, known=KNOWN[name], archive=path.name)
 
 
 def same(data, written):
@@ -50,7 +50,7 @@ def same(data, written):
 @pytest.mark.parametrize("compressed", [False, True])
 def test_idx_files(tmp_path, compressed):
     written = write_idx(tmp_path, num_train=30, num_test=20, size=5, compressed=compressed)
-    data = load_idx(tmp_path, name="made up", class_names=tuple("0123456789"))
+    data = load_idx(tmp_path, name="made up", known=KNOWN["digits"])
     assert same(data, written)
     assert data.location == tmp_path
 
@@ -83,10 +83,10 @@ def test_idx_files_that_do_not_fit_together(tmp_path):
     ):
         labels.write_bytes(gzip.compress(idx_bytes(values, 0x801)))
         with pytest.raises(ValueError, match=message):
-            load_idx(tmp_path, name="made up", class_names=tuple("0123456789"))
+            load_idx(tmp_path, name="made up", known=KNOWN["digits"])
     labels.unlink()
     with pytest.raises(ValueError, match="must hold t10k-labels-idx1-ubyte or"):
-        load_idx(tmp_path, name="made up", class_names=tuple("0123456789"))
+        load_idx(tmp_path, name="made up", known=KNOWN["digits"])
 
 
 def test_the_checksum_of_idx_files_does_not_depend_on_compression(tmp_path):
@@ -94,7 +94,10 @@ def test_the_checksum_of_idx_files_does_not_depend_on_compression(tmp_path):
     files = {"plain": contents, "a-ubyte.gz": gzip.compress(contents, 1), "b-ubyte.gz": gzip.compress(contents, 9)}
     for name, written in files.items():
         (tmp_path / name).write_bytes(written)
-        assert checksum_of(tmp_path / name, "sha256") == hashlib.sha256(contents).hexdigest()
+        compare_checksum("it", tmp_path / name, hashlib.sha256(contents).hexdigest())
+        compare_checksum("it", tmp_path / name, hashlib.md5(contents).hexdigest())
+        with pytest.raises(ValueError, match=f"{name} must have the sha256 0000.*; it has .*run: guided-collapse data it"):
+            compare_checksum("it", tmp_path / name, "0" * 64)
 
 
 @pytest.mark.parametrize("write", [write_zip, write_tarball])

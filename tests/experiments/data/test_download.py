@@ -54,9 +54,8 @@ def test_counts_and_checksums_of_what_is_there_are_compared(tmp_path, known):
     write_idx(tmp_path / "mnist", num_train=20, num_test=10, compressed=False)
     checksums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in (tmp_path / "mnist").iterdir()}
     known("mnist", num_train=20, num_test=10, checksums=checksums)
-    assert (
-        "20 training and 10 test images of 1 x 28 x 28 in 10 classes\nchecked: counts and the checksums of 4 file(s)\n"
-        in download("mnist", root=tmp_path)
+    assert "20 training and 10 test images of 1 x 28 x 28 in 10 classes\nchecked: counts and checksums\n" in download(
+        "mnist", root=tmp_path
     )
     for wrong in ({"num_train": 21}, {"num_test": 9}, {"num_classes": 11}, {"channels": 3}, {"image_size": 29}):
         with pytest.raises(ValueError, match=r"mnist must have .*; .* has 20 and 10 in 10, of shape \(1, 28, 28\)"):
@@ -100,12 +99,6 @@ def test_imagenet_is_never_downloaded(tmp_path, monkeypatch):
         download("imagenet", root=tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(MissingData, match=r"cifar10 could not be written to .*set GUIDED_COLLAPSE_DATA"):
-        download("cifar10", root=tmp_path / "file")
-
-
 def test_every_way_by_hand_is_named(tmp_path):
     def ways(name):
         return by_hand(name, KNOWN[name], tmp_path)
@@ -138,7 +131,7 @@ def published(tmp_path, known):
 def test_an_archive_is_downloaded_and_checked(tmp_path, published):
     file = published()
     text = download("tiny-imagenet", root=tmp_path / "data")
-    assert "6 training and 5 test images of 3 x 64 x 64 in 2 classes\nchecked: counts and the checksums of 1 file(s)\n" in text
+    assert "6 training and 5 test images of 3 x 64 x 64 in 2 classes\nchecked: counts and checksums\n" in text
     assert (tmp_path / "data" / "tiny-imagenet" / ZIP).read_bytes() == file.read_bytes()
     file.unlink()
     assert "6 training" in download("tiny-imagenet", root=tmp_path / "data")  # it is there

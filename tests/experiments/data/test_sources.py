@@ -1,5 +1,4 @@
 import hashlib
-import os
 from pathlib import Path
 
 import datasets
@@ -8,12 +7,11 @@ import pytest
 import torch
 from sklearn.datasets import load_digits as bundled
 
-from guided_collapse.experiments.data import pictures, sources
+from guided_collapse.experiments.data import archives, pictures, sources
 from guided_collapse.experiments.data.augment import pixel_statistics
 from guided_collapse.experiments.data.batches import batches
 from guided_collapse.experiments.data.known import KNOWN, known_data
 from guided_collapse.experiments.data.sources import (
-    STAMPS,
     MissingData,
     data_folder,
     find_parquet,
@@ -125,14 +123,6 @@ def test_class_folders(tmp_path):
     assert data.image_shape == (3, 256, 256)
 
 
-@pytest.fixture
-def sums(monkeypatch):
-    """The files whose checksum is taken, in turn."""
-    taken, checksum_of = [], sources.checksum_of
-    monkeypatch.setattr(sources, "checksum_of", lambda path, algorithm: taken.append(path) or checksum_of(path, algorithm))
-    return taken
-
-
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
 def test_data_that_are_not_the_real_ones_are_refused(tmp_path, name):
     if name == "cifar10":
@@ -143,28 +133,19 @@ def test_data_that_are_not_the_real_ones_are_refused(tmp_path, name):
     message = rf"{first}.* must have the (sha256|md5) {expected}; it has .*run: guided-collapse data {name}\. .*class folders"
     with pytest.raises(ValueError, match=message):
         load_data(name, root=tmp_path)
-    assert not (tmp_path / name / STAMPS).exists()
 
 
-def test_checksums_are_taken_once_until_a_file_changes(tmp_path, sums, monkeypatch):
-    folder = sources.SYSTEM_FOLDER / "fashion-mnist"
-    write_idx(folder, num_train=20, num_test=10, compressed=False)
-    files = sorted(folder.iterdir())
-    for file in files:
-        monkeypatch.setitem(KNOWN["fashion-mnist"].checksums, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
-    for _ in range(3):
-        assert len(load_data("fashion-mnist", root=tmp_path).train) == 20
-    assert sorted(sums) == files
-    os.utime(files[0], ns=(1, 1))
-    load_data("fashion-mnist", root=tmp_path)
-    assert len(sums) == 8
-    for damaged in (b"", b"[1]", b'{"a": 1}'):
-        (tmp_path / "fashion-mnist" / STAMPS).write_bytes(damaged)
-        load_data("fashion-mnist", root=tmp_path)
-    assert len(sums) == 20
-    write_idx(folder, num_train=20, num_test=11, compressed=False)
-    with pytest.raises(ValueError, match="t10k-images-idx3-ubyte must have the sha256"):
-        load_data("fashion-mnist", root=tmp_path)
+def test_the_checksum_of_an_archive_is_taken_when_it_is_decoded(tmp_path, monkeypatch):
+    path, checksums = tmp_path / "cifar10" / "cifar-10-binary.tar.gz", KNOWN["cifar10"].checksums
+    write_cifar10_binary(path, 4)
+    monkeypatch.setitem(checksums, path.name, hashlib.md5(path.read_bytes()).hexdigest())
+    assert len(load_data("cifar10", root=tmp_path).train) == 20
+    monkeypatch.setattr(archives, "compare_checksum", lambda *arguments: pytest.fail("compared again"))
+    assert len(load_data("cifar10", root=tmp_path).train) == 20
+    monkeypatch.undo()
+    write_cifar10_binary(path, 5)
+    with pytest.raises(ValueError, match=f"{path} must have the md5"):
+        load_data("cifar10", root=tmp_path)
 
 
 def test_digits(tmp_path):

@@ -15,13 +15,7 @@ Stem = Literal["imagenet", "cifar"]
 
 @dataclass(frozen=True)
 class BackboneDeclaration:
-    """One network.
-
-    Attributes:
-        built_by: "module:class".
-        options: the keyword arguments it takes in addition to `generator`; every network takes in_channels and affine.
-        arguments: positional arguments.
-    """
+    """One network: "module:class", the keyword arguments it takes besides `generator`, and its positional arguments."""
 
     built_by: str
     options: tuple[str, ...]

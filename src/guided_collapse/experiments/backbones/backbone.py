@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Backbone(nn.Module, ABC):
+class Backbone(nn.Module):
     """Maps inputs to features, (num_samples, feature_dim)."""
 
     def __init__(self, feature_dim: int) -> None:
@@ -15,19 +15,9 @@ class Backbone(nn.Module, ABC):
         check_size("feature_dim", feature_dim)
         self.feature_dim = feature_dim
 
-    @abstractmethod
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The features of a batch, (num_samples, feature_dim)."""
 
-
-class ImageBackbone(Backbone):
-    """A convolutional network.
-
-    Args:
-        feature_dim: d.
-        in_channels: channels of the images.
-        smallest_size: minimum height and width of the images.
-    """
+class ImageBackbone(Backbone, ABC):
+    """A convolutional network for images of at least smallest_size x smallest_size."""
 
     def __init__(self, feature_dim: int, *, in_channels: int, smallest_size: int) -> None:
         super().__init__(feature_dim)

@@ -31,9 +31,17 @@ ANNOTATIONS = "val_annotations.txt"
 HELD_OUT_DRAWINGS = 4  # of the 20 of each character
 
 
-def checksum_of(path: Path, algorithm: str) -> str:
-    """The checksum of a file; of the decompressed contents of an IDX file, as compression varies."""
-    return hashlib.new(algorithm, _contents(path)).hexdigest()
+def compare_checksum(name: str, path: Path, expected: str | None) -> None:
+    """Raises ValueError unless the file, decompressed if it is an IDX file, has this sha256 or, with 32 digits, md5, if known."""
+    if expected is None:
+        return
+    algorithm = "md5" if len(expected) == 32 else "sha256"
+    found = hashlib.new(algorithm, _contents(path)).hexdigest()
+    if found != expected:
+        raise ValueError(
+            f"{path} must have the {algorithm} {expected}; it has {found}. Remove it and run: guided-collapse data {name}. "
+            "To use data of your own, put the images into class folders and pass --data FOLDER."
+        )
 
 
 def find_idx(folder: Path) -> dict[str, Path]:
@@ -42,13 +50,15 @@ def find_idx(folder: Path) -> dict[str, Path]:
     return {stem: path for stem in stems for path in (folder / f"{stem}.gz", folder / stem) if path.is_file()}
 
 
-def load_idx(folder: Path, *, name: str, class_names: tuple[str, ...]) -> ImageData:
-    """A data set in four IDX files, compressed with gzip or not; ValueError if one is missing or damaged, or counts differ."""
+def load_idx(folder: Path, *, name: str, known: KnownData) -> ImageData:
+    """A data set in four IDX files, compressed with gzip or not; ValueError if one is missing, damaged or not the real one."""
+    for stem, path in find_idx(folder).items():
+        compare_checksum(name, path, known.checksums.get(stem))
     splits = []
     for part in IDX_PARTS:
         images, labels = (read_idx(folder, f"{part}-{kind}-ubyte", magic) for kind, magic in IDX_KINDS.items())
         splits.append(Split(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))))
-    return ImageData(name, splits[0], splits[1], class_names, folder)
+    return ImageData(name, splits[0], splits[1], known.class_names or (), folder)
 
 
 def read_idx(folder: Path, stem: str, magic: int) -> npt.NDArray[np.uint8]:
@@ -75,10 +85,20 @@ def _contents(path: Path) -> bytes:
         raise ValueError(f"{path} must be readable; reading it failed: {error}") from error
 
 
-def load_archive(path: Path, *, name: str, known: KnownData, cache: Path | None = None) -> ImageData:
-    """A data set from its archive, ValueError for a damaged one; the .npz file `cache` keeps the decoded images."""
-    read = READERS[known.archive_reader]
-    arrays = read(path, known) if cache is None else decoded(cache, [path], lambda: read(path, known), variant=known.archive_reader)
+def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache: Path | None = None) -> ImageData:
+    """A data set from the file with its published archive of that name.
+
+    The checksum is compared when the images are decoded; later calls take them from the .npz file `cache`.
+
+    Raises:
+        ValueError: for an archive that is damaged, incomplete or not the real one.
+    """
+
+    def build() -> Arrays:
+        compare_checksum(name, path, known.checksums.get(archive))
+        return READERS[known.archive_reader](path, known)
+
+    arrays = build() if cache is None else decoded(cache, [path], build, variant=known.archive_reader)
     train, test = (Split(torch.from_numpy(arrays[f"{part}_images"]), torch.from_numpy(arrays[f"{part}_labels"])) for part in PARTS)
     return ImageData(name, train, test, known.class_names or tuple(arrays["class_names"].tolist()), path)
 

@@ -7,10 +7,9 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-from guided_collapse.experiments.data import sources
-from guided_collapse.experiments.data.archives import load_archive
+from guided_collapse.experiments.data.archives import find_idx, load_archive
 from guided_collapse.experiments.data.known import KnownData, known_data
-from guided_collapse.experiments.data.sources import MissingData, load_data
+from guided_collapse.experiments.data.sources import MissingData, data_folder, load_data
 from guided_collapse.experiments.data.split import ImageData
 from guided_collapse.experiments.files import written_whole
 from guided_collapse.lazy import optional
@@ -32,15 +31,15 @@ def download(name: str, *, root: Path | None = None, archive: Path | None = None
         MissingData: if it is not there and cannot be downloaded, with what to do.
         ValueError: for an unknown name, or files that are damaged or not those of the real data set.
     """
-    known, folder = known_data(name), sources.data_folder(name, root)
+    known, folder = known_data(name), data_folder(name, root)
     try:
         data = load_data(name, root=root) if archive is None else _take(name, known, archive, folder)
     except MissingData:
         _fetch(name, known, folder)
         data = load_data(name, root=root)
     check_counts(data, known)
-    num_files = len(sources.files_with_checksums(known, data.location))
-    checksums = f" and the checksums of {num_files} file(s)" if num_files else "; no checksum is known for its files"
+    files = set() if data.location is None else {data.location.name, *find_idx(data.location)}
+    checksums = " and checksums" if known.checksums.keys() & files else "; no checksum is known for its files"
     channels, height, width = data.image_shape
     return (
         f"{name}: {len(data.train):,} training and {len(data.test):,} test images of {channels} x {height} x {width} "
@@ -88,19 +87,12 @@ def _take(name: str, known: KnownData, file: Path, folder: Path) -> ImageData:
     if archive is None or not file.is_file():
         names = " or ".join(known.archives) or "something else, for it has none"
         raise ValueError(f"the archive of {name} must be {names}; got {file}, which is not. {by_hand(name, known, folder)}")
-    data = _checked(name, known, archive, file)
+    data = load_archive(file, name=name, known=known, archive=archive)
+    check_counts(data, known)
     folder.mkdir(parents=True, exist_ok=True)
     with written_whole(folder / archive) as beside:
         shutil.copyfile(file, beside)
     return replace(data, location=folder / archive)
-
-
-def _checked(name: str, known: KnownData, archive: str, file: Path) -> ImageData:
-    if archive in known.checksums:
-        sources.compare_checksum(name, file, known.checksums[archive])
-    data = load_archive(file, name=name, known=known)
-    check_counts(data, known)
-    return data
 
 
 def _fetch(name: str, known: KnownData, folder: Path) -> None:
@@ -109,29 +101,24 @@ def _fetch(name: str, known: KnownData, folder: Path) -> None:
     if name == "imagenet" or not (known.hub_name or published):
         raise MissingData(f"{name} must be in {folder}; it is not. {by_hand(name, known, folder)}")
     reasons = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if known.hub_name:
-            # Into this folder and not the cache of `datasets`, so that files copied from another machine work the same.
-            hub = optional("huggingface_hub", extra="experiments")
-            try:
-                hub.snapshot_download(known.hub_name, repo_type="dataset", local_dir=folder, allow_patterns=["*.parquet"])
-                return
-            except Exception as error:  # the network can fail in any layer of the client
-                reasons.append(f"from the Hugging Face hub: {' '.join(str(error).split())[:300]}")
-        for archive, address in published.items():
-            try:
-                with urllib.request.urlopen(address, timeout=SILENT_SECONDS) as response:
-                    content = response.read()
-            except (OSError, http.client.HTTPException) as error:
-                reasons.append(f"from {address}: {error}")
-                continue
-            with written_whole(folder / archive) as beside:
-                beside.write_bytes(content)
-                _checked(name, known, archive, beside)
+    folder.mkdir(parents=True, exist_ok=True)
+    if known.hub_name:
+        # Into this folder and not the cache of `datasets`, so that files copied from another machine work the same.
+        hub = optional("huggingface_hub", extra="experiments")
+        try:
+            hub.snapshot_download(known.hub_name, repo_type="dataset", local_dir=folder, allow_patterns=["*.parquet"])
             return
-    except OSError as error:
-        raise MissingData(
-            f"{name} could not be written to {folder}: {error}. Free some space, or set {sources.VARIABLE}."
-        ) from error
+        except Exception as error:  # the network can fail in any layer of the client
+            reasons.append(f"from the Hugging Face hub: {' '.join(str(error).split())[:300]}")
+    for archive, address in published.items():
+        try:
+            with urllib.request.urlopen(address, timeout=SILENT_SECONDS) as response:
+                content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            reasons.append(f"from {address}: {error}")
+            continue
+        with written_whole(folder / archive) as beside:
+            beside.write_bytes(content)
+            check_counts(load_archive(beside, name=name, known=known, archive=archive), known)
+        return
     raise MissingData(f"{name} could not be downloaded {'; or '.join(reasons)}. {by_hand(name, known, folder)}")

@@ -1,7 +1,5 @@
 """Data sets by name: where they live, how they are loaded, and which of their files are verified."""
 
-import contextlib
-import json
 import os
 import re
 from dataclasses import replace
@@ -11,19 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from guided_collapse.experiments.data.archives import checksum_of, decoded, find_idx, load_archive, load_idx
+from guided_collapse.experiments.data.archives import decoded, find_idx, load_archive, load_idx
 from guided_collapse.experiments.data.augment import resize
 from guided_collapse.experiments.data.folders import find_splits, load_folder
 from guided_collapse.experiments.data.known import KNOWN, KnownData, known_data
 from guided_collapse.experiments.data.pictures import Pictures
 from guided_collapse.experiments.data.split import ImageData, Split, hold_out
 from guided_collapse.experiments.errors import RequestError
-from guided_collapse.experiments.files import write_json
 from guided_collapse.lazy import optional
 
 VARIABLE = "GUIDED_COLLAPSE_DATA"
 SYSTEM_FOLDER = Path("/usr/share/datasets")  # where Debian's package dataset-fashion-mnist puts its folder
-STAMPS = "checked.json"
 LABEL_COLUMNS = ("fine_label", "label", "labels")  # CIFAR-100 has a coarse_label too
 
 
@@ -81,12 +77,10 @@ def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
     for archive in known.archives:
         for place in (folder / archive, *folder.parent.glob(f"*/{archive}")):  # another data set may come from the same archive
             if place.is_file():
-                _verify(name, known, place, folder)
-                return load_archive(place, name=name, known=known, cache=folder / "decoded.npz")
+                return load_archive(place, name=name, known=known, archive=archive, cache=folder / "decoded.npz")
     for place in (folder, SYSTEM_FOLDER / name):
         if find_idx(place):
-            _verify(name, known, place, folder)
-            return load_idx(place, name=name, class_names=known.class_names or ())
+            return load_idx(place, name=name, known=known)
     # Class folders first: looking for parquet files among a million images takes a while.
     train = find_splits(folder).get("train") if folder.is_dir() else None
     if train is not None and any(entry.is_dir() for entry in train.iterdir()):
@@ -94,42 +88,6 @@ def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
     if any(folder.rglob("*.parquet")):
         return load_parquet(folder, name=name, channels=known.channels, image_size=size, test_part=known.test_part)
     raise MissingData(f"{name} must be in {folder}; it is not. Run: guided-collapse data {name}")
-
-
-def files_with_checksums(known: KnownData, location: Path | None) -> dict[Path, str]:
-    """The files of the data set at this location, an archive or a folder, whose checksum is known."""
-    if location is None:
-        return {}
-    files = find_idx(location) if location.is_dir() else {location.name: location}
-    return {path: known.checksums[name] for name, path in files.items() if name in known.checksums}
-
-
-def compare_checksum(name: str, path: Path, expected: str) -> None:
-    """Raises ValueError unless the file has this sha256 or, with 32 digits, this md5."""
-    algorithm = "md5" if len(expected) == 32 else "sha256"
-    found = checksum_of(path, algorithm)
-    if found != expected:
-        raise ValueError(
-            f"{path} must have the {algorithm} {expected}; it has {found}. Remove it and run: guided-collapse data {name}. "
-            "To use data of your own, put the images into class folders and pass --data FOLDER."
-        )
-
-
-def _verify(name: str, known: KnownData, location: Path, folder: Path) -> None:
-    """Compares files with their known checksums, unless their size and modification time show that this was done before."""
-    stamps, files = folder / STAMPS, files_with_checksums(known, location)
-    try:
-        seen = dict(json.loads(stamps.read_bytes()))
-    except (OSError, ValueError, TypeError):  # without stamps, files are compared again
-        seen = {}
-    current = {str(path.absolute()): [path.stat().st_size, path.stat().st_mtime_ns, checksum] for path, checksum in files.items()}
-    if all(seen.get(path) == stamp for path, stamp in current.items()):
-        return
-    for path, checksum in files.items():
-        compare_checksum(name, path, checksum)
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(stamps, seen | current)
 
 
 def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, test_part: str) -> ImageData:
@@ -152,7 +110,8 @@ def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, tes
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             reason = error.__cause__ or error
             raise ValueError(f"{files[0].parent} must hold readable parquet files; reading {part} failed: {reason}") from error
-        images = [column for column, kind in rows.features.items() if isinstance(kind, datasets.Image) or _has_bytes(kind)]
+        # A column of images is declared as such, or is a structure with their bytes.
+        images = [column for column, kind in rows.features.items() if isinstance(kind, datasets.Image | dict)]
         labels = [column for column in LABEL_COLUMNS if column in rows.features]
         if not images or not labels:
             raise ValueError(
@@ -168,10 +127,6 @@ def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, tes
         splits.append(Split(_cached(pictures, files, folder / f"decoded-{part}.npz"), torch.from_numpy(numbers.astype(np.int64))))
     most = max(int(split.labels.max()) for split in splits)
     return ImageData(name, splits[0], splits[1], tuple(class_names or map(str, range(most + 1))), folder)
-
-
-def _has_bytes(kind: object) -> bool:
-    return isinstance(kind, dict) and "bytes" in kind
 
 
 def _cached(pictures: Pictures, files: list[Path], cache: Path) -> Tensor | Pictures:
