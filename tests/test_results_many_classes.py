@@ -1,40 +1,44 @@
 """The tables of many classes, recomputed from the measurements without the code that made them."""
 
-import gzip
+import functools
 import json
 import math
 import statistics
 
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 from guided_collapse.experiments.heads import HEADS
-from results.many_classes import DATA
-from tests.test_results import RECORDS, cells_of
+from results.tables import DATA, STEPPED, VARIED
+from tests.test_results import RECORDS, cells_of, described, stored
 
 pytestmark = pytest.mark.thorough
 
-STEPPED = ("omniglot-of-4", "tiny-imagenet-small")
 LABELS = {head: declared.label for head, declared in HEADS.items()}
+AXIS = ("linear", "cosine", "fixed-etf", "nearest-etf-lagged")
 
 
-def of_many_classes(pattern="**"):
-    """What the runs on these data were and came to: experiment, head, and a list of facts and measurements by seed."""
+@functools.cache
+def searches():
+    found = {file.stem: stored(file.stem) for file in sorted(RECORDS.glob("*.zip"))}
+    return {name: files["search.json"] for name, files in found.items() if "search.json" in files}
+
+
+@functools.cache
+def of_many_classes():
+    """The runs on these data: experiment, head, and a list of facts and measurements by seed."""
     found = {}
-    for file in sorted(RECORDS.glob(f"{pattern}/seed-*/config.json")):
-        facts = json.loads(file.read_text())
-        if facts["configuration"]["data"] in DATA:
-            lines = map(json.loads, gzip.decompress((file.parent / "metrics.jsonl.gz").read_bytes()).splitlines())
-            measured = [line for line in lines if line.get("test")]
-            found.setdefault(facts["experiment"], {}).setdefault(facts["head"], []).append((facts, measured))
+    for archive in sorted(RECORDS.glob("*.zip")):
+        files = stored(archive.stem)
+        for name, facts in files.items():
+            if name.endswith("config.json") and facts["configuration"]["data"] in DATA:
+                measured = [line for line in files[name.replace("config.json", "metrics.jsonl")] if line.get("test")]
+                found.setdefault(facts["experiment"], {}).setdefault(facts["head"], []).append((facts, measured))
     return found
 
 
-def title(facts):
-    data = DATA[facts["configuration"]["data"]]
-    amount = ", long-tailed 50 to 1" if is_long_tailed(facts) else f" of {images(facts)} images"
-    epochs = facts["configuration"]["epochs"]
-    return f"{data}, {facts['num_classes']} classes{amount}, {facts['feature_dim']} features, {epochs} epochs"
+def first_facts(heads):
+    return next(iter(heads.values()))[0][0]
 
 
 def images(facts):
@@ -47,13 +51,14 @@ def is_long_tailed(facts):
     return facts["configuration"]["long_tail_ratio"] == 50
 
 
-def described(values):
-    low, middle, high = (f"{100 * value:.2f}" for value in (min(values), statistics.median(values), max(values)))
-    return middle if low == high else f"{middle} ({low} to {high})"
-
-
 def is_tight(facts):
     return facts["num_classes"] > facts["feature_dim"] + 1
+
+
+def title(facts):
+    data, epochs = DATA[facts["configuration"]["data"]], facts["configuration"]["epochs"]
+    amount = ", long-tailed 50 to 1" if is_long_tailed(facts) else f" of {images(facts)} images"
+    return f"{data}, {facts['num_classes']} classes{amount}, {facts['feature_dim']} features, {epochs} epochs"
 
 
 def names(facts):
@@ -61,74 +66,57 @@ def names(facts):
     return LABELS | ({"fixed-etf": "Fixed frame", "nearest-etf": "Nearest frame, lagged"} if is_tight(facts) else {})
 
 
-def shown_nearest(facts):
-    return "nearest-etf" if is_tight(facts) else "nearest-etf-lagged"
-
-
 def ends(runs, part="test", name="top1"):
-    return [lines[-1][part][name] for _, lines in runs]
-
-
-def at_epoch(runs, part, epoch):
-    return [next(line[part]["top1"] for line in lines if line["epoch"] == epoch) for _, lines in runs]
-
-
-def first_facts(heads):
-    return next(iter(heads.values()))[0][0]
-
-
-def when(epochs_of_runs):
-    """Median and range of the first epochs, in words."""
-    firsts = [epochs[0] if epochs else math.inf for epochs in epochs_of_runs]
-    low, middle, high = (f"{value:g}".replace("inf", "never") for value in (min(firsts), statistics.median(firsts), max(firsts)))
-    return middle if low == high else f"{middle} ({low} to {high})"
+    """In per cent."""
+    return [100 * lines[-1][part][name] for _, lines in runs]
 
 
 def test_accuracies_follow_from_the_measurements():
     expected = {False: [], True: []}
-    searched = of_many_classes("*-search/chosen/*/*")
-    searched = {name: heads for name, heads in searched.items() if not is_long_tailed(first_facts(heads))}
-    in_few_dimensions = {name: heads for name, heads in of_many_classes().items() if is_tight(first_facts(heads))}
-    for heads in (searched | in_few_dimensions).values():
+    for name, heads in of_many_classes().items():
         facts = first_facts(heads)
+        if is_long_tailed(facts) or not (is_tight(facts) or name in searches()):
+            continue
         last = facts["configuration"]["epochs"]
-        shown = [("test", 3), ("test", 5), *([("test", last)] if last > 5 else []), ("train", last)]
-        for number, (part, epoch) in enumerate(shown):
-            values = {names(facts)[head]: described(at_epoch(runs, part, epoch)) for head, runs in heads.items()}
-            name = f"{title(facts)}, 3 seeds" if number == 0 else ""
-            expected[is_tight(facts)].append((name, f"{part} accuracy after {epoch} epochs, %", values))
+        first = f"{title(facts)}, 3 seeds"
+        for part, epoch in (("test", 3), ("test", 5), ("test", last), ("train", last)):
+            values = {
+                names(facts)[head]: described(
+                    [100 * line[part]["top1"] for _, lines in runs for line in lines if line["epoch"] == epoch]
+                )
+                for head, runs in heads.items()
+            }
+            expected[is_tight(facts)].append((first, f"{part} accuracy after {epoch} epochs, %", values))
+            first = ""
         aims = {facts["seed"]: lines[-1]["test"]["top1"] for facts, lines in heads["linear"]}
-        soon = {
-            names(facts)[head]: when(
-                [[line["epoch"] for line in lines if line["test"]["top1"] >= aims[facts["seed"]]] for facts, lines in runs]
-            )
-            for head, runs in heads.items()
-        }
+        soon = {}
+        for head, runs in heads.items():
+            when = [[line["epoch"] for line in lines if line["test"]["top1"] >= aims[own["seed"]]] for own, lines in runs]
+            soon[names(facts)[head]] = described([min(epochs, default=math.inf) for epochs in when], "{:g}")
         expected[is_tight(facts)].append(("", "epochs to the test accuracy that nn.Linear ends with", soon))
     for tight, table in ((False, "many classes"), (True, "more classes than dimensions")):
         headings, rows = cells_of(table, headings=True)
-        found = [
-            (row[0], row[1], {head: cell for head, cell in zip(headings[2:], row[2:], strict=True) if cell != "-"}) for row in rows
-        ]
+        found = [(*row[:2], {head: cell for head, cell in zip(headings[2:], row[2:], strict=True) if cell != "-"}) for row in rows]
         assert len(found) == len(expected[tight])
         assert all(row in expected[tight] for row in found)
 
 
-AXIS = ("linear", "cosine", "fixed-etf", "nearest-etf-lagged")
-
-
-def test_accuracies_by_the_number_of_images_follow_from_the_measurements():
-    expected = []
+def test_accuracies_by_the_number_of_images_and_in_short_follow_from_the_measurements():
+    expected, shorts = [], {}
     for heads in of_many_classes().values():
         facts = first_facts(heads)
-        if not is_tight(facts) and not is_long_tailed(facts):
+        if is_tight(facts):
+            continue
+        test, train = ([described(ends(heads[head], part)) for head in AXIS] for part in ("test", "train"))
+        shorts[title(facts)] = test
+        if not is_long_tailed(facts):
             data, epochs = facts["configuration"]["data"], facts["configuration"]["epochs"]
             name = f"{DATA[data]}, {images(facts)} images of each class, {epochs} epochs"
-            test, train = ([described(ends(heads[head], part)) for head in AXIS] for part in ("test", "train"))
             expected.append((data, images(facts), [[name, "test accuracy, %", *test], ["", "train accuracy, %", *train]]))
     headings, rows = cells_of("amounts of images", headings=True)
     assert headings[2:] == [LABELS[head] for head in AXIS]
     assert rows == [row for *_, both in sorted(expected) for row in both]
+    assert {first: cells for first, *cells in cells_of("many classes in short")} == shorts
 
 
 def test_accuracies_under_long_tails_follow_from_the_measurements():
@@ -140,52 +128,34 @@ def test_accuracies_under_long_tails_follow_from_the_measurements():
         assert cells == [described(ends(heads[head], name=name)) for head in columns]
 
 
-def test_the_short_table_follows_from_the_measurements():
-    headings, rows = cells_of("many classes in short", headings=True)
-    assert headings[1] == LABELS["linear"]
-    found = {first: cells for first, *cells in rows}
-    experiments = [heads for heads in of_many_classes().values() if not is_tight(first_facts(heads))]
-    assert len(found) == len(experiments)
-    for heads in experiments:
-        assert found[title(first_facts(heads))] == [described(ends(heads[head])) for head in AXIS]
-
-
-@pytest.mark.parametrize(
-    ("table", "order", "is_compared_with_the_first"),
-    [
-        ("variants", ("omniglot-small", "tiny-imagenet-small"), True),
-        ("steps", STEPPED, False),
-    ],
-)
-def test_trials_follow_from_their_record(table, order, is_compared_with_the_first):
+@pytest.mark.parametrize(("table", "order"), [("variants", VARIED), ("steps", STEPPED)])
+def test_trials_follow_from_their_record(table, order):
     record = json.loads((RECORDS / f"{table}.json").read_text())
-    names = [name for name in order if name in record]
+    assert set(record) == set(order)
     rows = cells_of(table)
-    assert all([row[0] for row in rows] == list(record[name]["runs"]) for name in names)
-    assert len(names) == len(record)
+    assert all([row[0] for row in rows] == list(record[name]["runs"]) for name in order)
     for number, (trial, *cells) in enumerate(rows):
-        other = rows[0][0] if is_compared_with_the_first or number == 0 else rows[number - 1][0]
-        for name, accuracy, gain in zip(names, cells[::2], cells[1::2], strict=True):
+        other = rows[0 if table == "variants" else max(0, number - 1)][0]
+        for name, accuracy, gain in zip(order, cells[::2], cells[1::2], strict=True):
             last = str(max(int(epoch) for epoch in record[name]["runs"][trial][0]["test_top1"]))
             own, others = (
-                [run["test_top1"][last] for run in sorted(record[name]["runs"][which], key=lambda run: run["seed"])]
+                [100 * run["test_top1"][last] for run in sorted(record[name]["runs"][which], key=lambda run: run["seed"])]
                 for which in (trial, other)
             )
             assert accuracy == described(own)
-            gains = [100 * (mine - theirs) for mine, theirs in zip(own, others, strict=True)]
+            gains = [mine - theirs for mine, theirs in zip(own, others, strict=True)]
             text = f"{statistics.median(gains):+.2f}, {sum(value > 0 for value in gains)} of {len(gains)}"
             assert gain == (text if number else "-")
 
 
 def test_who_is_ahead_of_whom_follows_from_the_measurements():
     rows = {row[0]: row[1:] for row in cells_of("verdicts")}
-    experiments = of_many_classes()
-    assert len(rows) == len(experiments)
-    for name, heads in experiments.items():
-        reached = {head: [100 * value for value in ends(runs)] for head, runs in heads.items()}
+    assert len(rows) == len(of_many_classes())
+    for name, heads in of_many_classes().items():
+        reached = {head: ends(runs) for head, runs in heads.items()}
         facts = first_facts(heads)
         settings, best, *said = rows[title(facts)]
-        assert settings == ("searched" if (RECORDS / f"{name}-search").exists() else "taken over")
+        assert settings == ("searched" if name in searches() else "taken over")
         medians = {names(facts)[head]: statistics.median(values) for head, values in reached.items()}
         assert set(best.split(" and ")) == {head for head, median in medians.items() if median == max(medians.values())}
         linear = reached.pop("linear")
@@ -216,17 +186,17 @@ def test_what_gains_go_with_follows_from_the_measurements():
     for column, head in enumerate(("cosine", "fixed-etf", None), start=1):
         gains = []
         for heads, fact in zip(experiments, facts, strict=True):
-            own, theirs = (ends(heads[name]) for name in (head or shown_nearest(fact), "linear"))
-            gains.append(statistics.median(mine - their for mine, their in zip(own, theirs, strict=True)))
+            nearest = "nearest-etf" if is_tight(fact) else "nearest-etf-lagged"
+            pairs = zip(ends(heads[head or nearest]), ends(heads["linear"]), strict=True)
+            gains.append(statistics.median(mine - their for mine, their in pairs))
         for row, values in zip(rows, expected, strict=True):
-            assert float(row[column]) == pytest.approx(spearmanr(values, gains).statistic, abs=6e-3), row
+            assert float(row[column]) == pytest.approx(statistics.correlation(rankdata(values), rankdata(gains)), abs=6e-3), row
 
 
-def test_choices_are_the_best_of_the_trials():
+def test_choices_are_the_best_of_the_trials_and_were_made_before_the_seeds_that_count():
     rows = iter(cells_of("choices"))
-    for file in sorted(RECORDS.rglob("search.json")):
-        search = json.loads(file.read_text())
-        named = [search["experiment"], str(len(search["trials"]))]
+    for experiment, search in searches().items():
+        named = [experiment, str(len(search["trials"]))]
         for head in (head for head in HEADS if head in search["heads"]):
             measured = {}
             for trial in search["trials"]:
@@ -239,20 +209,13 @@ def test_choices_are_the_best_of_the_trials():
             )
             best = max(measured, key=lambda settings: (round(top1[settings], 9), -loss[settings]))
             assert dict(best) == search["choice"][head]
-            experiment, _, count, name, choice, accuracy = next(rows)
-            assert [experiment, count] == named
-            assert (name, accuracy) == (LABELS[head], f"{100 * top1[best]:.2f}")
+            name, _, count, label, choice, accuracy = next(rows)
+            assert ([name, count], label, accuracy) == (named, LABELS[head], f"{100 * top1[best]:.2f}")
             assert choice == ", ".join(f"{field} {value:g}" for field, value in best)
             named = ["", ""]
-    assert next(rows, None) is None
-
-
-def test_searches_were_decided_before_the_seeds_that_count():
-    for file in sorted(RECORDS.rglob("search.json")):
-        search = json.loads(file.read_text())
         assert search["planned"] < search["decided"]
-        for run in file.parent.rglob("seed-*/config.json"):
-            facts = json.loads(run.read_text())
+        for facts in (facts for name, facts in stored(experiment).items() if name.endswith("config.json")):
             assert search["decided"] <= facts["started"]
             assert facts["configuration"]["validation_fraction"] is None
             assert facts["seed"] not in search["trial_seeds"]
+    assert next(rows, None) is None
