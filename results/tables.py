@@ -118,7 +118,7 @@ def training(experiments: Iterable[Experiment]) -> Rows:
         runs = [run for head in experiment.heads for run in experiment.of(head)]
         # The highest train accuracy, of those that the report looks at, that all runs came to.
         reached = {level: when_reached(runs, level) for level in LEVELS}
-        level = max((level for level, when in reached.items() if when and when.count == len(runs)), default=LEVELS[0])
+        level = max((level for level, when in reached.items() if when and when.reached == len(runs)), default=LEVELS[0])
         soon = (when_reached(experiment.of(head), level) for head in HEADS)
         first = f"{TITLES[experiment.name]}, {seeds_text(experiment)}"
         rows.append([first, f"epochs to {level} % train accuracy", *(short_text(when and when.epochs) for when in soon)])
