@@ -276,10 +276,10 @@ def _logits(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
 class PaperRouteHead(NearestETFHead):
     """The nearest-ETF head as the paper computes it: by the trust region, differentiated by the dense declarative node."""
 
-    def _solve(self, class_means: Tensor, *, first_step: bool | Tensor) -> NearestETF:
+    def _solve(self, class_means: Tensor) -> NearestETF:
         unit_means = unit_frobenius_norm(class_means)
         anchor = self.basis.detach().clone()
-        if first_step:
+        if int(self.class_means.steps) == 1:
             first = ProximalProblem(unit_means.detach().double().cpu().T, None, self.proximal_weight)
             anchor = solve_by_trust_region(first, anchor.double().cpu()).to(anchor)
         basis = basis_by_paper_route(unit_means, anchor, self.proximal_weight)

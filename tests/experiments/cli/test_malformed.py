@@ -1,6 +1,6 @@
-"""Command lines that mean nothing: each flag of each command with values of the wrong kind, and flags that contradict each other.
+"""Command lines that mean nothing: every flag with values of the wrong kind, and flags that contradict each other.
 
-What is legal is written down here once more, by field, and shares nothing with the checks: a new field without an entry fails.
+The legal values are listed here again, by field, and share nothing with the checks: a new field without an entry fails.
 """
 
 import types
@@ -13,10 +13,7 @@ import numpy as np
 import pytest
 
 from guided_collapse.experiments.cli import main
-from guided_collapse.experiments.cli.compare import CompareRequest
-from guided_collapse.experiments.cli.resume import ResumeRequest
-from guided_collapse.experiments.cli.train import TrainRequest
-from guided_collapse.experiments.profiling.cost import CostRequest
+from guided_collapse.experiments.cli.commands import COMMANDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -29,12 +26,12 @@ LEGAL = {
     ("experiment",): {"nan", "0", "no-such-thing"},
     ("out", "data_root", "settings_of"): {"", "nan", "0", "no-such-thing"},
     ("weight_decay", "checkpoint_seconds", "rotation", "proximal_weight"): {"0", "1.5"},
-    ("gain", "learning_rate", "scale", "width", "long_tail_ratio", "limit_seconds", "peak_tflops", "peak_gbs"): {"1.5"},
-    ("momentum", "seed", "seeds", "crop_padding", "num_workers", "warm_up", "measure_first"): {"0"},
+    ("gain", "learning_rate", "scale", "width", "long_tail_ratio"): {"1.5"},
+    ("momentum", "seed", "seeds", "trial_seeds", "crop_padding", "num_workers", "measure_first"): {"0"},
     ("data", "backbone", "head", "heads", "protocol", "optimizer", "schedule", "stem", "solver", "long_tail"): set(),
-    ("precision", "accelerator", "device_named", "test_fraction", "validation_fraction"): set(),
+    ("precision", "accelerator", "test_fraction", "validation_fraction", "validation_share", "grid", "preset"): set(),
     ("epochs", "batch_size", "every", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
-    ("image_size", "crop_size", "images_per_class", "devices", "nodes", "jobs", "steps"): set(),
+    ("image_size", "crop_size", "images_per_class", "devices", "nodes", "jobs", "trial_epochs"): set(),
 }
 LEGAL_OF = {name: values for names, values in LEGAL.items() for name in names}
 
@@ -48,16 +45,8 @@ SETTING = {
     "long_tail_ratio": ["--long-tail", "step"],
     "width": ["--backbone", "vgg13", "--image-size", "32"],
     "stem": ["--backbone", "resnet18", "--image-size", "32"],
-    "peak_tflops": ["--peak-gbs", "900"],
-    "peak_gbs": ["--peak-tflops", "20"],
 }
 PRESET = dict.fromkeys(("num_samples", "num_classes"), "ufm-10")
-COMMANDS = {
-    "train": TrainRequest,
-    "compare": CompareRequest,
-    "resume": ResumeRequest,
-    "cost": CostRequest,
-}
 
 
 def flat_fields(request):
@@ -83,11 +72,9 @@ def values_for(kind):
 def generated():
     """Every wrong value for every flag; two for a flag that an earlier command has too, which is checked in the same place."""
     seen = set()
-    for command, request in COMMANDS.items():
-        for name, kind in flat_fields(request):
-            hidden = command == "resume" and name in ("out", "lengthen")
-            foreign = command == "compare" and name in ("head", "seed")
-            if hidden or foreign:
+    for command in ("train", "compare", "search", "resume"):
+        for name, kind in flat_fields(COMMANDS[command]):
+            if name in ("preset", "run_dir") or (command == "resume" and name in ("out", "lengthen")):
                 continue
             wrong = [value for value in values_for(kind) if value not in LEGAL_OF[name]]
             for value in wrong[:2] if (name, kind) in seen else wrong:
@@ -98,6 +85,7 @@ def generated():
 def arguments_for(command, name, value):
     first = {"resume": "RUN"}.get(command, PRESET.get(name, "digits"))
     setting = SETTING.get(name, []) if command != "resume" else []
+    setting = [*setting, "--grid", "scale=5"] if command == "search" and name != "grid" else setting
     return [command, first, *setting, f"--{name.replace('_', '-')}={value}"]
 
 
@@ -145,19 +133,12 @@ CONTRADICTIONS = [
     "compare digits --head fixed-etf",
     "compare digits --seed 1",
     "compare ufm-10 --flip",
+    "search digits",
+    "search ufm-10 --grid scale=5",
+    "search digits --grid scale=5 scale=6",
+    "search digits --grid scale=5 --trial-seeds 0",
     "compare digits --precision 16-mixed",
     "compare digits --devices 100000",
-    "cost digits --precision 16-mixed",
-    "cost digits --accelerator mps",
-    "cost digits --heads --no-paper-route",
-    "cost ufm-10 --batch-size 1001",
-    "cost digits --peak-tflops 20",
-    "cost digits --peak-gbs 900",
-    "cost digits --device-named A100 --peak-tflops 20",
-    "cost digits --device-named A100 --peak-tflops 20 --peak-gbs 900",
-    "cost digits --heads --device-named A100",
-    "cost digits --heads --peak-tflops 20 --peak-gbs 900",
-    "cost",
     "train",
     "resume",
     "train digits more words",
@@ -174,7 +155,6 @@ CONTRADICTIONS = [
     "train digits --out FILE/below",
     f"train digits --out {'n' * 300}",
     "compare digits --out FILE",
-    "cost digits --out FILE",
     "train --data FILE",
     "train --data FOLDER",
     "train FILE",
@@ -189,6 +169,7 @@ CONTRADICTIONS = [
     "report RUN --out OTHER --epochs 0",
     "report RUN --out OTHER --epochs -1",
     "report RUN --out OTHER --epochs nan",
+    f"report RUN --out OTHER --epochs {HUGE}",
     "report RUN --out OTHER --epochs",
     "report RUN",
     "report",
@@ -235,13 +216,11 @@ def places(tmp_path_factory):
 
 @pytest.fixture
 def _nothing_begins(monkeypatch, tmp_path):
-    from guided_collapse.experiments.profiling import cost
     from guided_collapse.experiments import loop
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GUIDED_COLLAPSE_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(loop.Training, "run_to_the_end", lambda *_: pytest.fail("it is being trained"))
-    monkeypatch.setattr(cost, "_measured", lambda *_: pytest.fail("it is being measured"))
 
 
 def status_of(arguments):

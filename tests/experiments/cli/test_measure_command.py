@@ -78,7 +78,7 @@ def test_wrong_arrays_are_refused_in_one_line(changes, message, data, tmp_path, 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("arrays.npz", None, "there is no file"),
+        ("arrays.npz", None, "No such file"),
         ("arrays.csv", b"1,2", "must end in .npz or .safetensors"),
         ("arrays.npz", b"not a zip", "must be a readable .npz file"),
         ("arrays.npz", b"PK\x03\x04 cut off", "must be a readable .npz file"),
