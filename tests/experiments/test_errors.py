@@ -2,8 +2,8 @@ import errno
 
 import pytest
 
-from guided_collapse.experiments.errors import DamageError, RequestError, WorkError, requested
 from guided_collapse.experiments.data.sources import MissingData
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError, requested
 
 
 @pytest.mark.parametrize("kind", [ValueError, UnicodeError])

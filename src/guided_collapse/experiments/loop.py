@@ -208,7 +208,7 @@ class Training:
         last_saved = time.monotonic()
         with display:
             devices = launch.devices_in_words(self.share.device, self.share.processes, begun)
-            display.say(f"starting at epoch {first_epoch} of {last_epoch} on {devices}")
+            display.say(f"from epoch {first_epoch} of {last_epoch} on {devices}")
             for epoch in range(first_epoch, last_epoch + 1):
                 record = self.train_epoch(epoch, steps, display)
                 if self._is_measured(epoch):

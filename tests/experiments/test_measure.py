@@ -7,13 +7,13 @@ import torch
 from lightning_fabric import Fabric
 from torch.nn import functional
 
-from guided_collapse import collapse_of
+from guided_collapse import collapse_of, measure_collapse
 from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.training.loop import build_model
-from guided_collapse.experiments.training.measure import measure, parts_by_size
-from guided_collapse.experiments.training.tasks import build_task
+from guided_collapse.experiments.heads import HEADS
+from guided_collapse.experiments.measure import measure, parts_by_size
+from guided_collapse.experiments.tasks import build_model, build_task
 from guided_collapse.metrics.declared import recorded
-from tests.experiments.training.runs import DIGITS, FREE
+from tests.experiments.runs import DIGITS, FREE
 
 CPU = torch.device("cpu")
 
@@ -29,19 +29,31 @@ def measured(configuration):
     return model, train, test, measure(model, task, share, Fabric(accelerator="cpu", devices=1))
 
 
-@pytest.mark.parametrize("head", ["cosine", "nearest-etf"])
+@pytest.mark.parametrize("head", ["linear", "cosine", "nearest-etf"])
 @pytest.mark.parametrize("kept", [True, False])
 def test_it_is_what_collapse_of_gives(head, kept, monkeypatch):
     if not kept:
-        monkeypatch.setattr("guided_collapse.experiments.training.measure.KEPT_BYTES", 0)
+        monkeypatch.setattr("guided_collapse.experiments.measure.KEPT_BYTES", 0)
     model, train, test, found = measured(replace(DIGITS, head=head))
-    expected = collapse_of(model, train, test_loader=test, keep_features=kept, progress=False).to_dict()
+    expected = collapse_of(model, train, test_loader=test, keep_features=kept).to_dict()
     for split, values in (("train", found.train), ("test", found.test)):
         names = recorded(split)
-        assert list(values) == ["loss", "top1", *names]
+        assert set(values) - {"nc1_normalized"} == {"loss", "top1", *names}
         assert {name: values[name] for name in names} == {name: expected[key] for name, key in names.items()}
     assert found.margins["train"].tolist() == torch.tensor(expected["cosine_margins"]).float().tolist()
     assert (found.train["numerical_rank"] is None) == (not kept)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_nc1_of_normalized_features_is_measured_alike_for_every_head(head):
+    model, train, _, found = measured(replace(DIGITS, head=head))
+    model.eval()
+    with torch.no_grad():
+        features = torch.cat([model.backbone(inputs) for inputs, _ in train])
+    labels = torch.cat([labels for _, labels in train])
+    expected = measure_collapse(functional.normalize(features.double()), labels).nc1
+    assert found.train["nc1_normalized"] == pytest.approx(expected, rel=1e-4)
+    assert (found.train["nc1"] == pytest.approx(expected, rel=1e-4)) == (head != "linear")
 
 
 def test_loss_and_accuracy_are_those_of_the_logits():
@@ -53,12 +65,10 @@ def test_loss_and_accuracy_are_those_of_the_logits():
     assert found.test["top1"] == (logits.argmax(dim=1) == labels).double().mean().item()
 
 
-def test_the_model_comes_back_as_it_was_and_without_test_samples_nothing_is_said_of_them():
+def test_the_model_comes_back_as_it_was_and_without_test_samples_there_is_no_test_record():
     model, _, _, found = measured(FREE)
     assert found.test is None
-    assert model.training
-    assert model.head.training
-    assert not model.backbone.training
+    assert (model.training, model.head.training, model.backbone.training) == (True, True, False)
     assert not model.head._forward_pre_hooks
 
 
@@ -68,7 +78,7 @@ def test_a_long_tail_has_an_accuracy_for_classes_with_many_medium_and_few_sample
     with torch.no_grad():
         right = torch.cat([model(inputs).argmax(dim=1) == labels for inputs, labels in test]).double()
     labels, seen = (torch.cat([labels for _, labels in batches]) for batches in (test, train))
-    # The tail falls with the number of the class: 4, 3 and 3 of ten.
+    # The tail falls with the index of the class: 4, 3 and 3 of ten.
     assert seen.bincount().tolist() == sorted(seen.bincount().tolist(), reverse=True)
     for name, classes in (("many", (0, 1, 2, 3)), ("medium", (4, 5, 6)), ("few", (7, 8, 9))):
         chosen = torch.isin(labels, torch.tensor(classes))
@@ -78,10 +88,7 @@ def test_a_long_tail_has_an_accuracy_for_classes_with_many_medium_and_few_sample
 
 def test_parts_are_thirds_of_the_classes_and_none_if_sizes_are_alike():
     labels = torch.tensor([0, 1, 1, 1, 1, 2, 2, 3, 3, 3])
-    assert {name: classes.tolist() for name, classes in parts_by_size(labels, 4).items()} == {
-        "many": [1, 3],
-        "medium": [2],
-        "few": [0],
-    }
+    parts = {name: classes.tolist() for name, classes in parts_by_size(labels, 4).items()}
+    assert parts == {"many": [1, 3], "medium": [2], "few": [0]}
     assert parts_by_size(torch.arange(30) % 10, 10) == {}
     assert parts_by_size(torch.tensor([0, 0, 0, 1]), 2) == {}

@@ -13,14 +13,12 @@ import torch
 from safetensors import safe_open
 
 from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.training.export import export_run, inference_model, trained_model
-from guided_collapse.experiments.training.folder.run import RunFolder
-from guided_collapse.experiments.training.loop import train
-from guided_collapse.experiments.training.tasks import build_task
-from tests.experiments.training.runs import DIGITS, FREE, placed
-from tests.experiments.training.test_damage import contents, damage, interrupted_before
-
-ONNX_NOISE = pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
+from guided_collapse.experiments.errors import DamageError, RequestError
+from guided_collapse.experiments.export import export_run, inference_model, trained_model
+from guided_collapse.experiments.loop import train
+from guided_collapse.experiments.run import RunFolder
+from guided_collapse.experiments.tasks import build_task
+from tests.experiments.runs import DIGITS, FREE, contents, interrupted_before, placed
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,7 @@ def run(tmp_path_factory):
 
 
 def images_and_logits(run, number):
-    """Raw images from 0 to 1, and what the trained model says about them."""
+    """Raw images from 0 to 1, and the trained model's logits."""
     task = build_task(DIGITS)
     images = task.images.data.test.images[:number].float() / 255
     inputs = next(iter(task.clean_batches(ProcessShare(), test=True))).inputs[:number]
@@ -37,9 +35,13 @@ def images_and_logits(run, number):
         return images, trained_model(run)(inputs)
 
 
-def test_inference_model_takes_images_as_they_are(run):
+@pytest.mark.parametrize("head", ["linear", "cosine", "nearest-etf"])
+def test_the_inference_model_takes_raw_images_and_has_stock_layers_only(head, tmp_path):
+    run = train(replace(DIGITS, head=head, epochs=1), placed(tmp_path))
     images, logits = images_and_logits(run, 5)
-    torch.testing.assert_close(inference_model(run)(images), logits, rtol=0, atol=1e-5)
+    model = inference_model(run)
+    torch.testing.assert_close(model(images), logits, rtol=0, atol=1e-5)
+    assert not any(type(module).__module__.startswith("guided_collapse.heads") for module in model.modules())
 
 
 def test_torch_export(run, tmp_path):
@@ -52,7 +54,7 @@ def test_torch_export(run, tmp_path):
 
 
 @pytest.mark.thorough
-@ONNX_NOISE
+@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
 def test_onnx(run, tmp_path, caplog):
     import onnxruntime
 
@@ -75,64 +77,50 @@ def test_safetensors(run, tmp_path):
 
 
 def test_refusals(run, tmp_path):
-    with pytest.raises(ValueError, match=r"one of .onnx, .pt2, .safetensors; got '.h5'"):
+    with pytest.raises(RequestError, match=r"one of .onnx, .pt2, .safetensors; got '.h5'"):
         export_run(run, tmp_path / "model.h5")
-    with pytest.raises(ValueError, match=r"no config.json"):
-        export_run(RunFolder(tmp_path), tmp_path / "model.pt2")
-    free = train(replace(FREE, epochs=1), placed(tmp_path))
-    with pytest.raises(ValueError, match="unconstrained features"):
-        export_run(free, tmp_path / "model.pt2")
-    free.model_file.unlink()
-    with pytest.raises(ValueError, match=r"has not finished. Run: guided-collapse resume"):
-        export_run(free, tmp_path / "model.pt2")
+    with pytest.raises(RequestError, match=r"must be the folder of a run"):
+        export_run(RunFolder(tmp_path / "nowhere"), tmp_path / "model.pt2")
+    with pytest.raises(RequestError, match="unconstrained features"):
+        export_run(train(replace(FREE, epochs=1), placed(tmp_path)), tmp_path / "model.pt2")
+    with pytest.raises(RequestError, match=r"not a finished run with a model.safetensors. Run: guided-collapse resume"):
+        export_run(interrupted_before(2, DIGITS, placed(tmp_path)), tmp_path / "model.pt2")
     assert not (tmp_path / "model.pt2").exists()
 
 
 @pytest.mark.parametrize("to", ["the model", "a link to it", "another run's model", "another name of the folder"])
-def test_the_model_of_a_run_is_no_target(to, run, tmp_path):
-    (tmp_path / "link.safetensors").symlink_to(run.model_file)
+def test_the_model_of_a_run_is_not_replaced(to, run, tmp_path):
+    model = run.path / "model.safetensors"
+    (tmp_path / "link.safetensors").symlink_to(model)
     shutil.copytree(run.path, tmp_path / "other")
     target = {
-        "the model": run.model_file,
+        "the model": model,
         "a link to it": tmp_path / "link.safetensors",
         "another run's model": tmp_path / "other" / "model.safetensors",
         "another name of the folder": run.path / ".." / "seed-0" / "model.safetensors",
     }[to]
     before = contents(run.path), contents(tmp_path / "other")
-    with pytest.raises(ValueError, match="a file that no run needs; got"):
+    with pytest.raises(RequestError, match="must not replace a file of a run; got"):
         export_run(run, target)
     assert before == (contents(run.path), contents(tmp_path / "other"))
 
 
-def test_the_model_that_a_run_had_before_it_was_made_longer_can_be_exported(run, tmp_path):
-    folder = tmp_path / "out" / "digits" / "nearest-etf" / "seed-0"
-    shutil.copytree(run.path, folder)
-    interrupted_before(3, replace(DIGITS, epochs=3), placed(tmp_path / "out", lengthen=True))
-    with pytest.warns(RuntimeWarning, match=r"its end of 3 epochs; its model is that of 2. Run: guided-collapse resume"):
-        export_run(RunFolder(folder), tmp_path / "model.safetensors")
-    export_run(run, tmp_path / "before.safetensors")
-    assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "before.safetensors").read_bytes()
-
-
-@pytest.mark.parametrize("how", ["cut", "bit 0.5", "bit 1.0"])
-def test_a_damaged_model_is_not_exported_and_is_made_again_from_the_last_checkpoint(how, run, tmp_path):
-    folder = tmp_path / "out" / "digits" / "nearest-etf" / "seed-0"
-    shutil.copytree(run.path, folder)
-    damage(folder / "model.safetensors", how, run.path)
-    with pytest.raises(ValueError, match=r"model.safetensors is damaged .*Run: guided-collapse resume"):
-        export_run(RunFolder(folder), tmp_path / "model.safetensors")
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "model.safetensors"])
+def test_a_damaged_run_is_not_exported(name, run, tmp_path):
+    shutil.copytree(run.path, tmp_path / "run")
+    content = (tmp_path / "run" / name).read_bytes()
+    (tmp_path / "run" / name).write_bytes(content[:-30])
+    with pytest.raises(DamageError, match=rf"{name} .*run: guided-collapse resume"):
+        export_run(RunFolder(tmp_path / "run"), tmp_path / "model.safetensors")
     assert not (tmp_path / "model.safetensors").exists()
-    with pytest.warns(RuntimeWarning, match=r"model.safetensors is damaged .*written again, from the last checkpoint"):
-        train(DIGITS, placed(tmp_path / "out"))
-    assert (folder / "model.safetensors").read_bytes() == run.model_file.read_bytes()
 
 
-# Files of at most so many bytes, as on a full disk.
+# Files of at most this many bytes, as on a full disk.
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from guided_collapse.experiments.training.export import export_run
-from guided_collapse.experiments.training.folder.run import RunFolder
+from guided_collapse.experiments.export import export_run
+from guided_collapse.experiments.run import RunFolder
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 for target in sys.argv[2:]:
@@ -143,7 +131,7 @@ for target in sys.argv[2:]:
 """
 
 
-def test_a_disk_that_is_full_leaves_no_half_export(run, tmp_path):
+def test_a_full_disk_leaves_no_half_export(run, tmp_path):
     pytest.importorskip("resource")
     targets = [tmp_path / f"model{suffix}" for suffix in (".safetensors", ".pt2")]
     targets[0].write_bytes(b"old")
@@ -153,7 +141,4 @@ def test_a_disk_that_is_full_leaves_no_half_export(run, tmp_path):
     assert done.returncode == 0, done.stderr
     for target, line in zip(targets, done.stdout.splitlines(), strict=True):
         assert line.startswith(f"{errno.EFBIG} [Errno {errno.EFBIG}] {target} could not be written")
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
-        "model.safetensors": b"old",
-        "config.json": b"of something else",
-    }
+    assert contents(tmp_path) == {"model.safetensors": b"old", "config.json": b"of something else"}

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from guided_collapse.experiments.training.folder.run import RunFolder
-from guided_collapse.experiments.training.loop import train
-from tests.experiments.training.runs import DIGITS, flags_of, placed, records
+from guided_collapse.experiments.loop import train
+from guided_collapse.experiments.run import RunFolder
+from tests.experiments.runs import DIGITS, flags_of, placed, records
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     command = [sys.executable, str(program), str(folder), *flags]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"begins with epoch 1 of {CONFIGURATION.epochs} on 2 x cpu" in done.stderr
+    assert f"from epoch 1 of {CONFIGURATION.epochs} on 2 x cpu" in done.stderr
     runs = [line for line in done.stdout.splitlines() if line]
     assert runs == [str(RunFolder.of(CONFIGURATION, folder / optimizer).path) for optimizer in OPTIMIZERS]
     return folder

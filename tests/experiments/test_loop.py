@@ -7,15 +7,24 @@ import pytest
 import torch
 
 from guided_collapse import measure_collapse
+from guided_collapse.experiments import loop
 from guided_collapse.experiments.data.batches import ProcessShare
+from guided_collapse.experiments.export import trained_model
 from guided_collapse.experiments.heads import HEADS
-from guided_collapse.experiments.records.schema import RunFacts
-from guided_collapse.experiments.training import loop
-from guided_collapse.experiments.training.build import build_model
-from guided_collapse.experiments.training.export import trained_model
-from guided_collapse.experiments.training.loop import train
-from guided_collapse.experiments.training.tasks import build_task
-from tests.experiments.training.runs import DIGITS, FREE, assert_same, placed, records, weights
+from guided_collapse.experiments.loop import train
+from guided_collapse.experiments.run_format import run_status
+from guided_collapse.experiments.tasks import build_model, build_task
+from tests.experiments.runs import (
+    DIGITS,
+    FREE,
+    InterruptionError,
+    assert_same,
+    contents,
+    interrupted_before,
+    placed,
+    records,
+    weights,
+)
 
 
 @pytest.mark.parametrize("configuration", [DIGITS, FREE], ids=["images", "free"])
@@ -24,16 +33,15 @@ def test_every_head_runs_to_the_end_and_leaves_its_files(head, configuration, tm
     configuration = replace(configuration, head=head, epochs=1)
     run = train(configuration, placed(tmp_path))
     assert run.path == tmp_path / configuration.experiment / head / "seed-0"
-    assert {file.name for file in run.path.iterdir()} == {
-        *("config.json", "metrics.jsonl", "margins.npz", "last.ckpt", "model.safetensors")
-    }
+    assert set(contents(run.path)) == {"config.json", "metrics.jsonl", "margins.npz", "last.ckpt", "model.safetensors"}
+    assert run_status(run.path).state == "finished"
     (record,) = records(run)
     assert record["epoch"] == 1
     assert ("test" in record) == (configuration is not FREE and configuration.data == "digits")
-    facts = json.loads(run.config_file.read_text())
-    assert facts["configuration"] == configuration.resolved().to_dict()
-    assert facts["protocol_differences"] == []
-    assert (facts["loss_lower_bound"] is None) == (head == "linear")
+    facts = run.facts()
+    assert facts.configuration == configuration.resolved().to_dict()
+    assert facts.protocol_differences == ()
+    assert (facts.loss_lower_bound is None) == (head == "linear")
 
 
 def test_records_say_what_the_model_does_on_clean_data(tmp_path):
@@ -97,16 +105,15 @@ def test_convolutions_have_the_layout_that_their_device_is_quick_and_right_with(
     assert all(kernel.is_contiguous(memory_format=layout) for kernel in kernels if kernel.shape[1] > 1)
 
 
-class InterruptionError(Exception):
-    pass
+def at_every_step(patch, call):
+    """Calls something before the backward pass of every step."""
+    weight = loop.Training._weight_of_this_process
 
+    def both(training, num_samples):
+        call()
+        return weight(training, num_samples)
 
-def _then(first, second):
-    def both(*arguments):
-        first(*arguments)
-        second(*arguments)
-
-    return both
+    patch.setattr(loop.Training, "_weight_of_this_process", both)
 
 
 @pytest.mark.parametrize("optimizer", ["agd", "sgd", "adamw"])
@@ -115,12 +122,12 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(optimizer, tmp_pa
     whole = train(configuration, placed(tmp_path / "whole"))
     steps = []
 
-    def interrupted(*_):
+    def interrupted():
         steps.append(0)
         if len(steps) == 15:  # six steps an epoch
             raise InterruptionError
 
-    monkeypatch.setattr(loop, "set_learning_rate", _then(interrupted, loop.set_learning_rate))
+    at_every_step(monkeypatch, interrupted)
     with pytest.raises(InterruptionError):
         train(configuration, placed(tmp_path / "cut", checkpoint_seconds=0.0))
     failed = tmp_path / "cut" / "digits" / "nearest-etf" / "seed-0" / "failed.json"
@@ -132,9 +139,6 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(optimizer, tmp_pa
     resumed = train(configuration, placed(tmp_path / "cut"))
     assert_same(whole, resumed)
     assert not failed.exists()
-    with np.load(whole.path / "trace.npz") as mine, np.load(resumed.path / "trace.npz") as theirs:
-        for name in mine.files:
-            np.testing.assert_array_equal(mine[name], theirs[name])
 
 
 def test_a_finished_run_is_left_alone(tmp_path, capsys):
@@ -142,16 +146,18 @@ def test_a_finished_run_is_left_alone(tmp_path, capsys):
     before = {file.name: file.stat().st_mtime_ns for file in run.path.iterdir()}
     capsys.readouterr()
     train(replace(FREE, epochs=2), placed(tmp_path))
-    assert capsys.readouterr().err == "ufm-10 implicit seed 0: finished already\n"
+    assert capsys.readouterr().err == "ufm-10 nearest-etf seed 0: already finished\n"
     assert before == {file.name: file.stat().st_mtime_ns for file in run.path.iterdir()}
 
 
 def test_a_folder_with_another_configuration_is_refused_and_kept(tmp_path):
     run = train(replace(FREE, epochs=2), placed(tmp_path))
     before = weights(run)
-    with pytest.raises(ValueError, match=r"epochs is 2, not 3. Choose another --out .*, or add --lengthen\.$"):
+    with pytest.raises(ValueError, match=r"epochs is 2, not 3. Choose another --out .*, add --lengthen, or move it away\.$"):
         train(replace(FREE, epochs=3), placed(tmp_path))
-    with pytest.raises(ValueError, match=r"epochs is 2, not 3; gain is 10.0, not 1.0. Choose another --out .* move it away\.$"):
+    with pytest.raises(
+        ValueError, match=r"epochs is 2, not 3; gain is 10.0, not 1.0. Choose another --out or --experiment, or move"
+    ):
         train(replace(FREE, epochs=3, gain=1.0), placed(tmp_path))
     assert all(np.array_equal(tensor, weights(run)[name]) for name, tensor in before.items())
 
@@ -165,20 +171,13 @@ def test_a_lengthened_run_equals_one_that_was_meant_to_be_so_long(configuration,
     assert short.configuration() == whole.configuration()
 
 
-def test_a_lengthened_run_is_not_finished_before_its_new_end(tmp_path, monkeypatch):
+def test_a_lengthened_run_is_not_finished_before_its_new_end(tmp_path):
     short, whole = replace(DIGITS, epochs=1), replace(DIGITS, epochs=3)
     run = train(short, placed(tmp_path))
-    started = RunFacts.from_json(run.facts()).started
-
-    def interrupted(*_):
-        raise InterruptionError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "set_learning_rate", interrupted)
-        with pytest.raises(InterruptionError):
-            train(whole, placed(tmp_path, lengthen=True))
-    assert not run.is_finished
-    assert RunFacts.from_json(run.facts()).started == started
+    started = run.facts().started
+    interrupted_before(2, whole, placed(tmp_path, lengthen=True))
+    assert run_status(run.path).state == "failed"
+    assert run.facts().started == started
     train(whole, placed(tmp_path))
     assert_same(run, train(whole, placed(tmp_path / "whole")))
 
@@ -191,10 +190,10 @@ def test_a_finished_run_without_a_checkpoint_is_not_made_longer_and_keeps_its_mo
         (run.path / "last.ckpt").unlink()
     else:
         (run.path / "last.ckpt").write_bytes(b"x" * 100)
-    before = {file.name: file.read_bytes() for file in run.path.iterdir()}
-    with pytest.raises(ValueError, match=r"longer only from its last checkpoint.*left as it is"):
+    before = contents(run.path)
+    with pytest.raises(ValueError, match=r"extended only from its last checkpoint.*Nothing was changed"):
         train(replace(FREE, epochs=3), placed(tmp_path, lengthen=True))
-    assert before == {file.name: file.read_bytes() for file in run.path.iterdir()}
+    assert before == contents(run.path)
 
 
 @pytest.mark.parametrize(("asked_for", "taken"), [(None, 1), ("2", 2)])
@@ -207,20 +206,20 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(asked_for, taken, t
         torch.set_num_threads(2)
         if asked_for:
             monkeypatch.setenv("OMP_NUM_THREADS", asked_for)
-        monkeypatch.setattr(loop, "set_learning_rate", _then(lambda *_: seen.add(torch.get_num_threads()), loop.set_learning_rate))
+        at_every_step(monkeypatch, lambda: seen.add(torch.get_num_threads()))
         train(replace(FREE, epochs=4), placed(tmp_path, lengthen=True))
         assert (seen, torch.get_num_threads()) == ({taken}, 2)
     finally:
         torch.set_num_threads(before)
-    said = "begins with epoch 3 of 4 on cpu, equal up to rounding only: threads 2 instead of 1\n"
+    said = "from epoch 3 of 4 on cpu, equal up to rounding only: threads 2 instead of 1\n"
     assert (said in capsys.readouterr().err) == (taken == 2)
 
 
 @pytest.mark.parametrize(
     ("optimizer", "epochs", "message"),
     [
-        ("agd", 1, r"longer, not shorter: it has 2 epochs; got 1"),
-        ("sgd", 3, r"schedule is cosine over 2 epochs; got 3. Start a new one"),
+        ("agd", 1, r"extended, not shortened: it has 2 epochs; got 1"),
+        ("sgd", 3, r"schedule is cosine over 2 epochs; got 3. Start a new run"),
     ],
 )
 def test_a_run_that_cannot_be_longer_is_kept(optimizer, epochs, message, tmp_path):
@@ -228,16 +227,14 @@ def test_a_run_that_cannot_be_longer_is_kept(optimizer, epochs, message, tmp_pat
     run = train(configuration, placed(tmp_path))
     with pytest.raises(ValueError, match=message):
         train(replace(configuration, epochs=epochs), placed(tmp_path, lengthen=True))
-    assert run.is_finished
-    assert run.configuration() == configuration.resolved()
+    assert run.is_finished(configuration.resolved())
 
 
 def test_learned_weights_are_not_centered_in_the_papers_protocol(tmp_path):
     run = train(replace(FREE, head="cosine", protocol="paper", epochs=1), placed(tmp_path))
     assert not any("centering" in name for name in weights(run))
-    facts = json.loads(run.config_file.read_text())
-    assert facts["protocol"] == "paper"
-    assert [difference.rpartition(": ")[2] for difference in facts["protocol_differences"]] == ["shuffled", "not centered"]
+    assert run.facts().protocol == "paper"
+    assert [words.rpartition(": ")[2] for words in run.facts().protocol_differences] == ["shuffled", "not centered"]
     fair = train(replace(FREE, head="cosine", epochs=1), placed(tmp_path / "fair"))
     assert any("centering" in name for name in weights(fair))
 
@@ -292,7 +289,7 @@ def test_every_record_is_handed_on_as_it_is_made(tmp_path):
 
 def test_features_that_do_not_fit_in_memory_are_measured_in_two_passes(tmp_path, monkeypatch):
     kept = train(DIGITS, placed(tmp_path / "kept"))
-    monkeypatch.setattr("guided_collapse.experiments.training.measure.KEPT_BYTES", 0)
+    monkeypatch.setattr("guided_collapse.experiments.measure.KEPT_BYTES", 0)
     streamed = train(DIGITS, placed(tmp_path / "streamed"))
     for name in ("nc1", "nc3", "nc4", "mean_cosine_margin"):
         assert records(streamed)[-1]["train"][name] == pytest.approx(records(kept)[-1]["train"][name], rel=1e-5)

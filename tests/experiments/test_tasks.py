@@ -5,9 +5,9 @@ import torch
 
 from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.heads import HEADS
-from guided_collapse.experiments.training.tasks import build_task
+from guided_collapse.experiments.tasks import build_task
 from tests.experiments.data.made_up import write_folders
-from tests.experiments.training.runs import DIGITS, FREE
+from tests.experiments.runs import DIGITS, FREE
 
 CHANGED = replace(DIGITS, flip=True, crop_padding=1, rotation=10.0)
 

@@ -7,8 +7,8 @@ import pytest
 import torch.distributed
 
 from guided_collapse.experiments.cli import main
-from guided_collapse.experiments.training.launch import PATIENCE, build_fabric, check_device, check_launch, peers_named
 from guided_collapse.experiments.configuration import Placement
+from guided_collapse.experiments.launch import PATIENCE, build_fabric, check_device, check_launch, peers_named
 from tests.processes import results_of_two_processes
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
@@ -21,7 +21,7 @@ def on_cpu(**changes):
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch):
-    monkeypatch.setattr("guided_collapse.experiments.training.launch.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("guided_collapse.experiments.launch.os.cpu_count", lambda: 2)
 
 
 def test_several_nodes_without_a_launcher_are_refused_instead_of_waited_for(monkeypatch):
@@ -40,7 +40,7 @@ def test_a_launcher_must_have_started_the_processes_that_are_asked_for(launcher,
         monkeypatch.setenv(name, value)
     check_launch(on_cpu(devices=2, nodes=2), "32-true")
     for changes in ({}, {"devices": 2}, {"nodes": 4}):
-        with pytest.raises(ValueError, match=f"{launcher} has started, 4; got .*Give --devices 2 --nodes 2"):
+        with pytest.raises(ValueError, match=f"{launcher} has started, 4; got .*Use --devices 2 --nodes 2"):
             check_launch(on_cpu(**changes), "32-true")
 
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from guided_collapse.experiments.cli import main
-from guided_collapse.experiments.training.folder.run import RunFolder
-from guided_collapse.experiments.training.loop import train
-from tests.experiments.training.runs import DIGITS, assert_same, flags_of, placed
+from guided_collapse.experiments.loop import train
+from guided_collapse.experiments.run import RunFolder
+from guided_collapse.experiments.run_format import run_status
+from tests.experiments.runs import DIGITS, assert_same, flags_of, placed
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -46,7 +47,7 @@ def test_killed_while_saving_and_resumed_equals_not_killed(tmp_path, capsys):
     wait_for(lambda: (run.path / "previous.ckpt").exists() and any(run.path.glob(".last.ckpt.*.part")), process)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert not run.is_finished
+    assert run_status(run.path).state == "unfinished"
     assert main(["resume", str(run.path), "--accelerator", "cpu", "--quiet"]) == 0
     assert capsys.readouterr().out == f"{run.path}\n"
     assert_same(whole, run)
@@ -57,7 +58,9 @@ def test_a_damaged_last_checkpoint_is_worked_around(tmp_path):
     whole = train(CONFIGURATION, placed(tmp_path / "whole"))
     run = train(CONFIGURATION, placed(tmp_path / "damaged", checkpoint_seconds=0.0))
     # As if it had been killed after epoch 5: the last checkpoint is damaged, and the one before is that of epoch 4.
-    run.model_file.unlink()
+    interrupted = replace(run.facts(), finished=None)
+    (run.path / "model.safetensors").unlink()
+    (run.path / "config.json").write_text(interrupted.as_text())
     checkpoint = run.path / "last.ckpt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-10])
     with pytest.warns(RuntimeWarning, match="damaged"):

@@ -1,0 +1,109 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from guided_collapse.experiments.configuration import Configuration, Placement
+from guided_collapse.experiments.errors import RequestError
+from guided_collapse.experiments.presets import PRESETS
+
+IMAGES = {"experiment": "x", "data": "digits", "backbone": "small"}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_configuration_survives_json(name):
+    configuration = PRESETS[name].resolved()
+    assert Configuration.from_dict(json.loads(json.dumps(configuration.to_dict()))) == configuration
+
+
+def test_the_resolved_configuration_has_the_optimizers_defaults():
+    sgd = Configuration(**IMAGES, optimizer="sgd")
+    assert sgd.resolved() == replace(sgd, learning_rate=0.1, weight_decay=5e-4, schedule="cosine")
+    assert replace(sgd, learning_rate=0.3).resolved().learning_rate == 0.3
+    assert Configuration(**IMAGES).resolved().learning_rate is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head": "nearest"}, "^head must be one of linear, .*; got 'nearest'. Did you mean nearest-etf"),
+        ({"backbone": "resnet19"}, "Did you mean resnet18"),
+        ({"optimizer": "adam"}, "optimizer must be one of agd, sgd, adamw; got 'adam'"),
+        ({"protocol": "unfair"}, "protocol must be one of fair, paper"),
+        ({"head": ["nearest-etf"]}, "head must be one of linear"),
+        ({"stem": "paper"}, "stem must be one of imagenet, cifar; got 'paper'"),
+        ({"epochs": 0}, "epochs must be greater than or equal to 1; got 0"),
+        ({"epochs": 10**20}, "epochs must be less than or equal to 2147483647; got 100000000000000000000"),
+        ({"epochs": 2.5}, "epochs must be a valid integer; got 2.5"),
+        ({"epochs": 2.0}, "epochs must be a valid integer; got 2.0"),
+        ({"epochs": None}, "epochs must be a valid integer; got None"),
+        ({"seed": -1}, "seed must be greater than or equal to 0"),
+        ({"seed": "5"}, "seed must be a valid integer; got '5'"),
+        ({"seed": True}, "seed must be a valid integer; got True"),
+        ({"scale": 0.0}, "scale must be greater than 0; got 0.0"),
+        ({"scale": None}, "scale must be a valid number; got None"),
+        ({"scale": True}, "scale must be a valid number; got True"),
+        ({"width": 2000.0}, "width must be less than or equal to 1000; got 2000"),
+        ({"test_fraction": float("nan")}, "test_fraction must be a finite number; got nan"),
+        ({"test_fraction": 1.0}, "test_fraction must be less than 1; got 1.0"),
+        ({"momentum": 1.0}, "momentum must be less than 1; got 1.0"),
+        ({"num_classes": 0}, "num_classes must be greater than or equal to 2; got 0"),
+        ({"flip": 1}, "flip must be a valid boolean; got 1"),
+        ({"data": 5}, "data must be a valid string; got 5"),
+        ({"learning_rate": 0.1}, "agd has no learning rate"),
+        ({"schedule": "cosine"}, "agd has no learning rate"),
+        ({"num_samples": 10}, "images need neither; .*num_samples=10"),
+        ({"data": "unconstrained"}, "unconstrained features need"),
+        ({"backbone": "unconstrained", "num_samples": 10, "num_classes": 2}, "unconstrained features need"),
+        ({"random_resized": True, "crop_padding": 2}, "random_resized leaves no room for padding"),
+        ({"experiment": ".."}, "experiment must be a folder name: .*; got '..'.*--out"),
+        ({"experiment": "a/b"}, "experiment must be a folder name"),
+        ({"experiment": "a\0b"}, "experiment must be a folder name"),
+        ({"experiment": "n" * 300}, r"got 'nnnnnnnnnnnnnnnnnnnn... \(300 bytes\)'"),
+        ({"color": "red"}, "color is not a known field; got color='red'"),
+    ],
+)
+def test_bad_values_are_refused_in_words(changes, message):
+    with pytest.raises(RequestError, match=message):
+        Configuration(**{**IMAGES, **changes})
+    if set(changes) <= set(IMAGES) | set(Configuration(**IMAGES).to_dict()):
+        with pytest.raises(RequestError, match=message):
+            replace(Configuration(**IMAGES), **changes)
+
+
+def test_no_field_takes_an_object():
+    for field in Configuration(**IMAGES).to_dict():
+        with pytest.raises(RequestError, match=f"^{field} must be "):
+            Configuration.from_dict({**IMAGES, field: {}})
+
+
+def test_a_whole_number_is_a_number_and_missing_fields_are_named():
+    assert Configuration(**IMAGES, scale=5).scale == 5.0
+    with pytest.raises(RequestError, match=r"data is required.* backbone is required"):
+        Configuration(experiment="x")
+
+
+def test_placements_are_checked_too():
+    assert Placement(devices=4, nodes=2).processes == 8
+    for changes in ({"devices": 0}, {"num_workers": -1}, {"checkpoint_seconds": -1.0}, {"accelerator": "tpu"}, {"nodes": 1.5}):
+        with pytest.raises(RequestError, match=f"{next(iter(changes))} must be .*; got"):
+            Placement(**changes)
+
+
+def test_only_a_longer_run_with_a_constant_learning_rate_becomes_another():
+    short = Configuration(**IMAGES, epochs=2).resolved()
+    assert short.becomes(replace(short, epochs=3))
+    assert not short.becomes(replace(short, epochs=1))
+    assert not short.becomes(replace(short, epochs=3, gain=1.0))
+    sgd = Configuration(**IMAGES, epochs=2, optimizer="sgd").resolved()
+    assert not sgd.becomes(replace(sgd, epochs=3))
+    assert short.differences(replace(short, epochs=3, gain=1.0)) == "epochs is 2, not 3; gain is 10.0, not 1.0"
+
+
+def test_configurations_heads_and_records_do_not_wait_for_torch():
+    program = (
+        "import sys, guided_collapse.experiments.presets, guided_collapse.experiments.records; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
