@@ -372,5 +372,11 @@ def test_other_arrays_are_passed_over(tmp_path):
     path = tmp_path / "arrays.npz"
     np.savez(path, features=np.zeros((2, 3), np.float16), labels=np.arange(2, dtype=np.uint8), extra=np.ones(1))
     arrays = read_arrays(path)
-    assert arrays.features.shape == (2, 3)
-    assert arrays.weight is None
+    assert {name: tuple(array.shape) for name, array in arrays.items()} == {"features": (2, 3), "labels": (2,)}
+
+
+def test_arrays_of_the_wrong_type_are_refused(tmp_path):
+    path = tmp_path / "arrays.npz"
+    np.savez(path, features=np.zeros((2, 3)), labels=np.zeros(2))
+    with pytest.raises(ValueError, match=r"labels in .* must be integers; got torch.float64"):
+        read_arrays(path)

@@ -15,12 +15,7 @@ SMALLEST, LARGEST = 1e-140, 1e140
 def check_samples(features: Tensor, labels: Tensor, num_classes: int, *, feature_dim: int | None = None, prefix: str = "") -> None:
     """Checks features (num_samples, feature_dim) and labels (num_samples,): types, shapes, classes, and finite values.
 
-    Args:
-        features: checked.
-        labels: checked.
-        num_classes: labels must be below it.
-        feature_dim: the required width; None takes any.
-        prefix: precedes "features" and "labels" in messages: "test_" for test data.
+    A `feature_dim` of None takes any width. The prefix precedes the names in messages: "test_" for test data.
     """
     check_shapes(features, labels, prefix=prefix)
     if feature_dim is not None and features.shape[1] != feature_dim:

@@ -27,10 +27,7 @@ def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
     """| G/|G|_F - Pi/sqrt(m) |_F with G = L R' and m = min(d, C-1): NC2 for L = R, NC3 for weights and means; NaN if G is zero.
 
     Pi is the projector nearest to G, of rank m on the complement of 1. For C <= d + 1 there is only one, P = I - 11'/C.
-
-    Args:
-        left: L, (num_classes, feature_dim), float64.
-        right: R, of the same shape; None takes L.
+    L and R are (num_classes, feature_dim), float64; None for R takes L.
     """
     num_classes, feature_dim = left.shape
     other = left if right is None else right
@@ -85,11 +82,7 @@ def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
 
     For unit weights it is largest if each mean points from the convex hull of all other rows to its own row, and is then their
     one-against-rest margin, the smallest distance of a row from that hull.
-
-    Args:
-        means: centered, (num_present, feature_dim), float64.
-        weight: centered, (num_classes, feature_dim), float64.
-        classes: (num_present,), the class of each mean.
+    Both are centered, float64: the means (num_present, feature_dim), of the classes in `classes`, the weight one row per class.
     """
     unit_means, unit_weight = (normalize(rows, dim=1, eps=0) for rows in (means, weight))
     margins = []
@@ -105,9 +98,6 @@ def nearest_frame_distance(means: Tensor) -> float:
 
     |.|_* is the nuclear norm. H~ P has rank m = min(d, C-1) at most, so other singular values are rounding errors and left out. NaN
     if the means are all zero. For C > d + 1 the frame is tight, with rows of norm 1 only in the mean.
-
-    Args:
-        means: of any scale, (num_classes, feature_dim), float64.
     """
     num_classes, feature_dim = means.shape
     if num_classes <= feature_dim + 1:
@@ -161,10 +151,7 @@ def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenC
     Centering removes one dimension, so S_B has rank C-1 at most, and the last singular value is a rounding error that an inverse
     would turn into the largest term. Means that coincide remove more: values below the rounding level of the means, as they were
     before centering, are dropped too.
-
-    Args:
-        centered_class_means: mu_c - mu_G, (num_classes, feature_dim), float64.
-        magnitude: the largest norm of a class mean before centering, a scalar.
+    `magnitude` is the largest norm of a class mean before centering.
     """
     num_classes, feature_dim = centered_class_means.shape
     most = min(num_classes - 1, feature_dim)

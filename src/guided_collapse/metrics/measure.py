@@ -25,6 +25,7 @@ from guided_collapse.metrics.streaming import CollapseMetrics, collapse_in_passe
 
 Loader = Iterable[Any]
 LABEL_NAMES = ("labels", "label")
+ARRAYS = ("features", "labels", "weight", "bias", "test_features", "test_labels")
 
 
 @torch.no_grad()
@@ -78,19 +79,16 @@ def measure_collapse(
         num_classes = len(weight) if weight is not None else classes_shown_by(labels)
     check_classifier(weight, bias, features.shape[1], num_classes)
     check_samples(features, labels, num_classes)
-    if (test_features is None) != (test_labels is None):
-        given = "test_labels" if test_features is None else "test_features"
-        raise ValueError(f"test_features and test_labels go together; got {given} alone. Pass both or neither.")
-    labels = labels.to(features.device)
-    test_samples = None
     if test_features is not None and test_labels is not None:
         check_samples(test_features, test_labels, num_classes, feature_dim=features.shape[1], prefix="test_")
         if len(test_features) == 0:
             raise ValueError("test_features must have at least one row; got none. Leave out both test arrays if there are none.")
+    elif test_features is not None or test_labels is not None:
+        given = "test_labels" if test_features is None else "test_features"
+        raise ValueError(f"test_features and test_labels go together; got {given} alone. Pass both or neither.")
     measured = Measured(class_statistics(features, labels, num_classes), weight, bias, global_mean, center_weight)
-    if test_features is not None and test_labels is not None:
-        test_samples = count_samples(measured, test_features, test_labels)
-    return collapse_result(measured, count_samples(measured, features, labels), test_samples)
+    tested = None if test_features is None or test_labels is None else count_samples(measured, test_features, test_labels)
+    return collapse_result(measured, count_samples(measured, features, labels), tested)
 
 
 def nc1(features: Tensor, labels: Tensor) -> float:
@@ -137,7 +135,10 @@ def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
         >>> round(nc3(simplex_etf(3)[labels], labels, simplex_etf(3)), 6)
         0.0
     """
-    return _with_weight(measure_collapse(features, labels, weight).nc3)
+    found = measure_collapse(features, labels, weight).nc3
+    if found is None:
+        raise TypeError("weight must be a tensor (num_classes, feature_dim); got None.")
+    return found
 
 
 def nc4(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None) -> float:
@@ -152,15 +153,10 @@ def nc4(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = 
         >>> nc4(features, labels, torch.eye(2)), nc4(features, labels, torch.eye(2), torch.tensor([0.0, 2.0]))
         (0.0, 0.25)
     """
-    return _with_weight(measure_collapse(features, labels, weight, bias).nc4)
-
-
-def _with_weight(value: float | None) -> float:
-    if value is None:
-        raise TypeError(
-            "weight must be a tensor (num_classes, feature_dim); got None. Pass the classifier's weight, as in nn.Linear."
-        )
-    return value
+    found = measure_collapse(features, labels, weight, bias).nc4
+    if found is None:
+        raise TypeError("weight must be a tensor (num_classes, feature_dim); got None.")
+    return found
 
 
 def collapse_of(
@@ -300,13 +296,12 @@ class Capture:
     @property
     def weight(self) -> Tensor | None:
         """W, (num_classes, feature_dim); None without a classifier."""
-        return None if self.classifier is None else self.classifier.weight.detach()
+        return None if self.classifier is None else self.classifier.weight
 
     @property
     def bias(self) -> Tensor | None:
         """b, (num_classes,); None without a classifier, or if it has none."""
-        bias = None if self.classifier is None else self.classifier.bias
-        return None if bias is None else bias.detach()
+        return None if self.classifier is None else self.classifier.bias
 
     def __call__(self, *inputs: Any, **named: Any) -> Captured:
         """Runs the model on a batch of inputs and returns its features and output."""
@@ -390,19 +385,8 @@ def _linear_layers(model: nn.Module) -> str:
     )
 
 
-class Arrays(NamedTuple):
-    """What `measure_collapse` takes, as read from a file."""
-
-    features: Tensor
-    labels: Tensor
-    weight: Tensor | None = None
-    bias: Tensor | None = None
-    test_features: Tensor | None = None
-    test_labels: Tensor | None = None
-
-
-def read_arrays(path: Path) -> Arrays:
-    """Reads the arrays of an `.npz` or `.safetensors` file; names that `Arrays` does not have are ignored. Nothing is unpickled.
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Reads arguments of `measure_collapse` from an `.npz` or `.safetensors` file. Other arrays are ignored, nothing is unpickled.
 
     Raises:
         ValueError: for a file that is missing, unreadable, incomplete or of another kind.
@@ -414,13 +398,17 @@ def read_arrays(path: Path) -> Arrays:
     try:
         if path.suffix == ".npz":
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                tensors = {name: torch.as_tensor(archive[name]) for name in Arrays._fields if name in archive}
+                tensors = {name: torch.as_tensor(archive[name]) for name in ARRAYS if name in archive}
         else:
-            tensors = {name: tensor for name, tensor in load_file(path).items() if name in Arrays._fields}
+            tensors = {name: tensor for name, tensor in load_file(path).items() if name in ARRAYS}
     except Exception as error:  # damaged archives fail in many layers and ways
         raise ValueError(f"FILE must be a readable {path.suffix} file of numbers; reading {path} failed: {error}") from error
     lacking = [name for name in ("features", "labels") if name not in tensors]
     if lacking:
         held = ", ".join(tensors) or "none that are known"
         raise ValueError(f"{path} must hold features and labels; it lacks {' and '.join(lacking)} and holds {held}.")
-    return Arrays(**tensors)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() == name.endswith("labels"):
+            kind = "integers" if name.endswith("labels") else "floating-point"
+            raise ValueError(f"{name} in {path} must be {kind}; got {tensor.dtype}. Convert them before saving.")
+    return tensors

@@ -221,7 +221,7 @@ def collapse_result(
         num_classes=num_classes,
         feature_dim=feature_dim,
         counts=tuple(statistics.counts.tolist()),
-        missing_classes=tuple(statistics.missing.tolist()),
+        missing_classes=tuple((statistics.counts == 0).nonzero().flatten().tolist()),
         between_class_rank=len(between.values),
         global_mean=measured.global_mean,
         center_weight=measured.center_weight,
@@ -258,7 +258,7 @@ def _notes(
     """Remarks on missing classes, degenerate means, and samples without a margin."""
     statistics = measured.statistics
     num_present, feature_dim = measured.centered_class_means.shape
-    missing = statistics.missing.tolist()
+    missing = (statistics.counts == 0).nonzero().flatten().tolist()
     if missing:
         more = f" and {len(missing) - LONGEST_LIST} more" if len(missing) > LONGEST_LIST else ""
         yield (

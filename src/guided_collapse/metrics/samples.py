@@ -21,12 +21,7 @@ from guided_collapse.metrics.statistics import (
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What is measured: class statistics, the classifier if there is one, and the choices that change the numbers.
-
-    Raises:
-        TypeError: for a classifier that is not made of floating-point tensors.
-        ValueError: for a classifier that does not fit the statistics, an unknown global mean, or numbers too small to square.
-    """
+    """What is measured: class statistics, the classifier if there is one, and the choices that change the numbers; checked."""
 
     statistics: ClassStatistics
     weight: Tensor | None
@@ -113,11 +108,6 @@ def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> Sampl
     w_j - w_G, with w_G the mean weight; samples at mu_G and weights at w_G have none and are left out.
 
     The large products have the features' own precision, at least float32. Decisions that are too close for it are made in float64.
-
-    Args:
-        measured: finished statistics and the classifier.
-        features: (num_samples, feature_dim), finite.
-        labels: (num_samples,), class indices.
     """
     labels = labels.to(measured.device, torch.int64)
     rows = chunk_rows(features.shape[1])

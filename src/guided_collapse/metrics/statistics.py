@@ -43,11 +43,6 @@ class ClassStatistics:
         return self.counts.nonzero().flatten()
 
     @property
-    def missing(self) -> Tensor:
-        """The classes that have none, (num_classes - num_present,)."""
-        return (self.counts == 0).nonzero().flatten()
-
-    @property
     def rounding(self) -> Tensor:
         """The size of rounding errors of class means and of deviations from them in each dimension, (feature_dim,)."""
         return 64 * torch.finfo(torch.float64).eps * self.class_means.abs().amax(dim=0)
@@ -83,13 +78,7 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
     the scatter is right to 1e-6 of its largest direction, however small it is compared with the means. If that leaves directions
     with hardly any scatter uncertain, everything is repeated in float64.
 
-    Args:
-        features: (num_samples, feature_dim), finite.
-        labels: (num_samples,), class indices below num_classes.
-        num_classes: C.
-
-    Raises:
-        ValueError: if fewer than two classes have samples.
+    Features are (num_samples, feature_dim), labels (num_samples,). Raises a ValueError if fewer than two classes have samples.
     """
     features = features.detach() if has_float64(features.device) else features.detach().cpu()
     labels = labels.to(features.device, torch.int64)
@@ -223,12 +212,8 @@ def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tens
     small error near zero into a large one: singular values that vanish come out as sqrt(error), and a class that fills few of
     many dimensions has hundreds of them. If that could show, the Gram matrix is computed again in float64.
 
-    Args:
-        gram: the smaller one of H_c' H_c and H_c H_c', float64; its upper triangle is read.
-        error: the rounding error of its entries.
-        features: (num_samples, feature_dim).
-        samples: the rows of the class.
-        rows_at_once: how many of them to process at a time.
+    `gram` is the smaller one of H_c' H_c and H_c H_c', of which the upper triangle is read, with entries that have this `error`;
+    `samples` are the rows of the class in `features`.
     """
     values = torch.linalg.eigvalsh(gram, UPLO="U").clamp(min=0)
     if bool((values < error).sum() * error.sqrt() > UNCERTAIN_RANK * values.sqrt().sum()):

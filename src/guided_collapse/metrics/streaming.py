@@ -166,12 +166,7 @@ class CollapseMetrics(_ResultMetric):
     def second_pass(self, weight: Tensor | None = None, bias: Tensor | None = None) -> "SecondPass":
         """Returns a metric that takes the same samples again and then computes everything.
 
-        Args:
-            weight: W, (num_classes, feature_dim).
-            bias: b, (num_classes,).
-
-        Raises:
-            ValueError: for a classifier that does not fit, or samples of fewer than two classes.
+        The weight W is (num_classes, feature_dim), the bias b (num_classes,), as in nn.Linear.
         """
         statistics = self.statistics()
         if sum(len(labels) for _, labels in self.kept) == statistics.num_samples:
@@ -189,10 +184,8 @@ class CollapseMetrics(_ResultMetric):
         if not isinstance(incoming_state, CollapseMetrics):
             raise TypeError(f"merge_state needs another CollapseMetrics; got {type(incoming_state).__name__}.")
         if incoming_state.references.shape != self.references.shape:
-            raise ValueError(
-                f"merge_state needs another CollapseMetrics({self.feature_dim}, {self.num_classes}); "
-                f"got CollapseMetrics({incoming_state.feature_dim}, {incoming_state.num_classes})."
-            )
+            own, others = ((metrics.feature_dim, metrics.num_classes) for metrics in (self, incoming_state))
+            raise ValueError(f"merge_state needs another CollapseMetrics{own}; got CollapseMetrics{others}.")
         merge(self._moments(), incoming_state._moments())
         self.kept.extend(incoming_state.kept)
         self._update_count += incoming_state._update_count
@@ -253,17 +246,7 @@ class SecondPass(_ResultMetric):
         self.to(measured.device)
 
     def update(self, features: Tensor, labels: Tensor, *, test: bool = False) -> None:
-        """Adds a batch.
-
-        Args:
-            features: (num_samples, feature_dim).
-            labels: (num_samples,), class indices.
-            test: whether these are test samples, which did not contribute to the class means.
-
-        Raises:
-            TypeError: for features or labels of the wrong type.
-            ValueError: for a batch that does not fit; the state is unchanged.
-        """
+        """Adds a batch as `CollapseMetrics.update` takes it; `test` says that it did not contribute to the class means."""
         statistics, prefix = self.measured.statistics, "test_" if test else ""
         check_samples(features, labels, len(statistics.counts), feature_dim=statistics.class_means.shape[1], prefix=prefix)
         if len(features) == 0:
@@ -303,15 +286,9 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 def collapse_in_passes(
     metrics: CollapseMetrics, first: Batches, again: Batches, test: Batches, *, weight: Tensor | None, bias: Tensor | None
 ) -> CollapseResult:
-    """Measures batches (features, labels) in two passes, or in one if the metrics keep the features.
+    """Measures batches (features, labels) in two passes, or in one if the metrics, still without samples, keep the features.
 
-    Args:
-        metrics: without samples yet.
-        first: all batches.
-        again: the same batches; not consumed if the features are kept.
-        test: batches of other samples.
-        weight: W, (num_classes, feature_dim).
-        bias: b, (num_classes,).
+    `again` yields the same batches as `first`, and is not consumed if the features are kept; `test` yields other samples.
     """
     for features, labels in first:
         metrics.update(features, labels)
