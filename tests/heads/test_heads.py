@@ -1,6 +1,7 @@
 """What every head must do, whatever its kind."""
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from guided_collapse import CosineHead, FixedETFHead, NearestETFHead
+from guided_collapse.heads import HEAD_CLASSES
 from guided_collapse.heads.batch import LABEL_TYPES
 from tests.heads.cases import ALL, FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train, trained_model
 
@@ -362,3 +364,37 @@ def test_other_heads_go_through_transforms_of_torch_func(name):
     expected = features.clone().requires_grad_()
     head(expected, labels).square().sum().backward()
     torch.testing.assert_close(torch.func.grad(loss)(features), expected.grad)
+
+
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "cosine-centered"])
+def test_a_training_batch_of_one_sample_is_warned_of(name):
+    head = build(name).head
+    with pytest.warns(UserWarning, match="one sample is zero once it is centered.*drop_last=True"):
+        logits = head(torch.randn(1, FEATURE_DIM), torch.tensor([0]))
+    assert torch.equal(logits, torch.zeros_like(logits))
+
+
+@every_head_and_tight
+def test_sizes_are_told_as_those_of_a_linear_layer_and_the_state_follows_device_and_dtype(name):
+    head = build(name).head
+    assert (head.in_features, head.out_features) == (head.feature_dim, head.num_classes)
+    wide = type(head)(**head.config(), device="meta", dtype=torch.float64)
+    floating = [tensor for tensor in wide.state_dict().values() if tensor.is_floating_point()]
+    assert all((tensor.dtype, tensor.device.type) == (torch.float64, "meta") for tensor in floating)
+
+
+@every_head_and_tight
+def test_a_head_can_be_built_again_from_its_configuration(name):
+    head = build(name).head
+    again = HEAD_CLASSES[type(head).__name__](**json.loads(json.dumps(head.config())))
+    assert again.config() == head.config()
+    assert type(again) is type(head)
+
+
+@pytest.mark.parametrize("sizes", [(64, 10), (512, 100), (16, 60)])
+def test_the_default_scale_leaves_the_right_class_nine_tenths(sizes):
+    head = FixedETFHead(*sizes)
+    weight = head.weight.double()
+    logits = head.scale * weight @ weight.T  # features at their own rows
+    probability = logits.softmax(dim=1).diagonal().mean()
+    assert float(probability) == pytest.approx(0.9, abs=0.002) if sizes[1] <= sizes[0] + 1 else float(probability) < 0.9

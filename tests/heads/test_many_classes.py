@@ -1,6 +1,7 @@
 """More classes than a simplex ETF has room for: the nearest and fixed heads stand at tight frames."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from guided_collapse import NearestETFHead
-from guided_collapse.geometry import nearest_frame, tightness_defect
+from guided_collapse.geometry import nearest_etf, nearest_frame, tightness_defect
 from guided_collapse.geometry.tight import default_every
 from guided_collapse.heads import NearestTightFrameHead
 from tests.heads.cases import MANY_CLASSES, MANY_FEATURE_DIM, MANY_NUM_CLASSES, batches, build, train
@@ -175,3 +176,58 @@ def test_defaults_by_size():
     assert [default_every(*sizes) for sizes in ((512, 513), (128, 1000), (512, 1000), (256, 100_000))] == [1, 1, 14, 51]
     with pytest.raises(ValueError, match="feature_dim must be at least 2"):
         NearestETFHead(1, 10)
+
+
+@pytest.mark.parametrize("sizes", [(8, 5), (8, 24)])
+def test_a_lagged_head_trains_on_after_a_pass_in_inference_mode(sizes):
+    head = NearestETFHead(*sizes, lagged=True, every=1)
+    features, labels = torch.randn(40, 8), torch.arange(40) % sizes[1]
+    with torch.inference_mode():
+        head(features, labels)
+    leaf = features.clone().requires_grad_()
+    functional.cross_entropy(head(leaf, labels), labels).backward()
+    assert float(leaf.grad.norm()) > 0
+    assert int(head.class_means.steps) == 2
+
+
+@pytest.mark.parametrize("sizes", [(8, 5), (8, 24)])
+@pytest.mark.parametrize("lagged", [True, False])
+def test_the_state_of_a_lagged_head_fits_one_that_is_not_and_back(sizes, lagged):
+    one, other = NearestETFHead(*sizes, lagged=lagged), NearestETFHead(*sizes, lagged=not lagged)
+    for _ in range(3):
+        one(torch.randn(20, 8), torch.randint(0, sizes[1], (20,)))
+    other.load_state_dict(one.state_dict())
+    features = torch.randn(6, 8)
+    assert torch.equal(other.eval()(features), one.eval()(features))
+    other.train()(torch.randn(20, 8), torch.arange(20) % sizes[1])
+    assert int(other.class_means.steps) == 4
+
+
+@pytest.mark.parametrize("sizes", [(8, 5), (8, 24)])
+def test_with_absent_classes_the_gradient_is_the_derivative_at_a_constant_rescaling(sizes):
+    torch.manual_seed(0)
+    head = NearestETFHead(*sizes, lagged=False).double()
+    head(torch.randn(60, 8, dtype=torch.float64), torch.arange(60) % sizes[1])
+    running, basis = head.class_means.running.clone(), head.basis.clone()
+    features, labels = torch.randn(9, 8, dtype=torch.float64, requires_grad=True), torch.arange(9) % 4
+
+    def present_means(points):
+        return torch.stack([points[labels == label].mean(0) for label in range(4)]) - points.mean(0)
+
+    size = present_means(head.on_sphere(features)).square().sum(1).mean().sqrt().detach()
+    rescaled = running[4:] * size / running.square().sum(1).mean().sqrt()
+
+    def loss(features):
+        points = head.on_sphere(features)
+        batch = torch.cat([present_means(points), rescaled])
+        means = 2 / 3 * batch / batch.norm() + 1 / 3 * running
+        solve = nearest_etf if sizes[1] <= 9 else partial(nearest_frame, rounds=3)
+        return functional.cross_entropy((points - points.mean(0)) @ solve(means, basis, proximal_weight=1e-3).weight.T, labels)
+
+    direction, step = torch.randn_like(features), 1e-6
+    with torch.no_grad():
+        numeric = (loss(features + step * direction) - loss(features - step * direction)) / (2 * step)
+    found = functional.cross_entropy(head(features, labels), labels)
+    torch.testing.assert_close(found, loss(features))
+    found.backward()
+    torch.testing.assert_close((features.grad * direction).sum(), numeric, rtol=1e-6, atol=1e-9)

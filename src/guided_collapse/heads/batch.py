@@ -1,7 +1,7 @@
 """A training batch: checked before anything changes, centered, and summed by class over all processes."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -105,32 +105,30 @@ def checks_values(check_values: bool | None, device: torch.device) -> bool:
     return device.type == "cpu" if check_values is None else check_values
 
 
-def checked(
-    features: Tensor,
-    labels: Tensor | None,
-    *,
-    feature_dim: int,
-    num_classes: int,
-    training: bool,
-    needs_labels: bool,
-    check_values: bool | None,
-) -> Tensor:
-    """The features, once the batch is known to fit the head.
+class Sizes(Protocol):
+    """What a batch has to fit: a head, or running class means."""
+
+    feature_dim: int
+    num_classes: int
+    check_values: bool | None
+
+
+def checked(features: Tensor, labels: Tensor | None, sizes: Sizes, *, training: bool = True, needs_labels: bool = True) -> Tensor:
+    """The features, once the batch is known to fit.
 
     Args:
         features: (..., feature_dim), with at least one leading dimension in training mode.
         labels: (...), class indices, or (..., num_classes), soft, or None; ignored unless training.
-        feature_dim: d.
-        num_classes: C.
-        training: whether the head will update its state with this batch.
+        sizes: what the batch has to fit.
+        training: whether the batch will update the state.
         needs_labels: whether labels are required in training mode.
-        check_values: whether to check values too; None does on a CPU.
 
     Raises:
         TypeError: for arguments that are not tensors, or of the wrong dtype.
         ValueError: for shapes that do not fit, NaN or infinite features, and labels out of range.
         RuntimeError: for a training pass inside activation checkpointing.
     """
+    feature_dim, num_classes = sizes.feature_dim, sizes.num_classes
     # Not `Tensor | None`, which the compilers of torch 2.6 to 2.9 cannot trace.
     if not isinstance(features, Tensor) or not (labels is None or isinstance(labels, Tensor)):
         raise TypeError(
@@ -158,7 +156,7 @@ def checked(
     if is_transformed():
         return features
     known = labels if training and labels is not None else torch.zeros(0, dtype=torch.int64, device=features.device)
-    check = checks_values(check_values, features.device)
+    check = checks_values(sizes.check_values, features.device)
     if torch.compiler.is_compiling():
         return _checked_values(features, known, num_classes, training, check)
     _check_values(features, known, num_classes, training, check)

@@ -143,15 +143,7 @@ class RunningClassMeans(SinglePrecisionState):
         Raises:
             TypeError, ValueError: for a batch that does not fit; the state is then unchanged.
         """
-        features = checked(
-            features,
-            labels,
-            feature_dim=self.feature_dim,
-            num_classes=self.num_classes,
-            training=True,
-            needs_labels=True,
-            check_values=self.check_values,
-        )
+        features = checked(features, labels, self)
         features = features.flatten(0, -2).to(torch.promote_types(features.dtype, torch.float32))
         batch = center_batch(features, flat_labels(labels, features), check_values=self.check_values)
         return BatchMeans(self.take_in(batch), batch.global_mean)
@@ -207,7 +199,7 @@ class RunningClassMeans(SinglePrecisionState):
             if classes is None:
                 self.running.copy_(updated)
                 self.factor.fill_(1)
-                self.squares.copy_(updated.square().sum())
+                self.squares.copy_(torch.linalg.vector_norm(self.running).square())
                 self.seen.logical_or_(present)
                 self.num_seen.copy_(self.seen.sum())
             else:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guided_collapse.heads.head import Head
+from guided_collapse.heads.head import Head, Options
 from guided_collapse.heads.state import snapshot
 
 
@@ -51,9 +51,8 @@ class CosineHead(Head):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            feature_dim, num_classes, scale=scale, center=center, check_values=check_values, device=device, dtype=dtype
-        )
+        options: Options = {"scale": scale, "check_values": check_values, "device": device, "dtype": dtype}
+        super().__init__(feature_dim, num_classes, center=center, **options)
         self.learned_weight = nn.Parameter(torch.empty(num_classes, feature_dim, device=device, dtype=dtype))
         self.reset_parameters(generator)
 

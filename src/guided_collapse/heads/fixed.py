@@ -7,7 +7,7 @@ from torch import Tensor
 
 from guided_collapse.geometry import tight_frame
 from guided_collapse.geometry.simplex import Direction
-from guided_collapse.heads.head import FrameHead
+from guided_collapse.heads.head import FrameHead, Options
 
 
 class FixedETFHead(FrameHead):
@@ -49,16 +49,8 @@ class FixedETFHead(FrameHead):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            feature_dim,
-            num_classes,
-            scale=scale,
-            center=center,
-            direction=direction,
-            check_values=check_values,
-            device=device,
-            dtype=dtype,
-        )
+        options: Options = {"scale": scale, "check_values": check_values, "device": device, "dtype": dtype}
+        super().__init__(feature_dim, num_classes, center=center, direction=direction, **options)
         self.reset_parameters(generator)
 
     def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:

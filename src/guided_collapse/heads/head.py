@@ -5,7 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,15 @@ SMALLEST_NORM = 1e-12
 
 # The default scale is the one whose lowest possible loss gives the right class this probability.
 BEST_PROBABILITY = 0.9
+
+
+class Options(TypedDict):
+    """Constructor arguments that all heads share."""
+
+    scale: float | None
+    check_values: bool | None
+    device: Any
+    dtype: torch.dtype | None
 
 
 class Head(nn.Module, ABC):
@@ -63,17 +72,7 @@ class Head(nn.Module, ABC):
     needs_labels: bool = True
     """True for heads that classify with the batch's own class means."""
 
-    def __init__(
-        self,
-        feature_dim: int,
-        num_classes: int,
-        *,
-        scale: float | None,
-        center: bool,
-        check_values: bool | None,
-        device: Any,
-        dtype: torch.dtype | None,
-    ) -> None:
+    def __init__(self, feature_dim: int, num_classes: int, *, center: bool, **options: Unpack[Options]) -> None:
         super().__init__()
         check_num_classes(num_classes)
         check_feature_dim(feature_dim)
@@ -82,16 +81,16 @@ class Head(nn.Module, ABC):
                 "feature_dim must be at least 2 for features on a sphere: in one dimension a sphere is two points, with nothing to "
                 f"learn between them; got feature_dim={feature_dim}. Widen the last layer, or use nn.Linear."
             )
-        scale = default_scale(feature_dim, num_classes) if scale is None else scale
-        if isinstance(scale, bool) or not isinstance(scale, int | float):
+        scale = default_scale(feature_dim, num_classes) if options["scale"] is None else options["scale"]
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
             raise TypeError(f"scale must be a number or None; got {scale!r}.")
         if not (scale > 0 and math.isfinite(scale)):
             raise ValueError(f"scale must be positive and finite; got {scale}.")
         self.feature_dim = self.in_features = int(feature_dim)
         self.num_classes = self.out_features = int(num_classes)
         self.scale = float(scale)
-        self.check_values = check_values
-        self.centering = RunningMean(feature_dim, device=device, dtype=dtype) if center else None
+        self.check_values = options["check_values"]
+        self.centering = RunningMean(feature_dim, device=options["device"], dtype=options["dtype"]) if center else None
         self._labels: Tensor | None = None
 
     @property
@@ -172,15 +171,7 @@ class Head(nn.Module, ABC):
                     "Leave out the block if the model passes labels on to its head."
                 )
             labels = self._labels
-        features = checked(
-            features,
-            labels,
-            feature_dim=self.feature_dim,
-            num_classes=self.num_classes,
-            training=self.training,
-            needs_labels=self.needs_labels,
-            check_values=self.check_values,
-        )
+        features = checked(features, labels, self, training=self.training, needs_labels=self.needs_labels)
         single = self.training and self.running_mean is not None and features.numel() == self.feature_dim
         if single and not torch.compiler.is_compiling() and num_processes() == 1:
             warnings.warn(
@@ -258,22 +249,12 @@ class FrameHead(SinglePrecisionState, Head):
     """W, (num_classes, feature_dim). Not called `weight`, so that the checkpoint of a linear layer does not fit by accident."""
 
     def __init__(
-        self,
-        feature_dim: int,
-        num_classes: int,
-        *,
-        scale: float | None,
-        center: bool,
-        direction: Direction,
-        check_values: bool | None,
-        device: Any,
-        dtype: torch.dtype | None,
+        self, feature_dim: int, num_classes: int, *, center: bool, direction: Direction, **options: Unpack[Options]
     ) -> None:
-        super().__init__(
-            feature_dim, num_classes, scale=scale, center=center, check_values=check_values, device=device, dtype=dtype
-        )
+        super().__init__(feature_dim, num_classes, center=center, **options)
         self.direction: Direction = direction
-        self.register_buffer("frame", torch.empty(num_classes, feature_dim, device=device, dtype=state_dtype(dtype)))
+        dtype = state_dtype(options["dtype"])
+        self.register_buffer("frame", torch.empty(num_classes, feature_dim, device=options["device"], dtype=dtype))
 
     @property
     def weight(self) -> Tensor:

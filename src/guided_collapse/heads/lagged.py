@@ -1,7 +1,7 @@
 """Frames that follow class means a step behind: when they move, and batches whose labels come after the forward pass."""
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from guided_collapse.geometry.simplex import Direction, frame_weight, has_simple
 from guided_collapse.geometry.tight import default_every
 from guided_collapse.heads.batch import Batch, center_batch, checked, checks_values, flat_labels
 from guided_collapse.heads.class_means import RunningClassMeans, RunningMean
-from guided_collapse.heads.head import FrameHead
+from guided_collapse.heads.head import FrameHead, Options
 from guided_collapse.heads.state import snapshot
 
 
@@ -28,24 +28,12 @@ class LaggedFrameHead(FrameHead):
         feature_dim: int,
         num_classes: int,
         *,
-        scale: float | None,
         direction: Direction,
         lagged: bool | None,
         every: int | None,
-        check_values: bool | None,
-        device: Any,
-        dtype: torch.dtype | None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            feature_dim,
-            num_classes,
-            scale=scale,
-            center=False,
-            direction=direction,
-            check_values=check_values,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(feature_dim, num_classes, center=False, direction=direction, **options)
         self.lagged = not self.is_simplex if lagged is None else lagged
         self.needs_labels = not self.lagged
         self.every = _checked_every(every, lagged=self.lagged, default=default_every(feature_dim, num_classes))
@@ -122,15 +110,7 @@ class LaggedFrameHead(FrameHead):
             )
         if isinstance(labels, Tensor) and labels.ndim > 1:
             labels = flat_labels(labels, points)
-        checked(
-            points,
-            labels,
-            feature_dim=self.feature_dim,
-            num_classes=self.num_classes,
-            training=True,
-            needs_labels=True,
-            check_values=self.check_values,
-        )
+        checked(points, labels, self)
         with torch.no_grad(), without_autocast(points.device):
             self._follow(center_batch(points, flat_labels(labels, points), check_values=self.check_values))
         self._waiting = None

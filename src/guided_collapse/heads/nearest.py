@@ -10,6 +10,7 @@ from guided_collapse.geometry.nearest import Solver, check_proximal_weight, chec
 from guided_collapse.geometry.simplex import Direction, frame_weight, has_simplex_etf
 from guided_collapse.heads.batch import center_batch
 from guided_collapse.heads.class_means import RunningClassMeans
+from guided_collapse.heads.head import Options
 from guided_collapse.heads.lagged import LaggedFrameHead
 from guided_collapse.heads.state import held, replace, snapshot, state_dtype
 
@@ -87,13 +88,13 @@ class NearestETFHead(LaggedFrameHead):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        factory = {"check_values": check_values, "device": device, "dtype": dtype}
-        super().__init__(feature_dim, num_classes, scale=scale, direction=direction, lagged=lagged, every=every, **factory)
+        options: Options = {"scale": scale, "check_values": check_values, "device": device, "dtype": dtype}
+        super().__init__(feature_dim, num_classes, direction=direction, lagged=lagged, every=every, **options)
         check_proximal_weight(proximal_weight)
         self.proximal_weight = proximal_weight
         self.implicit_gradient = implicit_gradient
         self.solver = solver and checked_solver(solver, self.frame.device)
-        self.class_means = RunningClassMeans(feature_dim, num_classes, **factory)
+        self.class_means = RunningClassMeans(feature_dim, num_classes, check_values=check_values, device=device, dtype=dtype)
         self._register_basis(device, state_dtype(dtype))
         self.reset_parameters(generator)
 

@@ -82,7 +82,7 @@ def replace(state: Tensor, value: Tensor) -> None:
         value: of the same shape and device, a new tensor that nothing else refers to.
     """
     if _replaces_memory():
-        state.data = value.to(state.dtype, memory_format=torch.contiguous_format)
+        state.data = value.to(state.dtype).contiguous()
     else:
         state.copy_(value)
 
