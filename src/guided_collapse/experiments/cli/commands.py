@@ -346,12 +346,9 @@ class Measure:
         from guided_collapse.metrics.measure import measure_collapse, read_arrays
 
         with requested():
-            arrays = read_arrays(self.file)
             result = measure_collapse(
-                *arrays[:4],
+                **read_arrays(self.file),
                 num_classes=self.num_classes,
-                test_features=arrays.test_features,
-                test_labels=arrays.test_labels,
                 global_mean=self.global_mean,
                 center_weight=self.center_weight,
             )
