@@ -1,5 +1,6 @@
 """The paper's classifier (Algorithm 1): at every step, the simplex ETF nearest to the running class means."""
 
+from numbers import Integral
 from typing import Any, Self
 
 import torch
@@ -65,7 +66,7 @@ class NearestETFHead(LaggedFrameHead):
 
     def __new__(cls, feature_dim: int = 2, num_classes: int = 2, **_: Any) -> Self:
         """A `NearestTightFrameHead` where no simplex ETF exists."""
-        if cls is NearestETFHead and isinstance(feature_dim, int) and isinstance(num_classes, int):
+        if cls is NearestETFHead and isinstance(feature_dim, Integral) and isinstance(num_classes, Integral):
             from guided_collapse.heads.nearest_tight import NearestTightFrameHead
 
             cls = cls if has_simplex_etf(feature_dim, num_classes) else NearestTightFrameHead  # type: ignore[assignment]
