@@ -59,10 +59,6 @@ def test_number_of_parameters_of_the_ordinary_form(depth):
     assert ordinary.feature_dim == {18: 512, 34: 512, 50: 2048}[depth]
 
 
-def test_the_known_numbers():
-    assert PUBLISHED == {18: 11_176_512, 34: 21_284_672, 50: 23_508_032}
-
-
 @pytest.mark.parametrize("width", [0.125, 0.3, 2.0])
 def test_width_scales_every_layer(width):
     with torch.device("meta"):
@@ -73,12 +69,6 @@ def test_width_scales_every_layer(width):
         assert parameter.shape[2:] == wide.shape[2:]
     assert next(scaled.parameters()).shape[1] == 1
     assert scaled.feature_dim == 4 * round(512 * width)
-
-
-def test_the_narrowest_network_still_works():
-    model = ResNet(18, width=1e-6, stem="cifar")
-    assert model.feature_dim == 1
-    assert model(images(4, 8)).shape == (4, 1)
 
 
 def test_a_linear_layer_gives_as_many_features_as_asked_for():
