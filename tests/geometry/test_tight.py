@@ -1,52 +1,50 @@
-import subprocess
-import sys
+"""Frames for more classes than a simplex ETF has room for; sizes are (feature_dim, num_classes)."""
 
 import numpy as np
 import pytest
 import torch
-from guided_collapse.geometry.directions import frame_basis
-from guided_collapse.geometry.frames import ROUNDS, nearest_frame, tightness_defect
-from guided_collapse.geometry.tight.harmonic import harmonic_columns
-from guided_collapse.geometry.tight.tight import tight_frame
 
 from guided_collapse import nearest_etf
+from guided_collapse.geometry import frame_basis, nearest_frame, tight_frame, tightness_defect
+from guided_collapse.geometry.products import vanishing_pull
+from guided_collapse.geometry.simplex import frame_weight
+from guided_collapse.geometry.tight import (
+    PULL,
+    ROUNDS,
+    SETTLING_PULL,
+    can_be_centered,
+    default_every,
+    harmonic_columns,
+    rounds_in_training,
+)
 from tests.geometry.restarts import restart_costs
 
 pytestmark = pytest.mark.slow
 
-# (num_classes, feature_dim): those that cannot be centered, then rounds on the spare side, then rounds on the frame itself.
-SIZES = [(3, 1), (5, 3), (6, 4), (9, 5), (12, 9), (7, 2), (12, 4)]
+# Those that cannot be centered, then rounds on the spare side, then rounds on the frame itself.
+SIZES = [(1, 3), (3, 5), (4, 6), (5, 9), (9, 12), (2, 7), (4, 12)]
 KINDS = ("Gaussian", "low rank", "clustered", "decaying")
-LARGER = [(40, 7), (50, 25), (40, 30), (60, 57), (200, 16)]
+LARGER = [(7, 40), (25, 50), (30, 40), (57, 60), (16, 200)]
 
 
-def centered_means(num_classes, feature_dim, dtype=torch.float64):
+def centered_means(feature_dim, num_classes, dtype=torch.float64):
     means = torch.randn(num_classes, feature_dim, dtype=dtype)
     return means - means.mean(0)
 
 
-def random_basis(num_classes, feature_dim, dtype=torch.float64):
-    weight = tight_frame(num_classes, feature_dim, direction="random", unit_rows=False, dtype=dtype)
+def random_basis(feature_dim, num_classes, dtype=torch.float64):
+    weight = tight_frame(feature_dim, num_classes, direction="random", unit_rows=False, dtype=dtype)
     return (feature_dim / num_classes) ** 0.5 * weight.T
 
 
-def cost(weight, means, proximal_basis, proximal_weight):
-    """The problem as the docstring states it, for num_classes > feature_dim + 1."""
-    num_classes, feature_dim = means.shape
-    basis = (feature_dim / num_classes) ** 0.5 * weight.T
-    fit = (means / means.norm() - weight / num_classes**0.5).square().sum()
-    return float(fit + proximal_weight / 2 * (basis - proximal_basis).square().sum())
-
-
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [(2, 1), (4, 3), (5, 5), (5, 12), (10, 9)])
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(1, 2), (3, 4), (5, 5), (12, 5), (9, 10)])
 @pytest.mark.parametrize("with_proximal_point", [False, True])
-def test_simplex_etf_where_one_exists(num_classes, feature_dim, with_proximal_point):
-    means = centered_means(num_classes, feature_dim)
+def test_simplex_etf_where_one_exists(feature_dim, num_classes, with_proximal_point):
+    means = centered_means(feature_dim, num_classes)
     anchor = frame_basis(feature_dim, num_classes, direction="random", dtype=torch.float64) if with_proximal_point else None
     found, etf = nearest_frame(means, anchor), nearest_etf(means, anchor)
     torch.testing.assert_close(found.weight, etf.weight)
     torch.testing.assert_close(found.basis, etf.basis)
-    torch.testing.assert_close(found.distance, etf.distance)
     assert int(found.rank) == int(etf.rank)
     assert float(found.tightness_defect) < 1e-12
     assert float(found.norm_defect) < 1e-12
@@ -54,18 +52,15 @@ def test_simplex_etf_where_one_exists(num_classes, feature_dim, with_proximal_po
 
 def test_the_formula_for_more_classes_gives_the_simplex_etf_at_the_border():
     # With one class more than dimensions the problem of the tight frame is that of the ETF, proximal term and all.
-    num_classes, feature_dim, proximal_weight = 6, 5, 0.1
-    means, anchor = centered_means(num_classes, feature_dim), frame_basis(5, 6, direction="random", dtype=torch.float64)
-    matrix = 2 * means / means.norm() / feature_dim**0.5 + proximal_weight * anchor.T
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    expected = (num_classes / feature_dim) ** 0.5 * left @ right
-    torch.testing.assert_close(nearest_frame(means, anchor, proximal_weight=proximal_weight).weight, expected)
+    means, anchor = centered_means(5, 6), frame_basis(5, 6, direction="random", dtype=torch.float64)
+    left, _, right = torch.linalg.svd(2 * means / means.norm() / 5**0.5 + 0.1 * anchor.T, full_matrices=False)
+    torch.testing.assert_close(nearest_frame(means, anchor, proximal_weight=0.1).weight, (6 / 5) ** 0.5 * left @ right)
 
 
-@pytest.mark.parametrize(("num_classes", "feature_dim"), SIZES)
+@pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_closed_form_is_tight_and_centered(num_classes, feature_dim, dtype):
-    means, anchor = centered_means(num_classes, feature_dim, dtype), random_basis(num_classes, feature_dim, dtype)
+def test_closed_form_is_tight_and_centered(feature_dim, num_classes, dtype):
+    means, anchor = centered_means(feature_dim, num_classes, dtype), random_basis(feature_dim, num_classes, dtype)
     found = nearest_frame(means, anchor, unit_rows=False)
     assert float(found.tightness_defect) < 1e-6
     torch.testing.assert_close(found.weight.sum(0), torch.zeros(feature_dim, dtype=dtype), rtol=0, atol=1e-5)
@@ -74,17 +69,17 @@ def test_closed_form_is_tight_and_centered(num_classes, feature_dim, dtype):
     assert int(found.rank) == feature_dim
 
 
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [(9, 5), (12, 4), (20, 3), (15, 13)])
-def test_closed_form_is_not_above_a_trust_region(num_classes, feature_dim):
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(5, 9), (4, 12), (3, 20), (13, 15)])
+def test_closed_form_is_not_above_a_trust_region(feature_dim, num_classes):
     pymanopt = pytest.importorskip("pymanopt")
     proximal_weight = 0.05
-    means, anchor = centered_means(num_classes, feature_dim), random_basis(num_classes, feature_dim)
+    means, anchor = centered_means(feature_dim, num_classes), random_basis(feature_dim, num_classes)
     manifold = pymanopt.manifolds.Stiefel(num_classes, feature_dim)
     unit, held = (means / means.norm()).numpy(), anchor.T.numpy()
     root = feature_dim**0.5
 
     @pymanopt.function.numpy(manifold)
-    def function(columns):
+    def cost(columns):
         return np.square(unit - columns / root).sum() + proximal_weight / 2 * np.square(columns - held).sum()
 
     @pymanopt.function.numpy(manifold)
@@ -96,34 +91,102 @@ def test_closed_form_is_not_above_a_trust_region(num_classes, feature_dim):
         return (2 / feature_dim + proximal_weight) * tangent
 
     optimizer = pymanopt.optimizers.TrustRegions(min_gradient_norm=1e-9, max_iterations=300, verbosity=0)
-    problem = pymanopt.Problem(manifold, function, euclidean_gradient=gradient, euclidean_hessian=hessian)
-    reached = torch.from_numpy(optimizer.run(problem, initial_point=held).point) * (num_classes / feature_dim) ** 0.5
-    found = nearest_frame(means, anchor, proximal_weight=proximal_weight, unit_rows=False).weight
-    ours, theirs = (cost(weight, means, anchor, proximal_weight) for weight in (found, reached))
+    problem = pymanopt.Problem(manifold, cost, euclidean_gradient=gradient, euclidean_hessian=hessian)
+    theirs = cost(optimizer.run(problem, initial_point=held).point)
+    ours = cost(nearest_frame(means, anchor, proximal_weight=proximal_weight, unit_rows=False).basis.T.numpy())
     assert ours <= theirs + 1e-12
     assert theirs < ours + 1e-6
 
 
-@pytest.mark.parametrize(("num_classes", "feature_dim"), LARGER)
+@pytest.mark.parametrize(("feature_dim", "num_classes"), LARGER)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_unit_rows_are_unit_and_nearly_tight(num_classes, feature_dim, dtype):
-    means = centered_means(num_classes, feature_dim, dtype)
-    found = nearest_frame(means, random_basis(num_classes, feature_dim, dtype))
+def test_unit_rows_are_unit_and_nearly_tight(feature_dim, num_classes, dtype):
+    means = centered_means(feature_dim, num_classes, dtype)
+    found = nearest_frame(means, random_basis(feature_dim, num_classes, dtype))
     assert float(found.norm_defect) < 1e-6
     assert float(found.tightness_defect) < 1e-3
     assert float(found.weight.mean(0).norm()) < 1e-3
     assert float(nearest_frame(means, rounds=100).tightness_defect) < 1e-5
 
 
-@pytest.mark.parametrize(("num_classes", "feature_dim"), SIZES)
-def test_more_rounds_make_small_frames_tight(num_classes, feature_dim):
-    found = nearest_frame(centered_means(num_classes, feature_dim), rounds=150)
+@pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
+def test_more_rounds_make_small_frames_tight_and_centered_where_they_can_be(feature_dim, num_classes):
+    found = nearest_frame(centered_means(feature_dim, num_classes), rounds=150)
     assert float(found.norm_defect) < 1e-6
     assert float(found.tightness_defect) < 1e-5
+    is_centered = num_classes > feature_dim + 2 and feature_dim > 1
+    assert can_be_centered(feature_dim, num_classes) is is_centered
+    assert (float(found.weight.mean(0).norm()) < 1e-5) is is_centered
 
 
-def means_of_kind(kind, num_classes, feature_dim):
-    means = centered_means(num_classes, feature_dim)
+def test_neither_side_takes_many_rounds():
+    # Twice as many classes as dimensions: a little more or less decides the side. Then few more classes than dimensions.
+    for num_classes in (31, 32, 33):
+        assert float(nearest_frame(centered_means(16, num_classes), rounds=20).tightness_defect) < 1e-4
+    assert float(nearest_frame(centered_means(56, 60), rounds=5).tightness_defect) < 1e-3
+
+
+def plain_rounds(means, rounds):
+    """The frame as documented, in plain torch, for sizes whose rounds without pull are on the frame itself."""
+    num_classes, feature_dim = means.shape
+
+    def polar(rows):
+        rows = rows - rows.mean(0) if can_be_centered(feature_dim, num_classes) else rows
+        squares, rotation = torch.linalg.eigh(rows.T @ rows)
+        return rows @ (rotation / squares.sqrt() @ rotation.T)
+
+    target = means * (num_classes**0.5 / means.norm())
+    columns, scales = polar(means), torch.ones(num_classes, 1, dtype=means.dtype)
+    for index in range(3 * rounds):
+        norms = columns.norm(dim=1, keepdim=True)
+        if index < min(rounds, 3):
+            columns = polar(columns / norms + PULL * target)
+        elif index < rounds:
+            scales = scales / (norms * (num_classes / feature_dim) ** 0.5)
+            columns = polar(scales * columns / norms + SETTLING_PULL * target)
+        else:
+            columns = polar(columns / norms)
+    return columns / columns.norm(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("solver", ["factors", "products"])
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(2, 4), (4, 9)])
+@pytest.mark.parametrize("rounds", [0, 1, 3, 11])
+def test_rounds_and_their_gradient_against_plain_torch(solver, feature_dim, num_classes, rounds):
+    means, direction = centered_means(feature_dim, num_classes), torch.randn(num_classes, feature_dim, dtype=torch.float64)
+    results = []
+    for function in (
+        lambda means: nearest_frame(means, rounds=rounds, solver=solver).weight,
+        lambda means: plain_rounds(means, rounds),
+    ):
+        leaf = means.clone().requires_grad_()
+        weight = function(leaf)
+        results.append([weight.detach(), torch.autograd.grad((weight * direction).sum(), leaf)[0]])
+        results[-1][1] -= results[-1][1].mean(0)
+    # By products, no pull is a small one.
+    tolerance = {"rtol": 1e-8, "atol": 1e-10} if solver == "factors" else {"rtol": 0, "atol": 2e-2 * float(results[1][1].norm())}
+    torch.testing.assert_close(*results, **tolerance)
+
+
+def left_of_the_gradient(weight, target):
+    """The part of T that is along no constraint at W: not W S, nor diag(s) W, nor 1 m'."""
+    num_classes, feature_dim = weight.shape
+    symmetric = torch.eye(feature_dim**2, dtype=weight.dtype).view(-1, feature_dim, feature_dim)
+    along = [weight @ (matrix + matrix.T) for matrix in symmetric]
+    along += [torch.diag(row) @ weight for row in torch.eye(num_classes, dtype=weight.dtype)]
+    along += [row.expand_as(weight) for row in torch.eye(feature_dim, dtype=weight.dtype)]
+    matrix = torch.stack([direction.flatten() for direction in along], dim=1)
+    return float((target.flatten() - matrix @ torch.linalg.lstsq(matrix, target.flatten(), driver="gelsd").solution).norm())
+
+
+def test_they_end_where_the_target_is_stationary():
+    means = centered_means(6, 20)
+    weight = nearest_frame(means, rounds=400).weight
+    assert left_of_the_gradient(weight, means * (20**0.5 / means.norm())) < 1e-5
+
+
+def means_of_kind(kind, feature_dim, num_classes):
+    means = centered_means(feature_dim, num_classes)
     if kind == "low rank":
         means = means[:, : feature_dim // 2] @ torch.randn(feature_dim // 2, feature_dim, dtype=torch.float64)
     if kind == "clustered":
@@ -145,23 +208,23 @@ def check_against_restarts(means, restarts):
 
 @pytest.mark.parametrize("kind", ["Gaussian", "clustered"])
 def test_unit_rows_are_not_further_than_the_median_of_a_few_restarts(kind):
-    check_against_restarts(means_of_kind(kind, 12, 4), restarts=5)
+    check_against_restarts(means_of_kind(kind, 4, 12), restarts=5)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [(9, 3), (14, 2), (20, 10), (16, 12)])
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(3, 9), (2, 14), (10, 20), (12, 16)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_unit_rows_are_not_further_than_the_median_of_random_restarts(kind, num_classes, feature_dim):
-    check_against_restarts(means_of_kind(kind, num_classes, feature_dim), restarts=15)
+def test_unit_rows_are_not_further_than_the_median_of_random_restarts(kind, feature_dim, num_classes):
+    check_against_restarts(means_of_kind(kind, feature_dim, num_classes), restarts=15)
 
 
 @pytest.mark.thorough
 def test_unit_rows_are_not_above_a_hundred_restarts_in_the_median():
     """Over twelve problems, how much further away the frame is than where half of the restarts end. One alone may be above."""
     above = []
-    for num_classes, feature_dim in ((9, 3), (12, 4), (14, 2)):
+    for feature_dim, num_classes in ((3, 9), (4, 12), (2, 14)):
         for kind in KINDS:
-            means = means_of_kind(kind, num_classes, feature_dim)
+            means = means_of_kind(kind, feature_dim, num_classes)
             median = restart_costs(means, restarts=100).median()
             above.append(torch.stack([nearest_frame(means, rounds=rounds).distance - median for rounds in (ROUNDS, 200)]))
     by_default, with_more_rounds = torch.stack(above).median(dim=0).values.tolist()
@@ -170,11 +233,11 @@ def test_unit_rows_are_not_above_a_hundred_restarts_in_the_median():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [size for size in SIZES if size != (12, 9)])
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [size for size in SIZES if size != (9, 12)])
 @pytest.mark.parametrize("proximal_weight", [None, 0.0, 1e-3, 1.0])
 @pytest.mark.parametrize("unit_rows", [False, True])
-def test_gradcheck(num_classes, feature_dim, proximal_weight, unit_rows):
-    anchor = None if proximal_weight is None else random_basis(num_classes, feature_dim)
+def test_gradcheck(feature_dim, num_classes, proximal_weight, unit_rows):
+    anchor = None if proximal_weight is None else random_basis(feature_dim, num_classes)
     means = torch.randn(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
 
     def solve(means):
@@ -185,9 +248,9 @@ def test_gradcheck(num_classes, feature_dim, proximal_weight, unit_rows):
     assert torch.autograd.gradcheck(solve, (means,))
 
 
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [(8, 2), (8, 4), (14, 10)])
-def test_gradient_at_collapse_where_all_singular_values_repeat(num_classes, feature_dim):
-    means = 3 * tight_frame(num_classes, feature_dim, dtype=torch.float64)
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(2, 8), (4, 8), (10, 14)])
+def test_gradient_at_collapse_where_all_singular_values_repeat(feature_dim, num_classes):
+    means = 3 * tight_frame(feature_dim, num_classes, dtype=torch.float64)
     change, direction = torch.randn(2, num_classes, feature_dim, dtype=torch.float64)
 
     def value(means):
@@ -202,35 +265,90 @@ def test_gradient_at_collapse_where_all_singular_values_repeat(num_classes, feat
     assert (in_single.double() - gradient).norm() < 1e-3 * gradient.norm()
 
 
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(2, 5), (4, 6), (2, 4), (3, 8), (5, 12)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_classes_with_equal_means_keep_equal_rows_and_get_a_moderate_gradient(feature_dim, num_classes, dtype):
+    means = torch.randn(num_classes, feature_dim, dtype=torch.float64)
+    means[1] = means[0]
+    means = means - means.mean(0)
+    change, direction = torch.randn(2, num_classes, feature_dim, dtype=torch.float64)
+    change[1] = change[0]
+
+    def value(means):
+        return (nearest_frame(means, rounds=30).weight * direction.to(means.dtype)).sum()
+
+    leaf = means.to(dtype).requires_grad_()
+    found = nearest_frame(leaf)
+    assert float(found.norm_defect.detach()) < 1e-6
+    torch.testing.assert_close(found.weight[0], found.weight[1])
+    (gradient,) = torch.autograd.grad(value(leaf), leaf)
+    assert float(gradient.norm()) < 100
+    expected = (value(means + 1e-6 * change) - value(means - 1e-6 * change)) / 2e-6
+    tolerance = 1e-5 if dtype == torch.float64 else 1e-2
+    torch.testing.assert_close((gradient * change).sum(), expected, rtol=tolerance, atol=tolerance, check_dtype=False)
+
+
+def test_a_proximal_point_tells_classes_with_equal_means_apart():
+    means = torch.randn(8, 3, dtype=torch.float64)
+    means[1] = means[0]
+    found = nearest_frame(means - means.mean(0), random_basis(3, 8), proximal_weight=0.1)
+    assert float((found.weight[0] - found.weight[1]).norm()) > 0.1
+    assert float(found.tightness_defect) < 1e-3
+
+
+@pytest.mark.parametrize("solver", ["factors", "products"])
+def test_the_first_step_and_a_drift_after_it(solver):
+    torch.manual_seed(0)
+    means, drift = torch.randn(2, 100, 12, dtype=torch.float64)
+    options = {"rounds": rounds_in_training(12, 100), "solver": solver, "proximal_weight": 1e-3}
+    basis = random_basis(12, 100)
+    anchor = nearest_frame(means, basis, proximal_weight=0.0, unit_rows=False).basis
+    expected = nearest_frame(means, anchor if solver == "factors" else basis, **options).weight
+    for first_step in (True, torch.tensor(True)):
+        found = nearest_frame(means, basis, first_step=first_step, **options)
+        torch.testing.assert_close(found.weight, expected, rtol=0, atol=1e-12 if solver == "factors" else 1e-2)
+    for _ in range(10):
+        means = means + 0.3 * drift
+        found = nearest_frame(means - means.mean(0), found.basis, first_step=torch.tensor(False), **options)
+        assert float(found.tightness_defect) < 1e-3
+        assert float(found.weight.mean(0).norm()) < 1e-3
+
+
+def test_the_vanishing_pull_is_next_to_none():
+    means, basis = centered_means(6, 40), random_basis(6, 40)
+    weights = [nearest_frame(means, basis, proximal_weight=pull, rounds=3).weight for pull in (0.0, vanishing_pull(7, 10.0))]
+    torch.testing.assert_close(*weights, rtol=0, atol=1e-2)
+
+
 def test_scale_of_the_means_does_not_matter():
-    means, anchor = centered_means(12, 4), random_basis(12, 4)
+    means, anchor = centered_means(4, 12), random_basis(4, 12)
     for scale in (1e-200, 1e-4, 1e200):
         torch.testing.assert_close(nearest_frame(scale * means, anchor).weight, nearest_frame(means, anchor).weight)
 
 
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [(3, 1), (9, 5), (12, 4)])
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(1, 3), (5, 9), (4, 12)])
 @pytest.mark.parametrize("proximal_weight", [0.0, 1e-3])
-def test_means_that_vanish_leave_the_proximal_point(num_classes, feature_dim, proximal_weight):
-    anchor = random_basis(num_classes, feature_dim)
+def test_means_that_vanish_leave_the_proximal_point(feature_dim, num_classes, proximal_weight):
+    anchor = random_basis(feature_dim, num_classes)
     means = torch.zeros(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
     closed = nearest_frame(means, anchor, proximal_weight=proximal_weight, unit_rows=False)
     torch.testing.assert_close(closed.basis, anchor)
-    unit = nearest_frame(centered_means(num_classes, feature_dim), rounds=200).basis.detach()
+    unit = nearest_frame(centered_means(feature_dim, num_classes), rounds=200).basis.detach()
     kept = nearest_frame(means, unit, proximal_weight=proximal_weight)
     torch.testing.assert_close(kept.basis, unit, rtol=0, atol=1e-5)
     (gradient,) = torch.autograd.grad(kept.weight.sum() + kept.distance + closed.weight.sum(), means)
     assert torch.equal(gradient, torch.zeros_like(gradient))
     canonical = nearest_frame(torch.zeros_like(means), unit_rows=False).basis
-    torch.testing.assert_close(canonical, harmonic_columns(num_classes, feature_dim, dtype=torch.float64).T)
+    torch.testing.assert_close(canonical, harmonic_columns(feature_dim, num_classes, dtype=torch.float64).T)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_low_rank_and_missing_classes_are_completed_from_the_proximal_point(dtype):
-    means = centered_means(12, 5)
+    means = centered_means(5, 12)
     means[4:] = 0
     means = means[:, :2] @ torch.randn(2, 5, dtype=torch.float64)
     means[:4] -= means[:4].mean(0)
-    anchor = random_basis(12, 5)
+    anchor = random_basis(5, 12)
     found = nearest_frame(means.to(dtype), anchor.to(dtype), proximal_weight=0.0)
     assert int(found.rank) == 2
     assert torch.isfinite(found.weight).all()
@@ -240,24 +358,13 @@ def test_low_rank_and_missing_classes_are_completed_from_the_proximal_point(dtyp
         nearest_frame(means, anchor, proximal_weight=1e-9, unit_rows=False),
     )
     torch.testing.assert_close(closed.weight.double(), limit.weight, rtol=0, atol=1e-5)
-    again = nearest_frame(means.to(dtype), anchor.to(dtype), proximal_weight=0.0)
-    assert torch.equal(found.weight, again.weight)
+    assert torch.equal(found.weight, nearest_frame(means.to(dtype), anchor.to(dtype), proximal_weight=0.0).weight)
 
 
-def test_a_class_without_a_mean_gets_a_unit_row_and_leaves_the_gradient_finite():
-    means = torch.randn(12, 3, dtype=torch.float64)
-    means[7] = 0
-    means = (means - means.sum(0) / 11).index_fill(0, torch.tensor([7]), 0.0).requires_grad_()
-    found = nearest_frame(means, rounds=5)
-    assert float(found.norm_defect.detach()) < 1e-12
-    (gradient,) = torch.autograd.grad(found.weight[0, 0], means)
-    assert torch.isfinite(gradient).all()
-
-
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [(12, 4), (30, 6), (30, 25)])
-def test_the_gradient_for_many_classes_without_a_mean_is_that_of_float64(num_classes, feature_dim):
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(4, 12), (6, 30), (25, 30)])
+def test_the_gradient_for_many_classes_without_a_mean_is_that_of_float64(feature_dim, num_classes):
     """Half of the classes were never seen; centered with the others, their means are all the same."""
-    means = centered_means(num_classes, feature_dim)
+    means = centered_means(feature_dim, num_classes)
     means[num_classes // 2 :] = 0
     direction = torch.randn(num_classes, feature_dim, dtype=torch.float64)
     found = []
@@ -273,10 +380,19 @@ def test_the_gradient_for_many_classes_without_a_mean_is_that_of_float64(num_cla
     assert bool(torch.isfinite(by_products).all())
 
 
+def test_rows_that_leave_nothing_over_and_rows_that_are_zero_become_unit_rows():
+    # The closed form of these means has rows of norm 1 and of norm 0, on the side of spare rows.
+    for solver in ("factors", "products"):
+        means = (torch.eye(7, 5) - 0.2 * (torch.arange(7) == 6)[:, None]).requires_grad_()
+        found = nearest_frame(means, solver=solver, rounds=5)
+        assert float(found.norm_defect.detach()) < 1e-6
+        assert torch.isfinite(torch.autograd.grad(found.weight[0, 0], means)[0]).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("num_classes", "feature_dim"), [(12, 4), (9, 5)])
-def test_half_precision_is_computed_in_float32(dtype, num_classes, feature_dim):
-    means = centered_means(num_classes, feature_dim, torch.float32).to(dtype).requires_grad_()
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(4, 12), (5, 9)])
+def test_half_precision_is_computed_in_float32(dtype, feature_dim, num_classes):
+    means = centered_means(feature_dim, num_classes, torch.float32).to(dtype).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = nearest_frame(means)
         (found.weight * torch.arange(feature_dim)).sum().backward()
@@ -286,14 +402,26 @@ def test_half_precision_is_computed_in_float32(dtype, num_classes, feature_dim):
 
 
 @pytest.mark.thorough
-def test_compiles_whole():
-    means, anchor = centered_means(9, 5), random_basis(9, 5)
+@pytest.mark.parametrize("solver", ["factors", "products"])
+def test_compiles_whole(solver):
+    means, anchor, first_step = centered_means(5, 9), random_basis(5, 9), torch.tensor(True)
     gradients = []
     for function in (nearest_frame, torch.compile(nearest_frame, backend="aot_eager", fullgraph=True)):
         leaf = means.clone().requires_grad_()
-        weight = function(leaf, anchor, rounds=12).weight
+        weight = function(leaf, anchor, rounds=5, solver=solver, first_step=first_step).weight
         gradients += [weight.detach(), *torch.autograd.grad(weight[0].sum(), leaf)]
     torch.testing.assert_close(gradients[:2], gradients[2:])
+
+
+def test_registered_operations_keep_their_promises():
+    matrix = torch.randn(9, 4, requires_grad=True)
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
+    operations = torch.ops.guided_collapse
+    for groups in (torch.tensor([0, 0, 1, 2, 3, 4, 5, 6, 7]), torch.empty(0, dtype=torch.int64)):
+        torch.library.opcheck(operations.polar_columns.default, (matrix, groups), test_utils=checks)
+        outputs = operations.polar_columns.default(matrix.detach(), groups)
+        given = (torch.randn(9, 4), *outputs, groups)
+        torch.library.opcheck(operations.polar_columns_backward.default, given, test_utils=checks[:2])
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 4, 5, 8, 13, 20, 37, 50])
@@ -306,66 +434,80 @@ def test_every_dimension_gives_unit_rows_and_a_finite_gradient(num_classes):
         assert torch.isfinite(means.grad).all()
 
 
-LARGE = """
-import resource, torch
-from guided_collapse.geometry.frames import nearest_frame
-torch.manual_seed(0)
-torch.set_num_threads(1)
-num_classes, feature_dim = 20_000, 32
-def step(num_classes):
-    means = torch.randn(num_classes, feature_dim)
-    means -= means.mean(0)
-    anchor = nearest_frame(means.roll(1, 0), unit_rows=False).basis
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    leaf = means.clone().requires_grad_()
-    found = nearest_frame(leaf, anchor)
-    found.weight.backward(means)
-    return found, leaf, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-step(200)
-found, leaf, kilobytes = step(num_classes)
-finite = bool(torch.isfinite(leaf.grad).all())
-print(kilobytes * 1024 / (4 * num_classes * feature_dim), float(found.tightness_defect.detach()), finite)
-"""
-
-
-@pytest.mark.thorough
-def test_many_classes_take_little_memory_though_rounds_are_many():
-    printed = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True).stdout.split()
-    # In matrices of the size of the means; to keep all of the rounds would be 60 and more.
-    assert float(printed[0]) < 20
-    assert float(printed[1]) < 1e-5
-    assert printed[2] == "True"
-
-
 def test_tightness_defect_is_the_spread_of_the_eigenvalues():
-    weight = tight_frame(12, 4, dtype=torch.float64)
+    weight = tight_frame(4, 12, dtype=torch.float64)
     assert float(tightness_defect(weight)) < 1e-14
     stretched = weight * torch.tensor([1.1, 1.0, 1.0, 1.0], dtype=torch.float64)
     torch.testing.assert_close(float(tightness_defect(stretched)), 0.21 / 2)
 
 
 def test_second_derivatives_are_refused():
-    means = centered_means(12, 4).requires_grad_()
+    means = centered_means(4, 12).requires_grad_()
     (gradient,) = torch.autograd.grad(nearest_frame(means).weight[0, 0], means, create_graph=True)
     with pytest.raises(NotImplementedError, match="differentiated once, not twice"):
         gradient.sum().backward()
 
 
 @pytest.mark.parametrize(
-    ("means", "options", "message"),
+    ("means", "options", "error", "message"),
     [
-        (torch.zeros(3), {}, r"floating-point matrix.*got shape \(3,\)"),
-        (torch.zeros(9, 4, dtype=torch.int64), {}, "floating-point matrix.*torch.int64"),
-        (torch.zeros(9, 0), {}, r"floating-point matrix.*got shape \(9, 0\)"),
-        (torch.zeros(1, 4), {}, "num_classes must be at least 2.*num_classes=1"),
-        (torch.ones(9, 4), {"proximal_weight": -1.0}, "not negative; got -1.0"),
-        (torch.ones(9, 4), {"rounds": -1}, "rounds must be a whole number that is not negative; got -1"),
-        (torch.ones(9, 4), {"proximal_basis": torch.zeros(9, 4)}, r"\(feature_dim, num_classes\) = \(4, 9\); got \(9, 4\)"),
-        (torch.full((9, 4), torch.nan), {}, "centered_class_means must be finite"),
-        (torch.full((9, 4), torch.inf), {}, "centered_class_means must be finite"),
-        (torch.ones(9, 4), {"proximal_basis": torch.full((4, 9), torch.nan)}, "proximal_basis must be finite"),
+        (torch.zeros(9, 4, dtype=torch.int64), {}, TypeError, "floating-point tensor; got torch.int64"),
+        (torch.zeros(9, 0), {}, ValueError, "feature_dim must be at least 1; got feature_dim=0"),
+        (torch.zeros(1, 4), {}, ValueError, "num_classes must be at least 2.*num_classes=1"),
+        (torch.ones(9, 4), {"rounds": -1}, ValueError, "rounds must not be negative; got -1"),
+        (torch.ones(9, 4), {"proximal_basis": torch.zeros(9, 4)}, ValueError, r"= \(4, 9\); got \(9, 4\)"),
+        (torch.full((9, 4), torch.nan), {}, ValueError, "centered_class_means must be finite"),
     ],
 )
-def test_refusals(means, options, message):
-    with pytest.raises(ValueError, match=message):
+def test_refusals(means, options, error, message):
+    with pytest.raises(error, match=message):
         nearest_frame(means, options.pop("proximal_basis", None), **options)
+
+
+@pytest.mark.parametrize("direction", ["canonical", "random"])
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [(7, 40), (6, 41), (9, 41), (30, 50), (29, 31), (4, 6), (1, 3)])
+def test_fixed_frames(direction, feature_dim, num_classes):
+    unit, plain = (
+        tight_frame(feature_dim, num_classes, direction=direction, unit_rows=unit_rows, dtype=torch.float64)
+        for unit_rows in (True, False)
+    )
+    torch.testing.assert_close(unit.norm(dim=1), torch.ones(num_classes, dtype=torch.float64))
+    assert float(tightness_defect(unit)) < 1e-3
+    assert float(tightness_defect(plain)) < 1e-12
+    torch.testing.assert_close(plain.sum(0), torch.zeros(feature_dim, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_fixed_frames_are_simplex_etfs_where_they_exist_and_come_from_the_generator():
+    assert torch.equal(tight_frame(6, 4), frame_weight(frame_basis(6, 4)))
+    first, again, other = (
+        tight_frame(3, 9, direction="random", generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert tight_frame(3, 9, direction="random", dtype=torch.bfloat16).dtype == torch.bfloat16
+    with pytest.raises(ValueError, match=r"direction must be one of canonical, random; got 'up'"):
+        tight_frame(4, 9, direction="up")
+
+
+@pytest.mark.parametrize("num_classes", [3, 4, 7, 12, 25])
+def test_harmonic_columns_are_orthonormal_and_sum_to_zero_in_every_dimension(num_classes):
+    for feature_dim in range(1, num_classes - 1):
+        columns = harmonic_columns(feature_dim, num_classes, dtype=torch.float64)
+        torch.testing.assert_close(columns.T @ columns, torch.eye(feature_dim, dtype=torch.float64))
+        torch.testing.assert_close(columns.sum(0), torch.zeros(feature_dim, dtype=torch.float64), rtol=0, atol=1e-13)
+        if feature_dim % 2 == 0 or num_classes % 2 == 0:
+            expected = torch.full((num_classes,), (feature_dim / num_classes) ** 0.5, dtype=torch.float64)
+            torch.testing.assert_close(columns.norm(dim=1), expected)
+
+
+def test_no_two_of_many_harmonic_classes_are_close_to_each_other():
+    columns = harmonic_columns(64, 2000, dtype=torch.float64)
+    cosines = (columns @ columns.T * 2000 / 64).fill_diagonal_(0.0)
+    # The lowest frequencies would give 0.999 for neighbors.
+    assert float(cosines.abs().max()) < 0.7
+
+
+def test_lagged_frames_move_so_rarely_that_they_cost_a_tenth_of_training():
+    sizes = [(512, 100), (128, 1000), (512, 1000), (256, 100_000)]
+    assert [default_every(*size) for size in sizes] == [1, 1, 14, 51]
+    assert rounds_in_training(4, 64) == 1 < rounds_in_training(4, 63) == 3

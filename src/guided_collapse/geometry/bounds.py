@@ -45,16 +45,16 @@ def largest_cosine_bound(feature_dim: int, num_classes: int) -> float:
 
 
 def tight_frame_cross_entropy_bound(feature_dim: int, num_classes: int, scale: float) -> float:
-    """Returns a lower bound of the mean cross-entropy, for a weight of unit rows that is tight and centered and features of norm tau.
+    """Returns a lower bound of the mean cross-entropy, for a tight, centered weight of unit rows and features of norm tau.
 
     For C <= d + 1 it is log(1 + (C-1) exp(-tau C/(C-1))), which holds for all unit rows. For C > d + 1
 
         log(1 + exp(-tau) (p exp(-tau) + q exp(tau s))),   s = (C/d - 2)/(C - 2),   q = (C - 2)/(1 + s),   p = C - 1 - q.
 
     A row would have it whose cosines with the others are -1 (p times) and s (q times): the two moments that a tight, centered frame
-    fixes, sum t = -1 and sum t^2 = C/d - 1, allow no lower sum of exponentials. (The parabola that touches exp(tau t) at s and meets
-    it at -1 stays below it on [-1, 1], and its sum over the cosines t depends on the moments only.) It is reached for C = d + 1 and
-    by the orthoplex, C = 2d. For other sizes it is a bound that no frame need reach.
+    fixes, sum t = -1 and sum t^2 = C/d - 1, allow no lower sum of exponentials. (The parabola that touches exp(tau t) at s and
+    meets it at -1 stays below it on [-1, 1], and its sum over the cosines t depends on the moments only.) It is reached for
+    C = d + 1 and by the orthoplex, C = 2d. For other sizes it is a bound that no frame need reach.
 
     Args:
         feature_dim: d, at least 1; at least 2 for more than two classes.

@@ -92,9 +92,9 @@ def nearest_etf(
     the canonical direction. Means that are all zero determine nothing: the proximal point itself is returned.
 
     There are two solvers. "factors" decomposes a matrix: it is exact to rounding for every input, and can be differentiated once.
-    "products" only multiplies matrices: it never synchronizes with the device, needs no float64 and can be differentiated any number
-    of times, in forward mode, and under the transforms of torch.func. It is accurate to rounding errors over the proximal weight,
-    about 1e-5 in float32 (1e-4 for weights of 1e-4 and means that leave directions to it); its vanishing proximal weight is a
+    "products" only multiplies matrices: it never synchronizes with the device, needs no float64 and can be differentiated any
+    number of times, in forward mode, and under the transforms of torch.func. It is accurate to rounding errors over the
+    proximal weight, about 1e-5 in float32 (1e-4 for weights of 1e-4 and means that leave directions to it); its vanishing proximal weight is a
     thousandth of the means' share, and NaN gives NaN instead of an error.
 
     Args:
@@ -104,8 +104,8 @@ def nearest_etf(
             orthonormal columns.
         proximal_weight: delta, used when there is a proximal point.
         solver: None takes "factors" on a CPU and "products" elsewhere.
-        first_step: a bool or a boolean scalar tensor: whether `proximal_basis` is only an initial direction. By factors, the solution
-            without proximal term then becomes the proximal point; by products, the pull is the vanishing one.
+        first_step: a bool or a boolean scalar tensor: whether `proximal_basis` is only an initial direction. By factors, the
+            solution without proximal term then becomes the proximal point; by products, the pull is the vanishing one.
 
     Returns:
         The solution; `basis`, `weight` and `distance` carry gradient to the means.
@@ -138,7 +138,7 @@ def nearest_etf(
 def solve(
     means: Tensor, proximal_basis: Tensor, proximal_weight: float, solver: Solver | None, first_step: bool | Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns U, the proximal basis that it was pulled to, and the singular values, for any number of classes; see `nearest_etf`."""
+    """Returns U, the proximal basis that it was pulled to, and the singular values, for any size; see `nearest_etf`."""
     proximal_basis = proximal_basis.detach().to(means.dtype)
     if checked_solver(solver, means.device) == "factors":
         return basis_by_factors(means, proximal_basis, proximal_weight, first_step)
@@ -166,8 +166,7 @@ def unit_frobenius_norm(matrix: Tensor) -> Tensor:
 def tightness_defect(weight: Tensor) -> Tensor:
     """Returns the root mean square deviation from 1 of the eigenvalues of the m x m matrix (m/C) W'W: 0 for a tight frame.
 
-    For num_classes <= feature_dim it compares W W' on the complement of 1, whose other eigenvalues are those of W'W: 0 for a simplex
-    ETF.
+    For num_classes <= feature_dim it compares W W' on the complement of 1, whose other eigenvalues are those of W'W: 0 for an ETF.
 
     Args:
         weight: W, (num_classes, feature_dim), rows of norm 1 on average; centered for num_classes <= feature_dim.

@@ -208,8 +208,8 @@ def float32_is_float32() -> bool:
 class _ProductOfParts(torch.autograd.Function):
     """The product of matrices split into parts of eight binary digits, which are exact whatever the user's switches are.
 
-    The switches belong to the user and stay untouched, also in the backward pass. There is no forward mode: torch's compiler refuses
-    functions that have one.
+    The switches belong to the user and stay untouched, also in the backward pass. There is no forward mode: torch's compiler
+    refuses functions that have one.
     """
 
     generate_vmap_rule = True

@@ -1,8 +1,8 @@
 """The solver "factors": polar factors from an SVD or eigenvectors, and their derivative, as an opaque torch operation.
 
-Matrices are wide here, X is (num_rows, num_columns) with num_rows <= num_columns, and X = S U with U U' = I and S symmetric, positive
-semidefinite. With the thin SVD X = Q diag(s) A it is U = Q A. When X is rank-deficient U is not unique: it is completed from a given
-matrix B, as the limit of polar(X + t B) for t -> 0+.
+Matrices are wide here: X is (num_rows, num_columns) with num_rows <= num_columns, and X = S U with U U' = I and S symmetric,
+positive semidefinite. With the thin SVD X = Q diag(s) A it is U = Q A. When X is rank-deficient U is not unique: it is completed
+from a given matrix B, as the limit of polar(X + t B) for t -> 0+.
 """
 
 import itertools

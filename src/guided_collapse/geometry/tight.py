@@ -10,7 +10,6 @@ At C = d + 1 the two coincide, so delta means the same on either side.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -62,6 +61,9 @@ LEAST_SPARE_SHARE = 1e-2
 # Singular values of orthonormal columns whose rows were made even are not further apart than this.
 ROUND_POLYNOMIALS = polar_polynomials(0.02)
 
+# The gradient of differences between equal rows is at most this much larger than the rest of the gradient.
+LARGEST_SHARE_APART = 10.0
+
 GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
 
 
@@ -88,8 +90,8 @@ def nearest_frame(
     feature_dim = 1 and for num_classes = feature_dim + 2 (see `can_be_centered`): there they are unit and tight, and not centered.
 
     More rounds do not make a tight frame of means of which more than C k / d lie in a subspace of k dimensions. Rounds keep them
-    in that subspace, where so many unit rows weigh too much. In particular, classes with equal means keep equal rows, and
-    share their gradient, unless a proximal point tells them apart.
+    in that subspace, where so many unit rows weigh too much. In particular, classes with equal means keep equal rows, unless a
+    proximal point tells them apart; what would separate them gets a gradient of limited size.
 
     Without a proximal point, or with weight 0, rank-deficient means leave directions open. They are then the limit of a
     vanishing proximal weight, toward `proximal_basis` or the canonical frame (`harmonic_columns` for C > d + 1). Unit rows of
@@ -148,14 +150,12 @@ def nearest_frame(
         target = torch.where(torch.linalg.vector_norm(target) > 0, target, proximal)
         # Centered, classes without a mean would all have the same row.
         has_mean = (means != 0).any(dim=1, keepdim=True)
-        polar = _polar_by_factors if checked_solver(solver, means.device) == "factors" else _polar_by_products
-        weight = with_unit_rows(torch.where(has_mean, basis.T, proximal), target, proximal, has_mean, rounds=rounds, polar=polar)
+        columns, chosen = torch.where(has_mean, basis.T, proximal), checked_solver(solver, means.device)
+        weight = with_unit_rows(columns, target, proximal, has_mean, rounds=rounds, solver=chosen)
         return NearestFrame(weight.T * math.sqrt(feature_dim / num_classes), weight, means, values)
 
 
-def with_unit_rows(
-    columns: Tensor, target: Tensor, fallback: Tensor, has_mean: Tensor, *, rounds: int, polar: Callable[[Tensor], Tensor]
-) -> Tensor:
+def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: Tensor, *, rounds: int, solver: Solver) -> Tensor:
     """Returns a frame with unit rows, nearly tight, close to the target: rounds with a pull to it, then twice as many without.
 
     One of the first rounds is V <- polar(P (N(V) + pull T)): N divides each row by its norm, and P centers the rows if they can
@@ -172,8 +172,8 @@ def with_unit_rows(
     They work on the smaller of two sides: columns V, or orthonormal columns E that complete them (and 1, for centered frames) to a
     basis of all of R^C. Rows of V have equal norms exactly when rows of E have, and the share of the defect that a round leaves is
     about the number of columns over C: at most a half on the smaller side, where it would be close to 1 for num_classes little
-    above feature_dim. E itself is not needed. Let D have the norms of its rows, D^2 = 1 - |v|^2 (less 1/C if V is centered). What is
-    orthogonal to D^-1 E is the span of D V; and to D^-1 E centered, that part of the span of D V and D 1 which sums to zero.
+    above feature_dim. E itself is not needed. Let D have the norms of its rows, D^2 = 1 - |v|^2 (less 1/C if V is centered). What
+    is orthogonal to D^-1 E is the span of D V; and to D^-1 E centered, that part of the span of D V and D 1 which sums to zero.
 
     Args:
         columns: V, (num_classes, feature_dim), orthonormal columns, centered; num_classes > feature_dim + 1.
@@ -181,7 +181,7 @@ def with_unit_rows(
         fallback: (num_classes, feature_dim), rows for those of V that are zero.
         has_mean: (num_classes, 1), which classes have a mean; the rows of others start from `fallback`.
         rounds: how many with the pull; twice as many without follow.
-        polar: returns the polar factor of a well-conditioned matrix, (num_classes, feature_dim).
+        solver: how polar factors are found.
 
     Returns:
         W, (num_classes, feature_dim). The last operation is the division of each row by its norm.
@@ -190,14 +190,16 @@ def with_unit_rows(
     centered = can_be_centered(feature_dim, num_classes)
     num_spare = num_classes - feature_dim - centered
     usual_norm = math.sqrt(feature_dim / num_classes)
-    # The few rounds of a training step do not drive rows apart.
-    groups = _groups_of_equal_rows(torch.where(has_mean, target, fallback).detach()) if rounds > FEW_ROUNDS else None
-    if groups is not None and is_plain(columns) and int(groups.max()) == num_classes - 1:
-        groups = None
+    groups = torch.empty(0, dtype=torch.int64, device=columns.device)
+    # The few rounds of a training step do not drive equal rows apart, nor does a pull by products.
+    if rounds > FEW_ROUNDS and solver == "factors":
+        groups = _groups_of_equal_rows(torch.where(has_mean, target, fallback).detach())
+        if is_plain(columns) and int(groups.max()) == num_classes - 1:
+            groups = groups[:0]
 
     def orthonormal(rows: Tensor) -> Tensor:
-        columns = polar(center_classes(rows) if centered else rows)
-        return columns if groups is None else _averaged(columns, groups)
+        rows = center_classes(rows) if centered else rows
+        return _polar_columns(rows, groups)[0] if solver == "factors" else _polar_by_products(rows)
 
     target = target * (math.sqrt(num_classes) / torch.linalg.vector_norm(target))
     norms = torch.linalg.vector_norm(columns.detach(), dim=1, keepdim=True)
@@ -235,10 +237,7 @@ def _unit(columns: Tensor) -> Tensor:
 
 
 def _groups_of_equal_rows(rows: Tensor) -> Tensor:
-    """Returns a number for each row, (num_rows,), the same for rows that are equal up to rounding.
-
-    Rounds drive equal rows apart by whatever rounding has made of them, and their gradients beyond all bounds.
-    """
+    """Returns a number for each row, (num_rows,), the same for rows that are equal up to rounding."""
     directions = torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sqrt()
     order = (rows * directions).sum(dim=1).argsort()
     ordered = rows[order]
@@ -249,9 +248,8 @@ def _groups_of_equal_rows(rows: Tensor) -> Tensor:
 
 def _averaged(rows: Tensor, groups: Tensor) -> Tensor:
     """Returns for each row the mean of its group."""
-    sums = torch.zeros_like(rows).index_add(0, groups, rows)
-    counts = torch.zeros_like(rows[:, :1]).index_add(0, groups, torch.ones_like(rows[:, :1]))
-    return (sums / counts.clamp(min=1))[groups]
+    sums = torch.zeros_like(rows).index_add_(0, groups, rows)
+    return (sums / groups.bincount(minlength=len(rows)).clamp(min=1)[:, None])[groups]
 
 
 def _polar_by_products(matrix: Tensor) -> Tensor:
@@ -263,33 +261,41 @@ def _polar_by_products(matrix: Tensor) -> Tensor:
     return polar_by_products((matrix / bound.sqrt()).T, ROUND_POLYNOMIALS).T
 
 
-def _polar_by_factors(matrix: Tensor) -> Tensor:
-    """Returns the polar factor of an upright matrix in a round, from its small Gram matrix; differentiable once.
+def _polar_columns_forward(matrix: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns V of Y = V S, with V'V = I, and the eigenvalues and eigenvectors of S.
 
     What was orthonormal columns before its rows were normalized is so well-conditioned that the Gram matrix loses nothing.
+    Rows of a group are equal but for rounding errors, which rounds would drive apart, and stay equal.
     """
-    return _polar_columns(matrix)[0]
-
-
-def _polar_columns_forward(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns V of Y = V S, with V'V = I, and the eigenvalues and eigenvectors of S."""
     with without_autocast(matrix.device):
         squares, rotation = torch.linalg.eigh(matrix.T @ matrix)
         values = squares.clamp(min=torch.finfo(matrix.dtype).eps * float(squares[-1])).sqrt_()
-        return matrix @ (rotation / values @ rotation.T), values, rotation.contiguous()
+        columns = matrix @ (rotation / values @ rotation.T)
+        return _averaged(columns, groups) if len(groups) else columns, values, rotation.contiguous()
 
 
-def _polar_columns_backward(grad: Tensor, columns: Tensor, values: Tensor, rotation: Tensor) -> Tensor:
+def _polar_columns_backward(grad: Tensor, columns: Tensor, values: Tensor, rotation: Tensor, groups: Tensor) -> Tensor:
     with without_autocast(grad.device):
+        together = _averaged(grad, groups) if len(groups) else grad
         factors = Factors(rotation, values, rotation.T @ columns.T)
-        return polar_gradient(grad.T, factors, values, columns.T).T.contiguous()
+        grad_matrix = polar_gradient(together.T, factors, values, columns.T).T.contiguous()
+        if len(groups):
+            # Where equal rows keep a frame from being tight, each round would magnify the gradient of their difference.
+            apart = (grad - together) @ (rotation / values @ rotation.T)
+            ratio = torch.linalg.vector_norm(grad_matrix) / torch.linalg.vector_norm(apart).clamp(min=torch.finfo(grad.dtype).tiny)
+            grad_matrix += apart * (LARGEST_SHARE_APART * ratio).clamp(max=1)
+        return grad_matrix
 
 
 _polar_columns = DifferentiableOperation(
     "polar_columns",
     _polar_columns_forward,
-    lambda matrix: (matrix.new_empty(matrix.shape), matrix.new_empty(matrix.shape[1]), matrix.new_empty(2 * matrix.shape[1:])),
-    lambda inputs, outputs: outputs,
+    lambda matrix, groups: (
+        matrix.new_empty(matrix.shape),
+        matrix.new_empty(matrix.shape[1]),
+        matrix.new_empty(2 * matrix.shape[1:]),
+    ),
+    lambda inputs, outputs: (*outputs, inputs[1]),
     _polar_columns_backward,
     way_out="Detach the frame in the part of the loss that is differentiated twice.",
 )
