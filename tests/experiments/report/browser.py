@@ -1,6 +1,5 @@
 """A headless Chromium, spoken to in the plain WebDriver protocol, so that no package is needed."""
 
-import base64
 import json
 import os
 import re
@@ -9,25 +8,14 @@ import subprocess
 import time
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import pytest
 
 DRIVER = shutil.which("chromedriver")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--force-device-scale-factor=1",
-]
+ARGUMENTS = "--headless --no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage --no-first-run --window-size=1280,900"
+ARGUMENTS += " --disable-background-networking --disable-component-update --disable-sync --force-device-scale-factor=1"
 # The driver is on this machine, whatever proxy the environment names.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -41,22 +29,19 @@ class Browser:
     path: Path
     """The page that tests share, kept here by their fixture."""
 
-    def __init__(self, profile: Path, *, size: tuple[int, int] = (1280, 900)) -> None:
+    def __init__(self, profile: Path) -> None:
         self.profile = profile
-        self.size = size
 
     def __enter__(self) -> Self:
         if DRIVER is None or CHROMIUM is None:
-            _do_without()
+            reason = "needs chromium and chromedriver: apt-get install chromium chromium-driver"
+            pytest.fail(reason) if os.environ.get("REQUIRE_BROWSER") else pytest.skip(reason)
         # The driver must outlive its pipe: it writes little, but it would stop at a full one.
         self.log = (self.profile.parent / f"{self.profile.name}.log").open("w+")
         self.driver = subprocess.Popen([DRIVER, "--port=0"], stdout=self.log, stderr=subprocess.STDOUT)
         try:
             self.address = f"http://127.0.0.1:{self._port()}"
-            options = {
-                "binary": CHROMIUM,
-                "args": [*ARGUMENTS, f"--window-size={self.size[0]},{self.size[1]}", f"--user-data-dir={self.profile}"],
-            }
+            options = {"binary": CHROMIUM, "args": [*ARGUMENTS.split(), f"--user-data-dir={self.profile}"]}
             logs = {"browser": "ALL", "performance": "ALL"}
             capabilities = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": logs}
             session = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
@@ -66,7 +51,7 @@ class Browser:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.ask("DELETE", "")
         finally:
@@ -74,9 +59,8 @@ class Browser:
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         data = json.dumps(body or {}).encode() if method == "POST" else None
-        request = urllib.request.Request(
-            self.address + path, data=data, method=method, headers={"Content-Type": "application/json"}
-        )
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.address + path, data=data, method=method, headers=headers)
         with DIRECT.open(request, timeout=120) as answer:
             return json.loads(answer.read())["value"]
 
@@ -104,9 +88,6 @@ class Browser:
         messages = [json.loads(entry["message"])["message"] for entry in self.log_of("performance")]
         return [found["params"]["request"]["url"] for found in messages if found["method"] == "Network.requestWillBeSent"]
 
-    def screenshot(self, path: Path, **more: object) -> None:
-        path.write_bytes(base64.b64decode(self.command("Page.captureScreenshot", **more)["data"]))
-
     def press(self, *keys: str) -> None:
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
@@ -115,8 +96,7 @@ class Browser:
         end = time.monotonic() + 30
         while time.monotonic() < end:
             self.log.seek(0)
-            found = re.search(r"successfully on port (\d+)", self.log.read())
-            if found:
+            if found := re.search(r"successfully on port (\d+)", self.log.read()):
                 return int(found[1])
             time.sleep(0.05)
         raise AssertionError("chromedriver did not start")
@@ -125,10 +105,3 @@ class Browser:
         self.driver.terminate()
         self.driver.wait(timeout=30)
         self.log.close()
-
-
-def _do_without() -> NoReturn:
-    reason = "needs chromium and chromedriver: apt-get install chromium chromium-driver"
-    if os.environ.get("REQUIRE_BROWSER"):
-        pytest.fail(reason)
-    pytest.skip(reason)

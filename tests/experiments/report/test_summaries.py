@@ -112,13 +112,13 @@ def test_the_first_measured_epoch_at_an_accuracy_counts(tmp_path):
 
 def test_one_sample_short_of_everything_is_not_everything(tmp_path):
     almost, rounded = written(tmp_path, of_accuracies([1 - 1 / 1_281_167]), of_accuracies([float(np.float32(0.95))]))
-    assert (when_reached([almost], 100).count, when_reached([rounded], 95).count) == (0, 1)
+    assert (when_reached([almost], 100).reached, when_reached([rounded], 95).reached) == (0, 1)
 
 
 def test_a_run_that_never_reaches_an_accuracy_counts_as_never(tmp_path):
     runs = written(tmp_path, *(of_accuracies([0.4, 0.8 if seed < 2 else 0.6]) for seed in range(4)))
     most = when_reached(runs, 80)
-    assert (most.count, most.epochs[:3]) == (2, (math.inf, 2, math.inf))
+    assert (most.reached, most.epochs[:3]) == (2, (math.inf, 2, math.inf))
     assert when_reached(runs[:3], 80).epochs.median == 2
     assert when_reached(runs[:3], 80).seconds.high == math.inf
 

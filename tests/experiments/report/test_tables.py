@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 import re
 import statistics
 
@@ -11,8 +10,8 @@ import pytest
 from pandas import DataFrame, MultiIndex
 
 from guided_collapse.experiments.records import QUANTITIES, TEST_TOP1, TRAIN_TOP1, SearchRecord, Trial, read_records
-from guided_collapse.experiments.report.formats import Table, csv_text, latex, markdown, number_text, plain_text, spread_text
-from guided_collapse.experiments.report.summaries import LEVELS, Spread, by_experiment
+from guided_collapse.experiments.report.formats import Table, csv_text, latex, markdown, plain_text
+from guided_collapse.experiments.report.summaries import LEVELS, by_experiment
 from guided_collapse.experiments.report.tables import (
     accuracy_table,
     all_tables,
@@ -329,11 +328,3 @@ def test_every_table_has_a_latex_cell_for_each_column_and_numbers_with_the_same_
         body = re.search(r"\\midrule\n(.*)\\bottomrule", latex(table), re.DOTALL)[1]
         assert {len(re.findall(r"(?<!\\)&", line)) for line in body.strip().splitlines()} == {len(table.columns) - 1}
     assert all_tables([], (50,)) == []
-
-
-def test_numbers_as_text():
-    shown = [number_text(12.3456, percent=True), number_text(0.00012346), number_text(1e-9), number_text(math.inf)]
-    assert shown == ["12.35", "0.0001235", "1e-09", "never"]
-    assert spread_text(Spread(2.0, 1.0, 4.0, 2)) == "2 (1 to 4)"
-    assert spread_text(Spread(2.0, 2.0, 2.0, 1)) == "2"
-    assert spread_text(Spread(5.0, 3.0, math.inf, 3)) == "5 (3 to never)"

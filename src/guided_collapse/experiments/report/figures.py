@@ -39,6 +39,7 @@ STYLE: dict[Any, Any] = {
     **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False},
     "pdf.fonttype": 42,  # fonts that publishers take
 }
+THEORY: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 0.8}
 DOTS_PER_INCH = 200
 WIDTH = 7.0  # of a figure for print, in inches
 PANEL = (2.3, 1.9)  # width and height of a panel of plot_collapse, in inches
@@ -81,11 +82,10 @@ def plot_collapse(measured: "CollapseResult | DataFrame") -> Figure:
     # Whoever has a result has torch; a table of runs needs none.
     from guided_collapse.metrics.result import CollapseResult
 
-    if not isinstance(measured, CollapseResult):
-        raise TypeError(
-            f"plot_collapse takes a CollapseResult or the DataFrame from load_runs(folder); got {type(measured).__name__}."
-        )
-    return _result_figure(measured)
+    if isinstance(measured, CollapseResult):
+        return _result_figure(measured)
+    found = type(measured).__name__
+    raise TypeError(f"plot_collapse takes a CollapseResult or the DataFrame from load_runs(folder); got {found}.")
 
 
 class Picture(Figure):
@@ -100,7 +100,7 @@ class Picture(Figure):
 
 def _result_figure(result: "CollapseResult") -> Figure:
     values = result.scalars()
-    margins = result.to_dict().get("cosine_margins")
+    margins: Any = result.to_dict().get("cosine_margins")
     shown = {
         entry.metric.label: values[entry.key] for entry in entries() if entry.metric.at_collapse == "0" and entry.key in values
     }
@@ -121,7 +121,8 @@ def _result_figure(result: "CollapseResult") -> Figure:
         bars.set_title("0 at collapse")
         for panel in others:
             panel.plot(np.linspace(0, 100, len(margins)), margins, color=styles_of(["nearest-etf"])["nearest-etf"].light)
-            _draw_references(panel, [values[BEST_MARGIN.name]] if BEST_MARGIN.name in values else [])
+            if BEST_MARGIN.name in values:
+                panel.axhline(values[BEST_MARGIN.name], **THEORY)
             panel.set_title("Cosine margins")
             panel.set_xlabel("% of samples; dotted: at the best frame")
     return figure
@@ -165,11 +166,8 @@ def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, 
         UserWarning: for more experiments than anybody prints, of which none are drawn.
     """
     if len(experiments) > MOST_EXPERIMENTS:
-        warnings.warn(
-            f"figures for print are drawn of at most {MOST_EXPERIMENTS} experiments; got {len(experiments)}. "
-            "The page has all curves; make a report of fewer folders for figures.",
-            stacklevel=3,
-        )
+        limit = f"figures for print are drawn of at most {MOST_EXPERIMENTS} experiments; got {len(experiments)}. "
+        warnings.warn(f"{limit}The page has all curves; make a report of fewer folders for figures.", stacklevel=3)
         return {}
     files: dict[str, bytes] = {}
     with print_style():
@@ -198,8 +196,8 @@ def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
     for place, (quantity, title) in shown.items():
         _draw_quantity(panels[place], experiment, styles, quantity, title)
     margins = {head: margins_over_seeds(experiment.of(head), "train") for head in experiment.heads}
-    title, references = "(c) Cosine margins at the end", experiment.references(MARGIN)
-    _draw(panels["C"], margins, styles, title=title, references=references, horizontal="% of training samples")
+    at = {"references": experiment.references(MARGIN), "horizontal": "% of training samples"}
+    _draw(panels["C"], margins, styles, title="(c) Cosine margins at the end", **at)
     figure.suptitle(plain(experiment.name), fontsize=9)
     _draw_legend(figure, {head: styles[head] for head in experiment.heads}, reference=True)
     return figure
@@ -245,9 +243,9 @@ def _draw(
     axes.set_xlabel(horizontal)
     if horizontal == "epoch":
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    if known:
-        _draw_references(axes, references)
-    else:
+    for value in references if known else ():
+        axes.axhline(value, **THEORY)
+    if not known:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color="gray")
     medians = np.concatenate([np.zeros(0), *(curve["median"] for curve in known.values())])
     if log and (medians > 0).any():
@@ -266,16 +264,11 @@ def _line(style: HeadStyle) -> dict[str, Any]:
     return {"color": style.light, "linestyle": style.print_dash, "linewidth": 1.2, **mark}
 
 
-def _draw_references(axes: Axes, values: Sequence[float]) -> None:
-    for value in values:
-        axes.axhline(value, color="black", linestyle=":", linewidth=0.8)
-
-
 def _draw_legend(figure: Figure | SubFigure, styles: Styles, *, reference: bool = False) -> None:
     """The heads, and the dotted line, under the panels."""
     handles = [Line2D([], [], **_line(style), label=plain(label(head), SHORT_NAME)) for head, style in styles.items()]
     if reference:
-        handles.append(Line2D([], [], color="black", linestyle=":", linewidth=0.8, label="theory"))
+        handles.append(Line2D([], [], **THEORY, label="theory"))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4)
 
 

@@ -153,7 +153,7 @@ def margins_over_seeds(runs: Sequence[Run], split: Split) -> DataFrame | None:
 class Reached(NamedTuple):
     """How many runs reached a train accuracy, and when: infinite for never; seconds are None if the time of a run is unknown."""
 
-    count: int
+    reached: int
     epochs: Spread
     seconds: Spread | None
 

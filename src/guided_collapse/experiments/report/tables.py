@@ -165,14 +165,14 @@ def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "s
                 continue
             texts = rows[experiment.name, head] = {}
             for level, found in reached.items():
-                over, part = getattr(found, unit), f", {found.count} of {found.epochs.seeds}"
-                text = spread_text(over) + ("" if found.count == found.epochs.seeds else part)
-                texts[f"{level} %"] = text if found.count else "not reached"
+                over, part = getattr(found, unit), f", {found.reached} of {found.epochs.seeds}"
+                text = spread_text(over) + ("" if found.reached == found.epochs.seeds else part)
+                texts[f"{level} %"] = text if found.reached else "not reached"
                 # A time that is unknown and one that never came are both empty.
                 ends = {name: getattr(over, name, math.inf) for name in ("median", "low", "high")}
                 known = {name: value if math.isfinite(value) else None for name, value in ends.items()}
                 start = {"experiment": experiment.name, "head": head, "train_accuracy_percent": level}
-                numbers.append({**start, **known, "reached": found.count, "seeds": found.epochs.seeds})
+                numbers.append({**start, **known, "reached": found.reached, "seeds": found.epochs.seeds})
     note = (
         "Measured in eval mode, so the resolution is that of the measured epochs. A run that has not reached a level counts as "
         "never in the median."
@@ -230,7 +230,7 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
 def outcome_table(experiment: Experiment) -> Table:
     """The outcome of each head, and beside it the loss and the variability within classes that training ended with."""
     found = outcome(experiment)
-    rows = {}
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
     for head in experiment.heads:
         ends = [short_text(at_epoch(experiment.of(head), quantity)) for quantity in (TRAIN_LOSS, NC1)]
         rows[head, short_text(found.spreads.get(head), percent=found.percent), *ends] = {}
@@ -243,7 +243,7 @@ def outcome_table(experiment: Experiment) -> Table:
 
 def outcomes_table(experiments: Sequence[Experiment]) -> Table:
     """The outcome of every experiment, heads as columns."""
-    rows = {}
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
     for experiment in experiments:
         found = outcome(experiment)
         texts = {head: short_text(over, percent=found.percent) for head, over in found.spreads.items()}

@@ -80,8 +80,9 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
         write_bytes(out / path, content)
     names = tuple(experiment.name for experiment in experiments)
     states = [run.state for run in records.runs]
-    counts = (states.count(state) for state in ("finished", "unfinished", "failed"))
-    return ReportSummary(out / "report.html", tuple(out / path for path in contents), names, *counts, records.skipped)
+    finished, unfinished, failed = (states.count(state) for state in ("finished", "unfinished", "failed"))
+    files = tuple(out / path for path in contents)
+    return ReportSummary(out / "report.html", files, names, finished, unfinished, failed, records.skipped)
 
 
 def _make_folder(folder: Path) -> None:
