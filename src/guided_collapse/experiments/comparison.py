@@ -179,7 +179,7 @@ def _train_in_a_command(configuration: Configuration, placement: Placement, *, s
 
 def _flags(values: Configuration | Placement) -> list[str]:
     flags: list[str] = []
-    for field in fields(values):  # type: ignore[arg-type]
+    for field in fields(values):
         name, value = field.name.replace("_", "-"), getattr(values, field.name)
         if isinstance(value, bool):
             flags.append(f"--{name}" if value else f"--no-{name}")

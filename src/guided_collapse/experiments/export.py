@@ -66,8 +66,8 @@ def inference_model(run: RunFolder) -> nn.Module:
 
 def _exportable(run: RunFolder) -> tuple[RunFacts, Inputs]:
     status = run_status(run.path)
-    if status.facts is None and not run.path.is_dir():
-        raise RequestError(f"{run.path} must be the folder of a run; it does not exist. Check the path.")
+    if status.facts is None and not any((run.path / name).exists() for name in OF_A_RUN):
+        raise RequestError(f"{run.path} must be the folder of a run; it has none. Check the path.")
     if status.state == "damaged" or status.facts is None:
         raise DamageError(f"{run.path}: {status.reason}. To rebuild it, run: guided-collapse resume {run.path}")
     if status.facts.inputs is None:
@@ -91,8 +91,8 @@ def export_run(run: RunFolder, target: Path) -> None:
         DamageError: for a damaged run.
     """
     check_choice("the suffix of the file", target.suffix, SUFFIXES)
-    beside = target.resolve().parent
-    if target.name in OF_A_RUN and ((beside / METRICS).exists() or beside == run.path.resolve()):
+    place = target.resolve()
+    if place.name in OF_A_RUN and ((place.parent / METRICS).exists() or place.parent == run.path.resolve()):
         raise RequestError(f"the exported file must not replace a file of a run; got {target}. Choose another name or folder.")
     with requested():
         inputs = _exportable(run)[1]

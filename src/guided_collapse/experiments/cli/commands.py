@@ -36,6 +36,7 @@ DESCRIPTION = """Train, compare and measure classifier heads that are simplex ET
 
 Before a command, --version prints the version, and --traceback shows where in the code an error happens."""
 FEWEST_COLUMNS = 40  # in fewer, tyro breaks lines forever
+MOST_JOBS = 1000
 
 Preset = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[PRESET]")]
 RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
@@ -99,8 +100,8 @@ class _Several:
         for name in ("heads", "seeds"):
             if not getattr(self, name):
                 raise RequestError(f"{name} must be one or more; got none. Name them after --{name}, or leave it out.")
-        if self.jobs < 1:
-            raise RequestError(f"jobs must be at least 1; got {self.jobs}.")
+        if not 1 <= self.jobs <= MOST_JOBS:
+            raise RequestError(f"jobs must be from 1 to {MOST_JOBS}; got {self.jobs}.")
         configuration = configuration_of(self.configuration, start, given, self.heads)
         for seed in self.seeds:
             replace(configuration, seed=seed)  # checks it
@@ -382,7 +383,8 @@ def parsed(words: Sequence[str]) -> Any:
     if shutil.get_terminal_size().columns < FEWEST_COLUMNS:
         os.environ["COLUMNS"] = str(FEWEST_COLUMNS)
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    request: Any = tyro.cli(Union[*kinds], prog="guided-collapse", description=DESCRIPTION, args=list(words), config=config)
+    any_of: Any = Union[*kinds]
+    request: Any = tyro.cli(any_of, prog="guided-collapse", description=DESCRIPTION, args=list(words), config=config)
     return request.checked(start, given_fields(words)) if has_preset else request
 
 
