@@ -109,7 +109,7 @@ def _fetch(name: str, known: KnownData, folder: Path) -> None:
             hub.snapshot_download(known.hub_name, repo_type="dataset", local_dir=folder, allow_patterns=["*.parquet"])
             return
         except Exception as error:  # the network can fail in any layer of the client
-            reasons.append(f"from the Hugging Face hub: {' '.join(str(error).split())[:300]}")
+            reasons.append(f"from the Hugging Face hub: {' '.join(str(error).split())[:300].rstrip('.')}")
     for archive, address in published.items():
         try:
             with urllib.request.urlopen(address, timeout=SILENT_SECONDS) as response:
