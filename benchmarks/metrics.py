@@ -23,9 +23,10 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 import torch
+from torch import Tensor
+
 from guided_collapse.metrics.measure import measure_collapse
 from guided_collapse.metrics.streaming import CollapseMetrics
-from torch import Tensor
 
 SIZES = ((50_000, 512, 10), (20_000, 2048, 1000))
 REPETITIONS = 7

@@ -14,7 +14,6 @@ from guided_collapse.metrics.statistics import (
     merge,
     no_moments,
     product_dtype,
-    safe_in_float32,
     symmetrized,
 )
 from tests.metrics import oracle
@@ -95,18 +94,6 @@ def test_a_class_in_parts_is_a_class_as_a_whole(rows_at_once, dtype, noise):
         assert float(found.ranks) == pytest.approx(float(rank), rel=1e-6)
 
 
-def test_several_classes_are_kept_apart():
-    features = torch.randn(60, WIDTH)
-    samples = torch.split(torch.randperm(60), [1, 11, 8, 40])
-    together, apart = torch.zeros(2, WIDTH, WIDTH, dtype=torch.float64)
-    found = _add_small_classes(together, features, samples, torch.empty(60, WIDTH))
-    for position, indices in enumerate(samples):
-        one = _add_small_classes(apart, features, [indices], torch.empty(60, WIDTH))
-        for whole, part in zip(found, one, strict=True):
-            torch.testing.assert_close(whole[position], part[0], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(symmetrized(together), symmetrized(apart), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("num_samples", [30, 400])
 @pytest.mark.parametrize("noise", [0.0, 1e-5, 1e-4, 1e-3])
 def test_ranks_of_few_directions_in_many_dimensions(noise, num_samples):
@@ -177,21 +164,6 @@ def test_not_in_float32_where_that_means_less(precision):
         assert product_dtype(torch.float32) == torch.float64
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def test_nor_where_torch_does_not_tell(monkeypatch):
-    def refuse():
-        raise RuntimeError("mix of the legacy and new APIs")
-
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
-    assert product_dtype(torch.float32) == torch.float64
-
-
-@pytest.mark.parametrize(
-    ("scale", "safe"), [(1.0, True), (1e-10, True), (1e-20, False), (1e25, False), (0.0, False), (torch.inf, False)]
-)
-def test_safe_values(scale, safe):
-    assert safe_in_float32(torch.full((3, 4), scale)) == safe
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 33])
