@@ -308,17 +308,14 @@ def test_margins_come_sorted_and_in_float64(tmp_path):
     assert read_margins(tmp_path / "absent.npz") == {}
 
 
-def test_a_trace_comes_as_it_was_written_and_arrays_that_do_not_fit_are_refused(tmp_path):
+def test_a_trace_comes_as_it_was_written_and_says_what_it_lacks(tmp_path):
     arrays = trace(epochs=(2, 4), classes=3)
     found = read_trace(saved(tmp_path, **arrays))
     for name, array in arrays.items():
         np.testing.assert_array_equal(getattr(found, name), array)
     assert read_trace(tmp_path / "absent.npz") is None
-    for changes in ({"epochs": np.array([5])}, {"means": np.zeros((2, 3, 2))}, {"samples": np.zeros((2, 0, 3))}):
-        with pytest.raises(DamageError, match=r"arrays\.npz must be"):
-            read_trace(saved(tmp_path, **{**arrays, **changes}))
     del arrays["means"]
-    with pytest.raises(DamageError, match=r"arrays\.npz has no 'means'"):
+    with pytest.raises(DamageError, match=r"arrays\.npz must have means; it has epochs, "):
         read_trace(saved(tmp_path, **arrays))
 
 

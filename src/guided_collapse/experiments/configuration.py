@@ -86,25 +86,20 @@ def _in_words(problem: Mapping[str, Any]) -> str:
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{name} is not a known field; got {name}={value!r}. Check the spelling, or leave it out."
     if problem["type"] == "literal_error":
-        return unknown_choice(name, value, re.findall(r"'([^']*)'", problem["ctx"]["expected"]))
+        return _not_among(name, value, re.findall(r"'([^']*)'", problem["ctx"]["expected"]))
     return f"{name} {problem['msg'].replace('Input should be', 'must be')}; got {value!r}."
 
 
-def unknown_choice(name: str, value: object, legal: Sequence[str]) -> str:
-    """The message for a value that is not among the legal ones, with the closest ones."""
+def check_choice(name: str, value: object, legal: Sequence[str]) -> None:
+    """Raises RequestError, with the closest of the legal values, for a value that is not among them."""
+    if value not in legal:
+        raise RequestError(_not_among(name, value, legal))
+
+
+def _not_among(name: str, value: object, legal: Sequence[str]) -> str:
     near = get_close_matches(str(value), legal, n=2)
     guess = f" Did you mean {' or '.join(near)}?" if near else ""
     return f"{name} must be one of {', '.join(legal)}; got {value!r}.{guess}"
-
-
-def check_choice(name: str, value: object, legal: Sequence[str]) -> None:
-    """Refuses a value that is not among the legal ones.
-
-    Raises:
-        RequestError: with the legal values and the closest ones.
-    """
-    if value not in legal:
-        raise RequestError(unknown_choice(name, value, legal))
 
 
 # Used for fields that are not given.

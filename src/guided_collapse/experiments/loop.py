@@ -5,14 +5,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import safetensors.torch
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from guided_collapse.experiments import launch
@@ -125,23 +125,6 @@ def learning_rate_factor(configuration: Configuration, progress: float) -> float
     return 1.0
 
 
-@dataclass
-class _Running:
-    """Loss and accuracy while training, over this process's samples."""
-
-    loss: Tensor
-    correct: Tensor
-    samples: int = 0
-
-    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        self.loss += loss.detach() * len(labels)
-        self.correct += (logits.detach().argmax(dim=1) == labels).sum()
-        self.samples += len(labels)
-
-    def averages(self) -> tuple[float, float]:
-        return float(self.loss) / self.samples, int(self.correct) / self.samples
-
-
 class Training:
     """One run in one process."""
 
@@ -211,8 +194,12 @@ class Training:
             display.say(f"from epoch {first_epoch} of {last_epoch} on {devices}")
             for epoch in range(first_epoch, last_epoch + 1):
                 record = self.train_epoch(epoch, steps, display)
-                if self._is_measured(epoch):
-                    record = self._measure(record)
+                first_or_last = epoch <= self.configuration.measure_first or epoch == last_epoch
+                if first_or_last or epoch % self.configuration.measure_every == 0:
+                    found = self.last_measurement = measure(self.classifier, self.task, self.share, self.fabric)
+                    record = replace(record, train=found.train, test=found.test)
+                    if self.trace is not None:
+                        self.trace.add(epoch, self.classifier, self.task, self.share)
                 display.add(record)
                 if self.on_record is not None:
                     self.on_record(record)
@@ -228,7 +215,7 @@ class Training:
         self.model.train()
         start = time.perf_counter()
         device = self.share.device
-        running = _Running(torch.zeros((), device=device), torch.zeros((), dtype=torch.int64, device=device))
+        loss_sum, correct, samples = torch.zeros((), device=device), torch.zeros((), dtype=torch.int64, device=device), 0
         for step, (inputs, labels) in enumerate(self.task.training_batches(epoch, self.share)):
             if self.configuration.learning_rate is not None:
                 done = ((epoch - 1) * steps + step) / (self.configuration.epochs * steps)
@@ -239,11 +226,17 @@ class Training:
             loss = functional.cross_entropy(logits, labels)
             self.fabric.backward(loss * self._weight_of_this_process(len(labels)))
             self.optimizer.step()
-            running.add(loss, logits, labels)
+            loss_sum += loss.detach() * len(labels)
+            correct += (logits.detach().argmax(dim=1) == labels).sum()
+            samples += len(labels)
             if display.step(len(labels) * self.share.processes):
-                display.show(epoch, *running.averages())
-        loss_now, top1 = self._averages_of_all(running)
-        return EpochRecord(epoch, running={"loss": loss_now, "top1": top1}, seconds=time.perf_counter() - start)
+                display.show(epoch, float(loss_sum) / samples, int(correct) / samples)
+        totals = [float(loss_sum), float(correct), float(samples)]
+        if self.share.processes > 1:
+            of_this_process = torch.tensor(totals, dtype=torch.float64, device=device)
+            totals = torch.as_tensor(self.fabric.all_reduce(of_this_process, reduce_op="sum")).tolist()
+        running = {"loss": totals[0] / totals[2], "top1": totals[1] / totals[2]}
+        return EpochRecord(epoch, running=running, seconds=time.perf_counter() - start)
 
     def _weight_of_this_process(self, num_samples: int) -> float:
         """The factor that makes the mean over processes that of the global batch, though their parts may differ by a sample."""
@@ -251,24 +244,6 @@ class Training:
             return 1.0
         total = self.fabric.all_reduce(torch.tensor(float(num_samples), device=self.share.device), reduce_op="sum")
         return num_samples * self.share.processes / float(torch.as_tensor(total))
-
-    def _averages_of_all(self, running: _Running) -> tuple[float, float]:
-        if self.share.processes == 1:
-            return running.averages()
-        samples = torch.tensor(running.samples).to(running.loss).double()
-        totals = torch.stack([running.loss.double(), running.correct.double(), samples])
-        loss, correct, num_samples = torch.as_tensor(self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
-        return loss / num_samples, correct / num_samples
-
-    def _is_measured(self, epoch: int) -> bool:
-        first_or_last = epoch <= self.configuration.measure_first or epoch == self.configuration.epochs
-        return first_or_last or epoch % self.configuration.measure_every == 0
-
-    def _measure(self, record: EpochRecord) -> EpochRecord:
-        self.last_measurement = measure(self.classifier, self.task, self.share, self.fabric)
-        if self.trace is not None:
-            self.trace.add(record.epoch, self.classifier, self.task, self.share)
-        return replace(record, train=self.last_measurement.train, test=self.last_measurement.test)
 
     def _facts(self) -> RunFacts:
         configuration = self.configuration

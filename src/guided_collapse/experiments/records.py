@@ -42,8 +42,7 @@ from guided_collapse.metrics import declared as metrics
 from guided_collapse.metrics.declared import MetricDeclaration, Reference
 
 SEARCH = "search.json"
-TRIALS = "trials"
-"""The folder of the trials of a search, beside its record."""
+TRIALS = "trials"  # the folder of the trials of a search, beside its record
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -54,27 +53,16 @@ RANK: Mapping[State, int] = {"finished": 0, "unfinished": 1, "failed": 2}
 
 @dataclass(frozen=True)
 class Quantity:
-    """A metric of one split, as figures and tables show it.
+    """A metric of one split, as figures and tables show it."""
 
-    Attributes:
-        split: training or test samples.
-        name: in the record.
-        title: for people.
-        meaning: what it measures, the formula, and the value at collapse.
-        percent: True if it is a fraction that is shown in percent.
-        log: True if its axis is logarithmic by default.
-        reference: the value that theory gives.
-        occasional: True if it makes sense for some runs only.
-    """
-
-    split: Split
-    name: str
-    title: str
-    meaning: str
-    percent: bool
-    log: bool
-    reference: Reference | None
-    occasional: bool
+    split: Split  # training or test samples
+    name: str  # in the record
+    title: str  # for people
+    meaning: str  # what it measures, the formula, and the value at collapse
+    percent: bool  # True if it is a fraction that is shown in percent
+    log: bool  # True if its axis is logarithmic by default
+    reference: Reference | None  # the value that theory gives
+    occasional: bool  # True if it makes sense for some runs only
 
     @property
     def factor(self) -> float:
@@ -110,17 +98,11 @@ QUANTITIES = (*_FIRST, *(quantity for quantity in _ALL if quantity not in _FIRST
 
 @dataclass(frozen=True, eq=False)
 class Epochs:
-    """The measurements of a run in eval mode, as arrays over epochs.
+    """The measurements of a run in eval mode, as arrays over epochs."""
 
-    Attributes:
-        numbers: (num_epochs,), 1 ... num_epochs.
-        seconds: (num_epochs,), training time of each epoch; NaN where it is missing.
-        values: (num_epochs,) by split and name; NaN where a quantity was not measured.
-    """
-
-    numbers: Integers
-    seconds: Floats
-    values: Mapping[tuple[Split, str], Floats]
+    numbers: Integers  # (num_epochs,), 1 ... num_epochs
+    seconds: Floats  # (num_epochs,), training time of each epoch; NaN where it is missing
+    values: Mapping[tuple[Split, str], Floats]  # (num_epochs,) by split and name; NaN where a quantity was not measured
 
     @property
     def last(self) -> int:
@@ -138,23 +120,14 @@ class Epochs:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A few classes in the space of their own classifier rows, or of features of at most three dimensions: `trace.npz`.
+    """A few classes in the space of their own classifier rows, or of features of at most three dimensions: `trace.npz`."""
 
-    Attributes:
-        epochs: (num_moments,), of the measurements.
-        classes: (num_shown,), indices of the classes.
-        weights: (num_moments, num_shown, 3), the classifier's rows.
-        means: (num_moments, num_shown, 3), the class means.
-        samples: (num_moments, num_samples, 3), features of fixed samples.
-        sample_labels: (num_samples,), the position of each sample's class in `classes`.
-    """
-
-    epochs: Integers
-    classes: Integers
-    weights: Floats
-    means: Floats
-    samples: Floats
-    sample_labels: Integers
+    epochs: Integers  # (num_moments,), of the measurements
+    classes: Integers  # (num_shown,), indices of the classes
+    weights: Floats  # (num_moments, num_shown, 3), the classifier's rows
+    means: Floats  # (num_moments, num_shown, 3), the class means
+    samples: Floats  # (num_moments, num_samples, 3), features of fixed samples
+    sample_labels: Integers  # (num_samples,), the position of each sample's class in `classes`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -174,58 +147,33 @@ class Run(RunFacts):
 
 @record
 class Trial(Record):
-    """The result of one setting of a head on the validation images, at the end of training.
+    """The result of one setting of a head on the validation images, at the end of training."""
 
-    Attributes:
-        head: its name.
-        settings: values of the searched fields, by name, without those that have no effect on the head.
-        seed: of the run.
-        measured: by name, as in the record of an epoch; None if the run diverged.
-    """
-
-    head: str
-    settings: Mapping[str, Any]
-    seed: Whole
-    measured: Mapping[str, Number | None] | None
+    head: str  # its name
+    settings: Mapping[str, Any]  # values of the searched fields, by name, without those that have no effect on the head
+    seed: Whole  # of the run
+    measured: Mapping[str, Number | None] | None  # by name, as in the record of an epoch; None if the run diverged
 
 
 @record
 class SearchRecord(Record):
-    """A search for the settings of heads: `search.json`, written before the first trial, and again before the fresh seeds.
+    """A search for the settings of heads: `search.json`, written before the first trial, and again before the fresh seeds."""
 
-    Attributes:
-        experiment: its name.
-        configuration: what all runs share, as plain values.
-        heads: their names.
-        grid: the values of each searched field, by name.
-        validation_fraction: of the training images, on which trials are tested.
-        trial_epochs: of a trial.
-        trial_seeds: each used for every trial.
-        seeds: fresh ones, of the runs with the chosen settings.
-        rule: by which a setting is chosen, in words.
-        planned: when, in ISO 8601.
-        trials: those that are done.
-        choice: the settings of each head; empty until all trials are done.
-        decided: when the choice was made.
-        kind: tells searches from other records.
-        format: the version of the format; readers refuse another.
-    """
-
-    experiment: str
-    configuration: Mapping[str, Any]
-    heads: tuple[str, ...]
-    grid: Mapping[str, Any]
-    validation_fraction: Annotated[float, Field(gt=0)]
-    trial_epochs: Annotated[int, Field(ge=1)]
-    trial_seeds: tuple[Whole, ...]
-    seeds: tuple[Whole, ...]
-    rule: str
-    planned: str
-    trials: tuple[Trial, ...] = ()
-    choice: Mapping[str, Any] = field(default_factory=dict)
-    decided: str | None = None
-    kind: Literal["search"] = "search"
-    format: Literal[2] = 2
+    experiment: str  # its name
+    configuration: Mapping[str, Any]  # what all runs share, as plain values
+    heads: tuple[str, ...]  # their names
+    grid: Mapping[str, Any]  # the values of each searched field, by name
+    validation_fraction: Annotated[float, Field(gt=0)]  # of the training images, on which trials are tested
+    trial_epochs: Annotated[int, Field(ge=1)]  # of a trial
+    trial_seeds: tuple[Whole, ...]  # each used for every trial
+    seeds: tuple[Whole, ...]  # fresh ones, of the runs with the chosen settings
+    rule: str  # by which a setting is chosen, in words
+    planned: str  # when, in ISO 8601
+    trials: tuple[Trial, ...] = ()  # those that are done
+    choice: Mapping[str, Any] = field(default_factory=dict)  # the settings of each head; empty until all trials are done
+    decided: str | None = None  # when the choice was made
+    kind: Literal["search"] = "search"  # tells searches from other records
+    format: Literal[2] = 2  # the version of the format; readers refuse another
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -392,20 +340,11 @@ def read_trace(file: Place) -> Trace | None:
     arrays = _read_npz(file)
     if not arrays:
         return None
-    try:
-        kinds = {name: np.float64 if arrays[name].ndim == 3 else np.int64 for name in _TRACE}
-        converted: dict[str, Any] = {name: arrays[name].astype(kind) for name, kind in kinds.items()}
-        trace = Trace(**converted)
-    except KeyError as error:
-        raise DamageError(f"{file.name} has no {error}") from error
-    moments, shown, samples = len(trace.epochs), len(trace.classes), len(trace.sample_labels)
-    for name, count in (("weights", shown), ("means", shown), ("samples", samples)):
-        if arrays[name].shape != (moments, count, 3) or 0 in arrays[name].shape:
-            raise DamageError(f"{name} of {file.name} must be {(moments, count, 3)} and not empty; got {arrays[name].shape}")
-    return trace
-
-
-_TRACE = tuple(each.name for each in fields(Trace))
+    missing = [each.name for each in fields(Trace) if each.name not in arrays]
+    if missing:
+        raise DamageError(f"{file.name} must have {', '.join(missing)}; it has {', '.join(arrays)}")
+    converted: dict[str, Any] = {name: array.astype(np.float64 if array.ndim == 3 else np.int64) for name, array in arrays.items()}
+    return Trace(**converted)
 
 
 def _read_npz(file: Place) -> dict[str, npt.NDArray[Any]]:

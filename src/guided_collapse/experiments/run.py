@@ -53,12 +53,9 @@ class Checkpoint(NamedTuple):
     """What a run resumes from."""
 
     file: Path
-    facts: RunFacts
-    """Those of the run, which may have been shorter when the checkpoint was written."""
-    records: list[EpochRecord]
-    """Of all finished epochs."""
-    state: dict[str, Any]
-    """Of the model, the optimizer, the random numbers and the trace."""
+    facts: RunFacts  # those of the run, which may have been shorter when the checkpoint was written
+    records: list[EpochRecord]  # of all finished epochs
+    state: dict[str, Any]  # of the model, the optimizer, the random numbers and the trace
 
 
 def save_checkpoint(folder: Path, facts: RunFacts, records: list[EpochRecord], state: Mapping[str, Any]) -> None:
@@ -200,7 +197,7 @@ class RunFolder:
             return None
         of_checkpoint = configuration_of(found.facts)
         if not of_checkpoint.becomes(configuration):
-            raise not_a_checkpoint(found.file, f"it is of another configuration: {of_checkpoint.differences(configuration)}")
+            raise not_a_checkpoint(found.file, f"{CONFIG} has another configuration: {of_checkpoint.differences(configuration)}")
         if not 1 <= len(found.records) <= configuration.epochs:
             raise not_a_checkpoint(found.file, f"it has {len(found.records)} epochs of 1 ... {configuration.epochs}")
         return found

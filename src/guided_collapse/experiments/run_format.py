@@ -28,23 +28,19 @@ from guided_collapse.experiments.files import checksum
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
-METRICS_BEFORE = "metrics.before.jsonl"
-"""Those of a run that had to start again."""
+METRICS_BEFORE = "metrics.before.jsonl"  # those of a run that had to start again
 MARGINS = "margins.npz"
 TRACE = "trace.npz"
 LAST_CHECKPOINT = "last.ckpt"
 PREVIOUS_CHECKPOINT = "previous.ckpt"
 MODEL = "model.safetensors"
 FAILURE = "failed.json"
-FINISHED = (METRICS, MARGINS, TRACE, MODEL)
-"""The files whose checksums `config.json` lists at the end."""
+FINISHED = (METRICS, MARGINS, TRACE, MODEL)  # whose checksums `config.json` lists at the end
 OF_A_RUN = (CONFIG, *FINISHED, LAST_CHECKPOINT, PREVIOUS_CHECKPOINT)
-CHECKSUM = "sha256"
-"""The field of `config.json` with the checksum of all others."""
+CHECKSUM = "sha256"  # the field of `config.json` with the checksum of all others
 MOST_BYTES = 2**31  # many times the largest file
 
-Place = Path | zipfile.Path
-"""A file or folder on disk or in a zip archive."""
+Place = Path | zipfile.Path  # on disk or in a zip archive
 State = Literal["finished", "unfinished", "failed", "damaged"]
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
@@ -91,38 +87,23 @@ class Record:
 
 @record
 class Inputs(Record):
-    """What a model must know about its images.
+    """What a model must know about its images."""
 
-    Attributes:
-        shape: channels, height and width.
-        mean: of each channel, with values from 0 to 1.
-        std: of each channel.
-        class_names: in the order of the logits.
-    """
-
-    shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    class_names: tuple[str, ...]
+    shape: tuple[int, int, int]  # channels, height and width
+    mean: tuple[float, ...]  # of each channel, with values from 0 to 1
+    std: tuple[float, ...]  # of each channel
+    class_names: tuple[str, ...]  # in the order of the logits
 
 
 @record
 class Hardware(Record):
-    """The processor, its cores, and how many of them were used.
+    """The processor, its cores, and how many of them were used."""
 
-    Attributes:
-        cpu: the model.
-        cores: of the machine.
-        threads: of each process.
-        devices: the model of a GPU, or the kind of another device.
-        processes: of the run.
-    """
-
-    cpu: str
-    cores: int | None
-    threads: Annotated[int, Field(ge=1)]
-    devices: str
-    processes: Annotated[int, Field(ge=1)]
+    cpu: str  # the model
+    cores: int | None  # of the machine
+    threads: Annotated[int, Field(ge=1)]  # of each process
+    devices: str  # the model of a GPU, or the kind of another device
+    processes: Annotated[int, Field(ge=1)]  # of the run
 
 
 @record
@@ -134,49 +115,27 @@ class Finished(Record):
 
 @record
 class RunFacts(Record):
-    """What was asked for, and what it ran on: `config.json`.
-
-    Attributes:
-        experiment: its name.
-        head: its name.
-        seed: of everything random.
-        configuration: what was asked for, as plain values.
-        protocol: the rules by which heads are compared.
-        protocol_differences: how this head's run differs from the others', in words.
-        num_classes: of the data.
-        feature_dim: of the head's input.
-        num_train: samples.
-        num_test: samples.
-        global_batch: samples per step, over all processes.
-        loss_lower_bound: the lowest loss that such a head with this scale can reach; None without a scale.
-        versions: by package.
-        commit: of this package; None if it is installed.
-        hardware: where the run started, as `Hardware` has it.
-        started: when, in ISO 8601.
-        inputs: None for unconstrained features.
-        finished: None until the run is finished.
-        format: the version of the format; readers refuse another.
-    """
+    """What was asked for, and what it ran on: `config.json`."""
 
     experiment: str
     head: str
-    seed: Whole
-    configuration: Mapping[str, Any]
-    protocol: str
-    protocol_differences: tuple[str, ...]
-    num_classes: Annotated[int, Field(ge=2)]
-    feature_dim: Annotated[int, Field(ge=1)]
+    seed: Whole  # of everything random
+    configuration: Mapping[str, Any]  # what was asked for, as plain values
+    protocol: str  # the rules by which heads are compared
+    protocol_differences: tuple[str, ...]  # how this head's run differs from the others', in words
+    num_classes: Annotated[int, Field(ge=2)]  # of the data
+    feature_dim: Annotated[int, Field(ge=1)]  # of the head's input
     num_train: Whole
     num_test: Whole
-    global_batch: Whole
-    loss_lower_bound: Number | None
-    versions: Mapping[str, Any]
-    commit: str | None
-    hardware: Mapping[str, Any]
-    started: str
-    inputs: Inputs | None = None
-    finished: Finished | None = None
-    format: Literal[2] = 2
+    global_batch: Whole  # samples per step, over all processes
+    loss_lower_bound: Number | None  # the lowest loss that such a head with this scale can reach; None without a scale
+    versions: Mapping[str, Any]  # by package
+    commit: str | None  # of this package; None if it is installed
+    hardware: Mapping[str, Any]  # where the run started, as `Hardware` has it
+    started: str  # when, in ISO 8601
+    inputs: Inputs | None = None  # None for unconstrained features
+    finished: Finished | None = None  # None until the run is finished
+    format: Literal[2] = 2  # the version of the format; readers refuse another
 
     @property
     def planned(self) -> int | None:
@@ -192,21 +151,13 @@ class RunFacts(Record):
 
 @record
 class EpochRecord(Record):
-    """What was measured in an epoch: a line of `metrics.jsonl`.
+    """What was measured in an epoch: a line of `metrics.jsonl`."""
 
-    Attributes:
-        epoch: counted from 1.
-        running: loss and accuracy while training, which no curve or table uses.
-        seconds: of training; None in records stored without times.
-        train: the measurement on the training samples in eval mode, by name; None if there was none in this epoch.
-        test: the same on the test samples.
-    """
-
-    epoch: Whole
-    running: Numbers | None = None
-    seconds: Annotated[float, Field(ge=0)] | None = None
-    train: Numbers | None = None
-    test: Numbers | None = None
+    epoch: Whole  # counted from 1
+    running: Numbers | None = None  # loss and accuracy while training, which no curve or table uses
+    seconds: Annotated[float, Field(ge=0)] | None = None  # of training; None in records stored without times
+    train: Numbers | None = None  # measured on the training samples in eval mode; None if not in this epoch
+    test: Numbers | None = None  # the same on the test samples
 
     def measured(self, split: Split) -> Numbers:
         """The measurement on these samples; empty if there was none."""
@@ -244,7 +195,9 @@ def run_status(folder: Place) -> Status:
         for name, digest in {METRICS: "", **facts.finished.files}.items():
             content = read_content(folder / name)
             if content is None or checksum(content) != digest:
-                problem = "is missing" if content is None else "is not as it was when the run finished"
+                problem = (
+                    "is missing" if content is None else f"is not as it was when the run finished, by its checksum in {CONFIG}"
+                )
                 return Status("damaged", f"{name} {problem}", facts)
         return Status("finished", None, facts)
     try:
