@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from guided_collapse.experiments.backbones.backbone import ImageBackbone, initialize, scaled
 
 VGG_CHANNELS = (64, 128, 256, 512, 512)
-VGG_CONVOLUTIONS_PER_STAGE = 2
 SMALL_CHANNELS = (16, 32, 64)
 
 
@@ -25,7 +24,7 @@ class VGG13(ImageBackbone):
         inputs = in_channels
         for outputs in channels:
             stage = nn.Sequential()
-            for _ in range(VGG_CONVOLUTIONS_PER_STAGE):
+            for _ in range(2):
                 convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=affine)
                 stage.extend([convolution, nn.BatchNorm2d(outputs, affine=affine), nn.ReLU(inplace=True)])
                 inputs = outputs

@@ -24,11 +24,7 @@ class UnconstrainedFeatures(Backbone):
         self.features = nn.Parameter(initial)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The features, (n, feature_dim), of the samples with these indices, (n,), int64, in any order.
-
-        Raises:
-            ValueError: for indices of another type or shape, or outside 0 ... num_samples - 1.
-        """
+        """The features, (n, feature_dim), of the samples with these indices, (n,), int64 in 0 ... num_samples - 1, in any order."""
         if not isinstance(inputs, Tensor) or inputs.dtype != torch.int64 or inputs.ndim != 1:
             received = f"shape {tuple(inputs.shape)} of {inputs.dtype}" if isinstance(inputs, Tensor) else type(inputs).__name__
             raise ValueError(f"indices must be a one-dimensional tensor of torch.int64; got {received}.")
@@ -40,7 +36,3 @@ class UnconstrainedFeatures(Backbone):
                     f"indices must be in 0 ... num_samples - 1 = {self.num_samples - 1}; got values from {lowest} to {highest}."
                 )
         return functional.embedding(inputs, self.features)
-
-    def extra_repr(self) -> str:
-        """The sizes shown by `print(backbone)`."""
-        return f"num_samples={self.num_samples}, feature_dim={self.feature_dim}"
