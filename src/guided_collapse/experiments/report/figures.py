@@ -196,7 +196,7 @@ def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
     for place, (quantity, title) in shown.items():
         _draw_quantity(panels[place], experiment, styles, quantity, title)
     margins = {head: margins_over_seeds(experiment.of(head), "train") for head in experiment.heads}
-    at = {"references": experiment.references(MARGIN), "horizontal": "% of training samples"}
+    at: dict[str, Any] = {"references": experiment.references(MARGIN), "horizontal": "% of training samples"}
     _draw(panels["C"], margins, styles, title="(c) Cosine margins at the end", **at)
     figure.suptitle(plain(experiment.name), fontsize=9)
     _draw_legend(figure, {head: styles[head] for head in experiment.heads}, reference=True)

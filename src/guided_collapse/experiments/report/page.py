@@ -39,13 +39,17 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
     animations = [animations_of(experiment) for experiment in experiments]
     plotly = _script(importlib.import_module("plotly.offline").get_plotlyjs())
     own = _script("\n".join(_asset(name) for name in SCRIPTS))
+    colors = {
+        ground: "".join(f"--head-{number}:{getattr(style, ground)};" for number, style in enumerate(styles.values()))
+        for ground in ("light", "dark")
+    }
     links = {f"experiment-{number}": experiment.name for number, experiment in enumerate(experiments)}
     return (
         templates()
         .get_template("page.html")
         .render(
             policy=_policy(plotly, own),
-            style=Markup(_asset("page.css") + _colors(styles)),
+            style=Markup(f"{_asset('page.css')}:root{{{colors['light']}}}:root[data-theme=dark]{{{colors['dark']}}}"),
             links=links | {"tables": "Tables", "reading": "How to read this", "runs": "Runs and machines"},
             heads={head: DASHES.get(s.dash, s.dash.replace("px", "").replace(",", " ")) for head, s in styles.items()},
             # A single experiment says them itself.
@@ -216,11 +220,3 @@ def _policy(*scripts: str) -> str:
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     rest = "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; script-src {allowed}; {rest}"
-
-
-def _colors(styles: Mapping[str, HeadStyle]) -> str:
-    light, dark = (
-        "".join(f"--head-{number}:{getattr(style, ground)};" for number, style in enumerate(styles.values()))
-        for ground in ("light", "dark")
-    )
-    return f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"

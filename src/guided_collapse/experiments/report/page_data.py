@@ -92,19 +92,19 @@ class Animation(NamedTuple):
 
 def animations_of(experiment: Experiment) -> list[Animation]:
     """One run for each head: the first seed that has a trace."""
-    firsts = (next((run for run in experiment.of(head) if run.trace is not None), None) for head in experiment.heads)
-    return [_animation(run, run.trace) for run in firsts if run is not None and run.trace is not None]
-
-
-def _animation(run: Run, trace: Trace) -> Animation:
-    keep = _evenly(len(trace.epochs), MOST_MOMENTS)
-    weights, means, samples = trace.weights[keep], trace.means[keep], trace.samples[keep]
-    around = np.linalg.norm(samples - means[:, trace.sample_labels], axis=2).mean(axis=1)
-    apart = np.linalg.norm(means - means.mean(axis=1, keepdims=True), axis=2).mean(axis=1)
-    norms = np.linalg.norm(means, axis=2) * np.linalg.norm(weights, axis=2)
-    shown = Trace(trace.epochs[keep], trace.classes, weights, means, samples, trace.sample_labels)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return Animation(run, shown, around / apart, ((means * weights).sum(axis=2) / norms).mean(axis=1))
+    found = []
+    for head in experiment.heads:
+        for run, trace in ((run, run.trace) for run in experiment.of(head) if run.trace is not None):
+            keep = _evenly(len(trace.epochs), MOST_MOMENTS)
+            weights, means, samples = trace.weights[keep], trace.means[keep], trace.samples[keep]
+            around = np.linalg.norm(samples - means[:, trace.sample_labels], axis=2).mean(axis=1)
+            apart = np.linalg.norm(means - means.mean(axis=1, keepdims=True), axis=2).mean(axis=1)
+            norms = np.linalg.norm(means, axis=2) * np.linalg.norm(weights, axis=2)
+            shown = Trace(trace.epochs[keep], trace.classes, weights, means, samples, trace.sample_labels)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found.append(Animation(run, shown, around / apart, ((means * weights).sum(axis=2) / norms).mean(axis=1)))
+            break
+    return found
 
 
 def animation_table(animations: Sequence[Animation]) -> Table:
@@ -140,17 +140,14 @@ def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[A
                 entry["curves"].append({"head": heads.index(head), "x": x, **values})
                 entry["curves"][-1]["seeds"] = int(seeds.pop()) if len(seeds) == 1 else curve["seeds"].tolist()
             shown.append(entry)
-        moments = [{"head": heads.index(animation.run.head), **_moments(animation)} for animation in moving]
-        experiments.append({"panels": shown, "animations": moments})
+        animated = []
+        for run, trace, distances, cosines in moving:
+            entry = {"head": heads.index(run.head), "epochs": trace.epochs.tolist(), "classes": trace.classes.tolist()}
+            numbers = {"spread": rounded(distances), "alignment": rounded(cosines)}
+            animated.append({**entry, "labels": trace.sample_labels.tolist(), **numbers, **packed(trace)})
+        experiments.append({"panels": shown, "animations": animated})
     named = [{"name": one_line(head), "dash": style.dash, "marker": style.marker} for head, style in styles.items()]
     return safe_json({"heads": named, "x": [rounded(x) for x in place_of], "experiments": experiments})
-
-
-def _moments(animation: Animation) -> dict[str, Any]:
-    trace = animation.trace
-    numbers = {"spread": rounded(animation.spread), "alignment": rounded(animation.alignment)}
-    of_samples = {"classes": trace.classes.tolist(), "labels": trace.sample_labels.tolist()}
-    return {"epochs": trace.epochs.tolist(), **of_samples, **numbers, **packed(trace)}
 
 
 def packed(trace: Trace) -> dict[str, float | str]:

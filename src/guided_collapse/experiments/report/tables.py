@@ -53,7 +53,10 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: Quantity, epochs
         for epoch in epochs:
             medians = {key: found.median for key, found in ours.items() if key[0] == epoch}
             best |= {(len(rows), key) for key, median in medians.items() if len(medians) > 1 and median == max(medians.values())}
-        rows[experiment.name, "ours"] = {key: _at_epoch_text(found, key[0]) for key, found in ours.items()}
+        rows[experiment.name, "ours"] = {
+            key: spread_text(found, percent=True) + ("" if set(found.epochs) == {key[0]} else f" [epoch {span(found.epochs)}]")
+            for key, found in ours.items()
+        }
         papers = {key: printed for key, printed in paper_accuracy(quantity.split, experiment.name).items() if key[0] in epochs}
         if papers:
             rows[experiment.name, "paper"] = {key: f"{s.median:.2f} ({s.low:.1f} to {s.high:.1f})" for key, s in papers.items()}
@@ -269,11 +272,6 @@ def _same_or_each(texts: Mapping[str, str], of_all: str = "") -> str:
     if len(set(texts.values())) == 1:
         return next(iter(texts.values())) + of_all
     return ", ".join(f"{head} {text}" for head, text in texts.items())
-
-
-def _at_epoch_text(over: Spread, epoch: int) -> str:
-    text = spread_text(over, percent=True)
-    return text if set(over.epochs) == {epoch} else f"{text} [epoch {span(over.epochs)}]"
 
 
 def _fields(over: Spread) -> dict[str, Any]:
