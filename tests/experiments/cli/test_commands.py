@@ -320,7 +320,8 @@ def test_a_search_for_learning_rates_needs_no_optimizer_flag(capsys, tmp_path):
     assert "learning_rate=0.3" in out
     assert out.splitlines()[-1] == str(tmp_path / "digits-search" / "report" / "report.html")
     assert parsed(["search", "cifar100-small", "--grid", "learning_rate=0.1"]).configuration.optimizer == "sgd"
-    assert parsed(["search", "digits", "--grid", "gain=5,10"]).configuration.optimizer == "agd"
+    plan = parsed(["search", "digits", "--grid", "gain=.5,10", "batch-size=64"]).plan()
+    assert (plan.grid, plan.configuration["optimizer"]) == ({"gain": [0.5, 10], "batch_size": [64]}, "agd")
 
 
 @pytest.mark.parametrize("grid", [["learning_rate"], ["learning_rate=0.1", "learning_rate=0.2"], ["scale=-1"], ["every=0.5"], []])

@@ -210,10 +210,10 @@ def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
         name, _, values = word.partition("=")
         name = name.replace("-", "_")
         try:
-            numbers = [json.loads(value) for value in values.split(",")]
+            numbers = [int(value) if value.isdigit() else float(value) for value in values.split(",")]
         except ValueError:
             numbers = []
-        if name in grid or not numbers or not all(type(number) in (int, float) for number in numbers):
+        if name in grid or not numbers:
             raise RequestError(f"--grid takes FIELD=NUMBER,NUMBER, each field once; got {' '.join(words)!r}.")
         grid[name] = numbers
     if not grid:
