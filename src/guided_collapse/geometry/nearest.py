@@ -94,8 +94,8 @@ def nearest_etf(
     There are two solvers. "factors" decomposes a matrix: it is exact to rounding for every input, and can be differentiated once.
     "products" only multiplies matrices: it never synchronizes with the device, needs no float64 and can be differentiated any
     number of times, in forward mode, and under the transforms of torch.func. It is accurate to rounding errors over the
-    proximal weight, about 1e-5 in float32 (1e-4 for weights of 1e-4 and means that leave directions to it); its vanishing proximal weight is a
-    thousandth of the means' share, and NaN gives NaN instead of an error.
+    proximal weight, about 1e-5 in float32 (1e-4 for weights of 1e-4 and means that leave directions to it). Its vanishing weight
+    is a thousandth of the means' share, and NaN gives NaN instead of an error.
 
     Args:
         centered_class_means: (num_classes, feature_dim), class means minus the global mean, of any scale: they are divided by
@@ -170,9 +170,6 @@ def tightness_defect(weight: Tensor) -> Tensor:
 
     Args:
         weight: W, (num_classes, feature_dim), rows of norm 1 on average; centered for num_classes <= feature_dim.
-
-    Returns:
-        A scalar.
     """
     num_classes, feature_dim = weight.shape
     rank = min(feature_dim, num_classes - 1)

@@ -20,10 +20,7 @@ class Operation(Generic[Arguments, Result]):
     """A function as the torch operation `guided_collapse::<name>`.
 
     It does what `torch.library.custom_op` does, without loading torch's compiler at the first call, which takes seconds.
-
-    Args:
-        name: of the operation.
-        function: annotated with types that torch knows. It must not change its arguments, nor return one of them.
+    The function must be annotated with types that torch knows, and neither change its arguments nor return one of them.
     """
 
     def __init__(self, name: str, function: Callable[Arguments, Result]) -> None:
@@ -63,7 +60,6 @@ class DifferentiableOperation:
     """Operations `<name>` and `<name>_backward`, differentiable once: in the first argument, through the first result.
 
     Args:
-        name: of the forward operation.
         forward: returns a tuple of tensors. Results after the first carry no gradient.
         fake: as for `Operation.register_fake`.
         saved: what the backward pass needs, a function of the tuples of arguments and results; the first tensor must have the shape
@@ -85,7 +81,7 @@ class DifferentiableOperation:
         self.saved = saved
         self.forward, self.backward = Operation(name, forward), Operation(f"{name}_backward", backward)
         self.forward.register_fake(fake)
-        self.forward.register_autograd(self._gradient, setup_context=self.remember)
+        self.forward.register_autograd(self.gradient, setup_context=self.remember)
         self.backward.register_fake(lambda grad, first, *_: torch.empty_like(first, memory_format=torch.contiguous_format))
 
         def refuse(*_: Any) -> Any:
@@ -94,11 +90,7 @@ class DifferentiableOperation:
         self.backward.register_autograd(refuse)
 
     def __call__(self, first: Tensor, *others: Any) -> tuple[Tensor, ...]:
-        """Returns the results of `forward`.
-
-        Raises:
-            NotImplementedError: in forward mode, under a transform of torch.func, and when differentiated twice.
-        """
+        """Returns the results of `forward`. Refuses forward mode, transforms of torch.func and a second derivative."""
         if not is_plain(first):
             if not torch.compiler.is_compiling() and forward_ad.unpack_dual(first).tangent is not None:  # type: ignore[no-untyped-call]
                 raise NotImplementedError(
@@ -117,8 +109,13 @@ class DifferentiableOperation:
         ctx.save_for_backward(*self.saved(inputs, output))
         ctx.num_others = len(inputs) - 1
 
-    def _gradient(self, ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        return None if grad is None else self.backward(grad, *ctx.saved_tensors), *(None,) * ctx.num_others
+    def gradient(self, ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Returns the gradients of all arguments."""
+        if grad is not None:
+            # Recorded in a graph it is the operation itself, which refuses a second derivative.
+            is_direct = is_plain(grad) and not torch.is_grad_enabled()
+            grad = (self.backward.function if is_direct else self.backward)(grad, *ctx.saved_tensors)
+        return grad, *(None,) * ctx.num_others
 
 
 class _PastTheDispatcher(torch.autograd.Function):
@@ -134,11 +131,7 @@ class _PastTheDispatcher(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        backward, grad = ctx.operation.backward, grads[0]
-        if grad is not None:
-            # The operation itself, when this pass is recorded in a graph: it refuses a second derivative with a message.
-            grad = (backward if torch.is_grad_enabled() else backward.function)(grad, *ctx.saved_tensors)
-        return None, grad, *(None,) * ctx.num_others
+        return None, *ctx.operation.gradient(ctx, *grads)
 
 
 def is_plain(tensor: Tensor) -> bool:

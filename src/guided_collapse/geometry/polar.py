@@ -84,14 +84,9 @@ def _lower_gram(matrix: Tensor) -> Tensor:
 
 
 def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tensor, negligible: float) -> Factors:
-    """Returns all factors when only the first values and right vectors are known.
+    """Returns all factors when only the first values and right vectors are known; fills in the others.
 
-    Args:
-        remainder: Q_n'X for the other columns Q_n of `left`, in float64.
-        left: Q, float32.
-        values: the known singular values.
-        right: A, whose last rows are filled in here.
-        negligible: as for `singular_factors`.
+    The remainder is Q_n'X for the other columns Q_n of Q, in float64.
     """
     num_known = len(values)
     known = right[:num_known]
@@ -113,12 +108,7 @@ def complete(factors: Factors, completion: Tensor) -> Tensor:
     With A the rows that X determines, B the completion and B_n = Q_n'B, they are A_n = polar(B_n (I - A'A)), and Q_n is rotated so
     that B_n (I - A'A) = diag(h) A_n.
 
-    Args:
-        factors: in float64 or float32; `left @ right` has orthonormal rows afterward.
-        completion: B, (num_rows, num_columns), of the same dtype, with orthonormal rows.
-
-    Returns:
-        h, (num_rows,): infinite where the completion says nothing, 0 for directions that are not open.
+    Returns h, (num_rows,): infinite where the completion says nothing, 0 for directions that are not open.
     """
     left, values, right = factors
     rank, completion_values = factors.rank, torch.zeros_like(values)
@@ -154,11 +144,7 @@ def polar_gradient(grad_polar: Tensor, factors: Factors, completion_values: Tens
     Only sums of singular values appear, so it is stable where they repeat, as they all do at neural collapse.
     When X is rank-deficient the derivative is the one along changes that keep its null space.
 
-    Args:
-        grad_polar: V.
-        factors: of X, completed.
-        completion_values: what `complete` returned.
-        completion: what `complete` was given.
+    The factors of X are completed; `completion` is what `complete` was given, and `completion_values` what it returned.
     """
     rank = factors.rank
     left, right = factors.left[:, :rank], factors.right[:rank]

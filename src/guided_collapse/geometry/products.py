@@ -25,11 +25,9 @@ LEAST_RATIO = 0.2
 # one's interval, which is more than rounding in float32 can add.
 MARGIN = 1e-5
 
-# From here on the polynomial of the interval is that of its limit, the point 1, to the digits that matter.
-NEARLY_ONE = 1e-2
-
-# How far from 1 the composition may leave a singular value: its error cubed is below the rounding unit of float64.
-TOLERANCE = 1e-5
+# From the first on the polynomial of the interval is that of its limit, the point 1, to the digits that matter. The second is how
+# far from 1 the composition may leave a singular value: its error cubed is below the rounding unit of float64.
+NEARLY_ONE, TOLERANCE = 1e-2, 1e-5
 
 # The pull toward the initial direction that stands for none, relative to the singular values of collapsed means. The frame is then
 # that far from the documented limit, relative to 1.
@@ -100,17 +98,11 @@ def _nearest_to_one(low: float, high: float) -> OddPolynomial:
 
 
 def polar_by_products(matrix: Tensor, polynomials: tuple[OddPolynomial, ...]) -> Tensor:
-    """Returns the polar factor U of X = S U, with U U' = I and S symmetric, positive definite.
-
-    Differentiable any number of times, in reverse and forward mode, under vmap and in every compiler.
+    """Returns the polar factor U of X = S U, with U U' = I and S symmetric, positive definite; all derivatives exist.
 
     Args:
-        matrix: X, (num_rows, num_columns) with num_rows <= num_columns, and singular values in the interval that the
-            polynomials are for.
+        matrix: X, (num_rows, num_columns) with num_rows <= num_columns, and singular values in the polynomials' interval.
         polynomials: from `polar_polynomials`.
-
-    Returns:
-        (num_rows, num_columns), of the same dtype.
     """
     for first, third, fifth in polynomials:
         gram = product(matrix, matrix.T)
@@ -142,7 +134,7 @@ def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype
 def basis_by_products(
     unit_means: Tensor, proximal_basis: Tensor, proximal_weight: float, first_step: bool | Tensor = False
 ) -> Tensor:
-    """Returns the basis U of the frame nearest to the means, differentiable in them any number of times.
+    """Returns the basis U, (feature_dim, num_classes), of the frame nearest to the means, with all derivatives.
 
     It is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), as in `basis_by_factors`, with
     `vanishing_pull` for delta = 0 and on the first step. No factorization, no float64, nothing that synchronizes with the device.
@@ -152,9 +144,6 @@ def basis_by_products(
         proximal_basis: U_prox, (feature_dim, num_classes), of the same dtype, float32 or float64.
         proximal_weight: delta.
         first_step: whether the proximal basis is only an initial direction.
-
-    Returns:
-        (feature_dim, num_classes).
     """
     num_classes, feature_dim = unit_means.shape
     rank = min(feature_dim, num_classes - 1)

@@ -11,13 +11,9 @@ Direction = Literal["canonical", "random"]
 
 
 def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Returns the rows minus their mean: P @ rows with the projector P = I - 11'/C, in O(C d).
+    """Returns the rows, one per class, minus their mean: P @ rows with the projector P = I - 11'/C, which nothing builds.
 
-    This is the only place that applies P; nothing builds it as a matrix.
-
-    Args:
-        rows: (num_classes, ...), one class per row.
-        out: receives the result; may be `rows` itself.
+    `out` receives the result, and may be `rows` itself.
     """
     return torch.sub(rows, rows.mean(dim=0, keepdim=True), out=out)
 
@@ -25,11 +21,7 @@ def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
 def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
     """Returns the standard simplex ETF with unit rows, M = sqrt(C/(C-1)) (I - 11'/C).
 
-    Args:
-        num_classes: C, at least 2.
-
-    Returns:
-        (num_classes, num_classes): unit rows whose inner products are -1/(C-1).
+    It is (num_classes, num_classes), with inner products -1/(C-1) of different rows; num_classes is at least 2.
 
     Example:
         >>> from guided_collapse import simplex_etf
@@ -42,14 +34,7 @@ def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: t
 
 
 def frame_weight(basis: Tensor) -> Tensor:
-    """Returns the classifier weight W = M U' of a basis U: unit rows that sum to zero.
-
-    Args:
-        basis: U, (feature_dim, num_classes).
-
-    Returns:
-        (num_classes, feature_dim).
-    """
+    """Returns the classifier weight W = M U', (num_classes, feature_dim), of a basis U, (feature_dim, num_classes)."""
     num_classes = basis.shape[1]
     return math.sqrt(num_classes / (num_classes - 1)) * center_classes(basis.T)
 
@@ -62,7 +47,7 @@ def frame_basis(
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Returns the basis U of a simplex ETF in the chosen direction.
+    """Returns the basis U of a simplex ETF in the chosen direction, (feature_dim, num_classes).
 
     For feature_dim >= num_classes its columns are orthonormal, U'U = I. For feature_dim = num_classes - 1, where that many
     orthonormal columns do not exist, its rows are orthonormal and orthogonal to 1: UU' = I and U'U = I - 11'/C.
@@ -70,9 +55,6 @@ def frame_basis(
     Args:
         direction: "canonical" takes the first columns of the identity; "random" draws from the Haar measure.
         generator: source of the random direction; None takes torch's global generator.
-
-    Returns:
-        (feature_dim, num_classes).
 
     Raises:
         ValueError: if no simplex ETF of this size exists, or the direction is unknown.

@@ -182,9 +182,6 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
         has_mean: (num_classes, 1), which classes have a mean; the rows of others start from `fallback`.
         rounds: how many with the pull; twice as many without follow.
         solver: how polar factors are found.
-
-    Returns:
-        W, (num_classes, feature_dim). The last operation is the division of each row by its norm.
     """
     num_classes, feature_dim = columns.shape
     centered = can_be_centered(feature_dim, num_classes)
@@ -311,20 +308,15 @@ def tight_frame(
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Returns the weight W of a frame in the chosen direction, for any size: a simplex ETF where one exists, else a tight frame.
+    """Returns the weight W, (num_classes, feature_dim), of a fixed frame: a simplex ETF where one exists, else a tight frame.
 
     Args:
-        feature_dim: d, at least 1.
-        num_classes: C, at least 2.
         direction: "canonical" is that of `frame_basis`, or for num_classes > feature_dim + 1 the harmonic frame, sines and cosines.
             "random" is Haar-distributed there: the polar factor of a centered Gaussian matrix, whose columns are orthogonal to 1.
         unit_rows: whether each row has norm 1, by the rounds of `nearest_frame`, from a frame whose rows have norm 1 on average. A
             canonical frame has unit rows without them if feature_dim or num_classes is even.
         rounds: as in `nearest_frame`.
         generator: source of the random direction; None takes torch's global generator.
-
-    Returns:
-        (num_classes, feature_dim).
 
     Example:
         >>> from guided_collapse.geometry import tight_frame
@@ -356,12 +348,7 @@ def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype |
     The frequencies are spread over all available ones, in the order of f^2 golden ratio mod 1. The lowest ones would put
     neighboring classes next to each other, and equally spaced ones would repeat themselves.
 
-    Args:
-        feature_dim: d, at most num_classes - 2.
-        num_classes: C.
-
-    Returns:
-        (num_classes, feature_dim).
+    The result is (num_classes, feature_dim), for feature_dim <= num_classes - 2.
     """
     available = torch.arange(1, (num_classes - 1) // 2 + 1)
     spread = (available.double().square() * GOLDEN_RATIO).frac().argsort()
