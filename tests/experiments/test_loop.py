@@ -285,11 +285,3 @@ def test_every_record_is_handed_on_as_it_is_made(tmp_path):
     assert [record.running["loss"] for record in seen] == pytest.approx([record["running"]["loss"] for record in records(run)])
     train(replace(FREE, epochs=3), placed(tmp_path, lengthen=True), on_record=seen.append)
     assert [record.epoch for record in seen] == [1, 2, 3]
-
-
-def test_features_that_do_not_fit_in_memory_are_measured_in_two_passes(tmp_path, monkeypatch):
-    kept = train(DIGITS, placed(tmp_path / "kept"))
-    monkeypatch.setattr("guided_collapse.experiments.measure.KEPT_BYTES", 0)
-    streamed = train(DIGITS, placed(tmp_path / "streamed"))
-    for name in ("nc1", "nc3", "nc4", "mean_cosine_margin"):
-        assert records(streamed)[-1]["train"][name] == pytest.approx(records(kept)[-1]["train"][name], rel=1e-5)
