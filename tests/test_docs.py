@@ -73,7 +73,7 @@ def check_request(words, monkeypatch):
         if command in WORK:
             patch.setattr(WORK[command], begin)
         with pytest.raises(SystemExit if "--help" in rest else WorkBeginsError):
-            parsed(words)()
+            parsed(words).run()
 
 
 def run_python(file):
