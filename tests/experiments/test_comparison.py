@@ -11,7 +11,7 @@ import pytest
 from guided_collapse.experiments import comparison as module
 from guided_collapse.experiments import loop
 from guided_collapse.experiments.cli.commands import parsed
-from guided_collapse.experiments.comparison import compare, comparison_table
+from guided_collapse.experiments.comparison import compare
 from tests.experiments.runs import FREE, interrupted_before, placed
 
 SHORT = replace(FREE, epochs=3)
@@ -114,7 +114,7 @@ def test_runs_beside_each_other_do_not_warn_about_fields_that_nobody_set(tmp_pat
 @pytest.mark.parametrize("how", ["cut", "emptied", "missing", "no records"])
 def test_a_run_whose_records_cannot_be_read_is_named_and_the_rest_is_shown(how, tmp_path):
     comparison = compare(SHORT, ["cosine", "nearest-etf"], [0, 1], placed(tmp_path))
-    expected = comparison_table(replace(comparison, finished=comparison.finished[1:]))
+    expected = str(replace(comparison, finished=comparison.finished[1:]))
     file = comparison.finished[0].path / "metrics.jsonl"
     content = file.read_text()
     if how == "missing":
@@ -122,4 +122,4 @@ def test_a_run_whose_records_cannot_be_read_is_named_and_the_rest_is_shown(how, 
     else:
         file.write_text({"cut": content[:-30], "emptied": "", "no records": "[1]\n" * 3}[how])
     with pytest.warns(RuntimeWarning, match=f"left out of the table: .*{file}"):
-        assert comparison_table(comparison) == expected
+        assert str(comparison) == expected

@@ -35,17 +35,13 @@ __all__ = [
 __getattr__, __dir__ = on_demand(
     __name__,
     {
-        "PRESETS": "experiments.presets",
-        "Comparison": "experiments.comparison",
-        "Configuration": "experiments.configuration",
-        "Placement": "experiments.configuration",
-        "compare": "experiments.comparison",
-        "load_runs": "experiments.report.summaries",
-        "planned_search": "experiments.grid_search",
-        "plot_collapse": "experiments.report.figures",
-        "preset": "experiments.presets",
-        "search": "experiments.grid_search",
+        **dict.fromkeys(("Comparison", "compare"), "experiments.comparison"),
+        **dict.fromkeys(("Configuration", "Placement"), "experiments.configuration"),
+        **dict.fromkeys(("planned_search", "search"), "experiments.grid_search"),
+        **dict.fromkeys(("PRESETS", "preset"), "experiments.presets"),
         "train": "experiments.loop",
+        "load_runs": "experiments.report.summaries",
+        "plot_collapse": "experiments.report.figures",
         "write_report": "experiments.report.write",
     },
 )

@@ -1,7 +1,6 @@
 """Compares heads over seeds. Imports no torch before a run starts, so that the command line answers at once."""
 
 import os
-import statistics
 import subprocess
 import sys
 import warnings
@@ -14,8 +13,10 @@ from typing import Any
 
 from guided_collapse.experiments.configuration import Configuration, HeadName, Placement
 from guided_collapse.experiments.errors import WorkError
+from guided_collapse.experiments.records import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, aligned
 from guided_collapse.experiments.run import RunFolder, configuration_of
-from guided_collapse.experiments.run_format import Split
+
+COLUMNS = {"train acc %": TRAIN_TOP1, "test acc %": TEST_TOP1, "train loss": TRAIN_LOSS, "NC1": NC1, "margin": MARGIN}
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,29 @@ class Comparison:
     failed: tuple[tuple[RunFolder, str], ...]
 
     def __str__(self) -> str:
-        """The table of `comparison_table`."""
-        return comparison_table(self)
+        """Median and range over seeds at the end of training, for each head. Warns of runs whose records cannot be read."""
+        from pandas import DataFrame
+
+        from guided_collapse.experiments.report.formats import NOTHING, spread_text
+        from guided_collapse.experiments.report.summaries import spread
+
+        measured: list[dict[str, Any]] = []
+        for run in self.finished:
+            try:
+                configuration = configuration_of(run.facts())
+                last = run.records(until=configuration.epochs)[-1]
+            except (ValueError, OSError) as error:
+                warnings.warn(f"left out of the table: {error}", RuntimeWarning, stacklevel=2)
+                continue
+            values = {heading: (last.measured(of.split).get(of.name), of.factor) for heading, of in COLUMNS.items()}
+            known = {heading: factor * value for heading, (value, factor) in values.items() if value is not None}
+            measured.append({"head": configuration.head, **known})
+        headings = [heading for heading in COLUMNS if any(heading in known for known in measured)]
+        rows = [["head", "seeds", *headings]]
+        for head, runs in DataFrame(measured, columns=["head", *headings]).groupby("head", sort=False):
+            ends = [runs[heading].dropna() for heading in headings]
+            rows.append([head, str(len(runs)), *(spread_text(spread(end)) if len(end) else NOTHING for end in ends)])
+        return "\n".join(aligned(rows))
 
 
 def compare(
@@ -75,10 +97,7 @@ def compare(
 def run_all(configurations: Sequence[Configuration], placement: Placement, *, jobs: int = 1) -> Comparison:
     """Runs every configuration, each in its own folder, and goes on if a run fails.
 
-    Args:
-        configurations: what to run.
-        placement: where to run.
-        jobs: number of runs at a time. With several, each is a command of its own, and on CUDA has its own devices.
+    With several jobs at a time, each run is a command of its own, and on CUDA has its own devices.
     """
     slots: SimpleQueue[int] = SimpleQueue()
     for slot in range(jobs):
@@ -115,51 +134,6 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
     return Comparison(tuple(finished), tuple(failed))
 
 
-# Split, name in the record, heading, and the factor for the table.
-COLUMNS: tuple[tuple[Split, str, str, float], ...] = (
-    ("train", "top1", "train acc %", 100.0),
-    ("test", "top1", "test acc %", 100.0),
-    ("train", "loss", "train loss", 1.0),
-    ("train", "nc1", "NC1", 1.0),
-    ("train", "mean_cosine_margin", "margin", 1.0),
-)
-
-
-def comparison_table(comparison: Comparison) -> str:
-    """Median and range over seeds at the end of training, for each head.
-
-    Warns:
-        RuntimeWarning: for a run whose records cannot be read, which is left out.
-    """
-    values: dict[str, dict[str, list[float]]] = {}
-    for run in comparison.finished:
-        try:
-            configuration = configuration_of(run.facts())
-            last = run.records(until=configuration.epochs)[-1]
-        except (ValueError, OSError) as error:
-            warnings.warn(f"left out of the table: {error}", RuntimeWarning, stacklevel=2)
-            continue
-        of_head = values.setdefault(configuration.head, {})
-        for split, name, heading, factor in COLUMNS:
-            value = last.measured(split).get(name)
-            if value is not None:
-                of_head.setdefault(heading, []).append(factor * value)
-    headings = [heading for _, _, heading, _ in COLUMNS if any(heading in of_head for of_head in values.values())]
-    rows = [["head", "seeds", *headings]]
-    for head, of_head in values.items():
-        count = str(max(map(len, of_head.values()), default=0))
-        rows.append([head, count, *(_median_and_range(of_head.get(heading, [])) for heading in headings)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-
-def _median_and_range(entries: Sequence[float]) -> str:
-    if not entries:
-        return "-"
-    median, lowest, highest = (f"{value:.4g}" for value in (statistics.median(entries), min(entries), max(entries)))
-    return median if len(entries) == 1 else f"{median} ({lowest} to {highest})"
-
-
 def _train_in_a_command(configuration: Configuration, placement: Placement, *, slot: int, jobs: int) -> None:
     """Trains in a process of its own, which Fabric may start copies of, with its share of the machine if others run beside it."""
     # The flags set every field, including those that this head does not use.
@@ -178,11 +152,6 @@ def _train_in_a_command(configuration: Configuration, placement: Placement, *, s
 
 
 def _flags(values: Configuration | Placement) -> list[str]:
-    flags: list[str] = []
-    for field in fields(values):
-        name, value = field.name.replace("_", "-"), getattr(values, field.name)
-        if isinstance(value, bool):
-            flags.append(f"--{name}" if value else f"--no-{name}")
-        else:
-            flags += [f"--{name}", str(value)]
-    return flags
+    named = {field.name.replace("_", "-"): getattr(values, field.name) for field in fields(values)}
+    switches = {name: "" if value else "no-" for name, value in named.items() if isinstance(value, bool)}
+    return [f"--{switches[name]}{name}" if name in switches else f"--{name}={value}" for name, value in named.items()]

@@ -2,9 +2,7 @@
 
 Every head gets the same grid and the same number of epochs on a validation part of the training images; the test images are not
 used. The best setting of each head is then trained on all training images, with fresh seeds, and tested once.
-
-Trials are ordinary runs, which resume and lock themselves, so a search adds only a plan in a file. Search engines would store again
-what the runs store, and stopping trials early would give heads different budgets.
+Trials are ordinary runs, which resume and lock themselves, so a search adds only a plan in a file.
 """
 
 import itertools
@@ -25,8 +23,7 @@ from guided_collapse.experiments.run import RunFolder
 
 SEARCHED = ("learning_rate", "scale", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
 """The fields that a grid may have."""
-CHOSEN = "chosen"
-"""The folder of the runs with fresh seeds."""
+CHOSEN = "chosen"  # the folder of the runs with fresh seeds
 RULE = (
     "the setting with the highest accuracy on the validation images after the last epoch, on average over the seeds of the trials; "
     "of equals the one with the lowest loss there, then the first of the grid; a setting that diverged is never chosen"
@@ -71,7 +68,7 @@ def planned_search(
         raise RequestError("a search needs images to test on; got unconstrained features. Choose another experiment.")
     if not heads or not seeds or not trial_seeds or not grid or not all(grid.values()):
         raise RequestError(
-            "a search needs heads, seeds, trial seeds, and a grid with a value for each field; "
+            "a search needs heads, seeds, trial seeds and a grid, as in --grid learning_rate=0.05,0.1; "
             f"got {list(heads)}, {list(seeds)}, {list(trial_seeds)} and {dict(grid)}."
         )
     if both := set(seeds) & set(trial_seeds):
@@ -164,15 +161,9 @@ def _read(file: Path) -> SearchRecord:
 
 def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, Any]]:
     """The configuration of every trial with its settings; each setting is an experiment of its own."""
-    shared = replace(
-        Configuration.from_dict(plan.configuration),
-        epochs=plan.trial_epochs,
-        validation_fraction=plan.validation_fraction,
-        # The choice depends on the last epoch alone.
-        measure_every=plan.trial_epochs,
-        measure_first=0,
-        trace=False,
-    )
+    # The choice depends on the last epoch alone.
+    at_the_end = {"epochs": plan.trial_epochs, "measure_every": plan.trial_epochs, "measure_first": 0, "trace": False}
+    shared = Configuration.from_dict({**plan.configuration, **at_the_end, "validation_fraction": plan.validation_fraction})
     return {
         replace(shared, experiment=setting_in_words(settings), head=head, seed=seed, **settings): settings
         for seed, head in itertools.product(plan.trial_seeds, plan.heads)
@@ -201,23 +192,18 @@ def _choice(record: SearchRecord) -> dict[str, Any]:
     """The best settings of each head, by the rule."""
     choice = {}
     for head in record.heads:
-        best, settings = min(
-            ((_rank(record, head, settings), settings) for settings in settings_of(head, record.grid)), key=lambda entry: entry[0]
-        )
-        if math.isinf(best[0]):
+        ranked = []
+        for settings in settings_of(head, record.grid):
+            trials = [trial.measured or {} for trial in record.trials if trial.head == head and trial.settings == settings]
+            accuracies, losses = ([measured.get(name) for measured in trials] for name in ("top1", "loss"))
+            if None not in (*accuracies, *losses):  # otherwise it diverged
+                # Sums of equal numbers of right answers may differ by rounding.
+                right = round(math.fsum(value or 0.0 for value in accuracies), 9)
+                ranked.append((-right, math.fsum(value or 0.0 for value in losses), settings))
+        if not ranked:
             raise WorkError(f"every setting of {head} diverged, so there is none to choose. Try smaller learning rates.")
-        choice[head] = settings
+        *_, choice[head] = min(ranked, key=lambda entry: entry[:2])
     return choice
-
-
-def _rank(record: SearchRecord, head: HeadName, settings: Mapping[str, Any]) -> tuple[float, float]:
-    """Smaller is better: minus the accuracy, then the loss, both summed over seeds; infinite if one diverged."""
-    trials = [trial.measured or {} for trial in record.trials if trial.head == head and trial.settings == settings]
-    accuracies, losses = ([measured.get(name) for measured in trials] for name in ("top1", "loss"))
-    if None in accuracies or None in losses:
-        return math.inf, math.inf
-    # Sums of equal numbers of right answers may differ by rounding.
-    return -round(math.fsum(value or 0.0 for value in accuracies), 9), math.fsum(value or 0.0 for value in losses)
 
 
 def _run(configurations: Sequence[Configuration], placement: Placement, out: Path, jobs: int) -> Comparison:

@@ -30,23 +30,23 @@ _RESNET18 = Configuration("cifar10-resnet18", data="cifar10", backbone="resnet18
 _VGG13 = replace(_RESNET18, experiment="cifar10-vgg13", backbone="vgg13", stem=None)
 _STL10: Mapping[str, Any] = {"data": "stl10", "crop_padding": 12}
 _IMAGENET: Mapping[str, Any] = {"stem": "imagenet", "crop_size": 224, "random_resized": True, **_TURNED}
+_SGD: Mapping[str, Any] = {"affine": True, "optimizer": "sgd"}
 
-# In searches, most heads did best with this learning rate or a larger one. The scale is among the best too; with it, the least
+# In searches, most heads did best with this learning rate or a larger one. The scales are among the best too; with them, the least
 # loss leaves the right class a probability of 0.9 (docs/choosing.md).
+_SEARCHED: Mapping[str, Any] = {**_SGD, "learning_rate": 0.3}
 _CIFAR100 = Configuration(
     "cifar100-small",
     data="cifar100",
     backbone="resnet18",
     stem="cifar",
     width=0.25,
-    affine=True,
-    optimizer="sgd",
     flip=True,
     crop_padding=4,
     batch_size=128,
     epochs=30,
-    learning_rate=0.3,
     scale=6.7,
+    **_SEARCHED,
 )
 _OMNIGLOT = Configuration(
     "omniglot-small",
@@ -54,14 +54,12 @@ _OMNIGLOT = Configuration(
     backbone="small",
     width=2.0,
     feature_dim=256,
-    affine=True,
-    optimizer="sgd",
     image_size=20,
     crop_padding=2,
     batch_size=64,
     epochs=20,
-    learning_rate=0.3,
     scale=7.0,
+    **_SEARCHED,
 )
 
 _CONFIGURATIONS = (
@@ -94,16 +92,7 @@ PRESETS: Mapping[str, Configuration] = {configuration.experiment: configuration 
 """All configurations, by the name of their experiment."""
 
 OWN_IMAGES = Configuration(
-    "images",
-    data="",
-    backbone="resnet18",
-    stem="imagenet",
-    affine=True,
-    optimizer="sgd",
-    batch_size=64,
-    epochs=30,
-    flip=True,
-    random_resized=True,
+    "images", data="", backbone="resnet18", stem="imagenet", batch_size=64, epochs=30, flip=True, random_resized=True, **_SGD
 )
 """The starting point for a user's own class folders: the usual recipe for photographs."""
 

@@ -142,7 +142,7 @@ def test_data(capsys, tmp_path):
         (["resume", "nowhere"], "nowhere must be the folder of a run"),
         (["resume", "nowhere", "--out", "elsewhere"], "--out"),
         (["export", "nowhere", "--to", "x.pt2"], "nowhere must be the folder of a run"),
-        (["search", "digits"], "search needs a grid"),
+        (["search", "digits"], "a search needs heads, seeds, trial seeds and a grid"),
         (["search", "digits", "--grid", "learning_rate=a"], "--grid takes FIELD=NUMBER,NUMBER"),
         (["search", "digits", "--grid", "learnin_rate=0.1"], "Did you mean learning_rate"),
         (["search", "digits", "--grid", "learning_rate=0.1", "--optimizer", "agd"], "agd has no learning rate"),

@@ -11,24 +11,15 @@ from guided_collapse.experiments.errors import RequestError, in_words
 
 __all__ = ["main"]
 
-FAILED = 1
-WRONG_REQUEST = 2
-# What shells report for other tools.
-INTERRUPTED = 130
-BROKEN_PIPE = 141
+FAILED, WRONG_REQUEST = 1, 2
+INTERRUPTED, BROKEN_PIPE = 130, 141  # what shells report for other tools
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status.
 
     0 done, 1 something failed on the way (a full disk, out of memory, a lost process), 2 a wrong request, 130 interrupted, 141
-    broken pipe, as in `guided-collapse list | head -1`.
-
-    Args:
-        arguments: None takes those of the process.
-
-    Raises:
-        SystemExit: after help, and for flags that cannot be parsed.
+    broken pipe, as in `guided-collapse list | head -1`. Help, and flags that cannot be parsed, raise SystemExit.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["--version"]:
@@ -55,9 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"guided-collapse: {in_words(error)}", file=sys.stderr)
             return WRONG_REQUEST if isinstance(error, RequestError | ModuleNotFoundError) else FAILED
         except KeyboardInterrupt:
-            print(
-                "guided-collapse: interrupted; a run continues from its last checkpoint if you repeat the command.", file=sys.stderr
-            )
+            print("guided-collapse: interrupted. Repeat the command: a run continues from its last checkpoint.", file=sys.stderr)
             return INTERRUPTED
     return status
 

@@ -36,9 +36,7 @@ DESCRIPTION = """Train, compare and measure classifier heads that are simplex ET
 
 Before a command, --version prints the version, and --traceback shows where in the code an error happens."""
 FEWEST_COLUMNS = 40  # in fewer, tyro breaks lines forever
-MOST_JOBS = 1000
 
-Preset = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[PRESET]")]
 RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
 
 
@@ -60,13 +58,14 @@ class Train:
 
     configuration: Annotated[Configuration, tyro.conf.arg(constructor=ConfigurationFlags)]
     placement: Annotated[Placement, tyro.conf.arg(constructor=PlacementFlags)]
-    preset: Preset = None
+    preset: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[PRESET]")] = None
     """Name of an experiment, whose settings the flags override."""
 
-    def checked(self, start: Configuration, given: Collection[str]) -> "Train":
+    def checked(self, start: Configuration, given: Collection[str]) -> Self:
         """The same with checked values."""
-        configuration = configuration_of(self.configuration, start, given, [self.configuration.head])
-        return replace(self, configuration=configuration, placement=placement_of(self.placement))
+        heads = self.heads if isinstance(self, _Several) else [self.configuration.head]
+        configuration = configuration_of(self.configuration, start, given, heads)
+        return replace(self, configuration=configuration, placement=placement_of(self.placement, configuration.data))
 
     def run(self) -> int:
         """Trains, and prints the folder of the run."""
@@ -81,13 +80,10 @@ class Train:
 
 
 @dataclass(frozen=True)
-class _Several:
+class _Several(Train):
     """Runs of several heads and seeds."""
 
     configuration: Annotated[Configuration, tyro.conf.arg(constructor=SharedFlags)]
-    placement: Annotated[Placement, tyro.conf.arg(constructor=PlacementFlags)]
-    preset: Preset = None
-    """Name of an experiment, whose settings the flags override."""
     heads: tuple[HeadName, ...] = ("linear", "cosine", "fixed-etf", "nearest-etf")
     """Heads to train."""
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -97,15 +93,16 @@ class _Several:
 
     def checked(self, start: Configuration, given: Collection[str]) -> Self:
         """The same with checked values."""
-        for name in ("heads", "seeds"):
-            if not getattr(self, name):
-                raise RequestError(f"{name} must be one or more; got none. Name them after --{name}, or leave it out.")
-        if not 1 <= self.jobs <= MOST_JOBS:
-            raise RequestError(f"jobs must be from 1 to {MOST_JOBS}; got {self.jobs}.")
-        configuration = configuration_of(self.configuration, start, given, self.heads)
+        if not self.heads or not self.seeds:
+            raise RequestError(
+                f"heads and seeds must be one or more; got heads {self.heads}, seeds {self.seeds}. Name one of each."
+            )
+        if not 1 <= self.jobs <= 1000:
+            raise RequestError(f"jobs must be from 1 to 1000; got {self.jobs}.")
+        request = super().checked(start, given)
         for seed in self.seeds:
-            replace(configuration, seed=seed)  # checks it
-        return replace(self, configuration=configuration, placement=placement_of(self.placement))
+            replace(request.configuration, seed=seed)  # checks it
+        return request
 
     def check_launch(self) -> None:
         """Refuses devices and data that are not there once, instead of in every run."""
@@ -133,7 +130,7 @@ class Compare(_Several):
         return super().checked(start, given)
 
     def run(self) -> int:
-        """Trains all runs, prints a table of medians and ranges, and writes a report."""
+        """Trains all runs and writes a report."""
         from guided_collapse.experiments.comparison import compare
 
         self.check_launch()
@@ -174,21 +171,15 @@ class Search(_Several):
         return request
 
     def plan(self) -> "SearchRecord":
-        """The plan of the search; refused as by `planned_search`."""
+        """The plan of the search."""
         from guided_collapse.experiments.grid_search import planned_search
 
-        return planned_search(
-            self.configuration,
-            self.heads,
-            grid_of(self.grid),
-            seeds=self.seeds,
-            trial_seeds=self.trial_seeds,
-            trial_epochs=self.trial_epochs,
-            validation_fraction=self.validation_share,
-        )
+        trials: dict[str, Any] = {"trial_seeds": self.trial_seeds, "trial_epochs": self.trial_epochs}
+        trials["validation_fraction"] = self.validation_share
+        return planned_search(self.configuration, self.heads, grid_of(self.grid), seeds=self.seeds, **trials)
 
     def run(self) -> int:
-        """Runs the search, prints the tables of trials and of fresh seeds, and writes a report."""
+        """Runs the search and writes a report."""
         from guided_collapse.experiments.grid_search import search
         from guided_collapse.experiments.report.formats import plain_text
         from guided_collapse.experiments.report.tables import search_table
@@ -200,11 +191,7 @@ class Search(_Several):
 
 
 def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
-    """The grid that words like "learning_rate=0.05,0.1" describe.
-
-    Raises:
-        RequestError: for words of another form, a field that occurs twice, or no words.
-    """
+    """The grid that words like "learning_rate=0.05,0.1" describe."""
     grid: dict[str, list[int | float]] = {}
     for word in words:
         name, _, values = word.partition("=")
@@ -216,10 +203,6 @@ def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
         if name in grid or not numbers:
             raise RequestError(f"--grid takes FIELD=NUMBER,NUMBER, each field once; got {' '.join(words)!r}.")
         grid[name] = numbers
-    if not grid:
-        raise RequestError(
-            "search needs a grid; got none. Give --grid FIELD=NUMBER,NUMBER, as in --grid learning_rate=0.05,0.1,0.2."
-        )
     return grid
 
 
@@ -249,13 +232,10 @@ class Resume:
             configuration = configuration_of(RunFolder(self.run_dir).facts())
         place = RunFolder.of(configuration, placement.out).path
         if place != self.run_dir.resolve():
-            raise RequestError(
-                f"the run in {self.run_dir} must be in a folder <experiment>/<head>/seed-<k>, here "
-                f"{place.relative_to(placement.out)}. Move it back there."
-            )
-        if self.epochs is not None:
-            configuration = configuration.lengthened(self.epochs)
-        return Train(configuration, placement).run()
+            there = place.relative_to(placement.out)
+            raise RequestError(f"a run must be in its folder {there}; got {self.run_dir}. Move it back there.")
+        longer = configuration if self.epochs is None else configuration.lengthened(self.epochs)
+        return Train(longer, placement).run()
 
 
 @dataclass(frozen=True)
@@ -346,13 +326,13 @@ class Measure:
             raise RequestError("--margins needs --json; got it alone. Add --json.")
         from guided_collapse.metrics.measure import measure_collapse, read_arrays
 
+        options: dict[str, Any] = {
+            "num_classes": self.num_classes,
+            "global_mean": self.global_mean,
+            "center_weight": self.center_weight,
+        }
         with requested():
-            result = measure_collapse(
-                **read_arrays(self.file),
-                num_classes=self.num_classes,
-                global_mean=self.global_mean,
-                center_weight=self.center_weight,
-            )
+            result = measure_collapse(**read_arrays(self.file), **options)
         values = result.to_dict()
         if not self.margins:
             del values["cosine_margins"]
@@ -390,11 +370,10 @@ def parsed(words: Sequence[str]) -> Any:
 
 def _conclude(comparison: "Comparison", folder: Path) -> int:
     """Prints the table, writes the report into the folder, names the runs that failed, and returns the exit status."""
-    from guided_collapse.experiments.comparison import comparison_table
     from guided_collapse.experiments.report.write import write_report
 
     if comparison.finished:
-        print(comparison_table(comparison))
+        print(comparison)
         print(f"\n{write_report([folder], folder / 'report').page}")
     for failed, reason in comparison.failed:
         print(f"failed: {failed.path}: {reason}", file=sys.stderr)

@@ -3,7 +3,8 @@
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 
@@ -40,11 +41,7 @@ class PlacementFlags(_Unchecked, Placement):
 
 
 def starting_point(words: Sequence[str]) -> Configuration:
-    """The configuration that the flags of `train`, `compare` or `search` override: a preset, or the recipe for a user's own images.
-
-    Raises:
-        RequestError: for an unknown preset, or neither a preset nor --data.
-    """
+    """The configuration that flags override: the preset of that name, or the recipe for a user's own images."""
     if words and not words[0].startswith("-"):
         return preset(words[0])
     if any(word.partition("=")[0] in ("--data", "--help", "-h") for word in words):
@@ -61,34 +58,27 @@ def given_fields(words: Sequence[str]) -> set[str]:
 def configuration_of(
     flags: Configuration, start: Configuration, given: Collection[str], heads: Sequence[HeadName]
 ) -> Configuration:
-    """The configuration of the flags, with defaults in place of a preset's values that no longer have an effect.
+    """The configuration of the flags; values of the preset that no longer have an effect become defaults.
 
-    Args:
-        flags: all values, unchecked.
-        start: the preset.
-        given: names of the fields that the user set; the others are the preset's.
-        heads: those to train.
-
-    Raises:
-        RequestError: for values out of range, and for fields that the user set and that have no effect. If it is the heads that do
-            not use a field, this only warns: the same flags may be meant for runs of several heads.
+    Fields that the user has set, those that are `given`, must have an effect. If it is the heads that do not use one, this only
+    warns: the same flags may be meant for runs of several heads.
     """
     values = vars(flags).copy()
     defaults = {field.name: field.default for field in fields(Configuration)}
     if values["optimizer"] != start.optimizer:  # another optimizer has its own
         values |= {name: None for name in ("learning_rate", "weight_decay", "schedule") if name not in given}
-    for name, idle in _IDLE.items():
-        chosen = heads if idle.choice == "head" else [values[idle.choice]]
-        if values[name] == defaults[name] or not set(chosen) <= set(idle.values):
+    for name, (choice, idle) in _IDLE.items():
+        chosen = heads if choice == "head" else [values[choice]]
+        if values[name] == defaults[name] or not set(chosen) <= set(idle):
             continue
         if name not in given:
             values[name] = defaults[name]
             continue
         message = (
-            f"{idle.choice} {' and '.join(chosen)} has no option {name}; got {name}={values[name]!r}, which would have no effect. "
-            f"Leave it out, or choose another {idle.choice}."
+            f"{choice} {' and '.join(chosen)} has no option {name}; got {name}={values[name]!r}, which would have no effect. "
+            f"Leave it out, or choose another {choice}."
         )
-        if idle.choice != "head":
+        if choice != "head":
             raise RequestError(message)
         warnings.warn(message, stacklevel=2)
     configuration = Configuration(**values)
@@ -104,12 +94,8 @@ def configuration_of(
     return configuration
 
 
-def placement_of(flags: Placement) -> Placement:
-    """The placement of the flags.
-
-    Raises:
-        RequestError: for values out of range, or an output folder that cannot exist.
-    """
+def placement_of(flags: Placement, data: str) -> Placement:
+    """The placement of the flags; its output folder must be able to exist, and must not become a class of the data."""
     placement = Placement(**vars(flags))
     out = placement.out
     try:
@@ -120,34 +106,26 @@ def placement_of(flags: Placement) -> Placement:
         raise RequestError(
             f"out must be a folder, or a path where one can be created; got {out}, but {existing} is a file. Choose another --out."
         )
+    own_images = data.strip() and data not in (*KNOWN, "unconstrained") and Path(data).is_dir()
+    if own_images and out.resolve().is_relative_to(Path(data).resolve()):
+        raise RequestError(f"--out must not lie inside the data folder; got {out} in {Path(data).resolve()}. Pass --out elsewhere.")
     return placement
-
-
-class Idle(NamedTuple):
-    """A field has no effect if the field `choice` has one of these values."""
-
-    choice: str
-    values: Collection[str]
-
-
-_FREE = Idle("backbone", ("unconstrained",))
 
 
 def _networks_without(option: str) -> tuple[str, ...]:
     return tuple(name for name, network in BACKBONES.items() if option not in network.options)
 
 
-# Configuration itself refuses learning rates for agd and sizes of unconstrained features for images.
-_IDLE: Mapping[str, Idle] = {
-    "gain": Idle("optimizer", ("sgd", "adamw")),
-    "momentum": Idle("optimizer", ("agd", "adamw")),
-    **{field: Idle("head", tuple(name for name, head in HEADS.items() if field not in head.takes)) for field in HEAD_FIELDS},
-    **{
-        field: Idle("backbone", (*_networks_without(field), "unconstrained")) for field in ("width", "stem", "affine", "batch_norm")
-    },
-    "feature_dim": Idle("backbone", _networks_without("feature_dim")),
-    "test_fraction": Idle("data", (*KNOWN, "unconstrained")),
-    "long_tail_ratio": Idle("long_tail", ("none",)),
-    **dict.fromkeys(("image_size", "validation_fraction", "images_per_class", "long_tail"), _FREE),
-    **dict.fromkeys(("flip", "crop_padding", "rotation", "crop_size", "random_resized"), _FREE),
+# A field has no effect if the field that is named first has one of the values that follow. Configuration itself refuses learning
+# rates for agd and sizes of unconstrained features for images.
+_IDLE: Mapping[str, tuple[str, Collection[str]]] = {
+    "gain": ("optimizer", ("sgd", "adamw")),
+    "momentum": ("optimizer", ("agd", "adamw")),
+    **{field: ("head", tuple(name for name, head in HEADS.items() if field not in head.takes)) for field in HEAD_FIELDS},
+    **{field: ("backbone", (*_networks_without(field), "unconstrained")) for field in ("width", "stem", "affine", "batch_norm")},
+    "feature_dim": ("backbone", _networks_without("feature_dim")),
+    "test_fraction": ("data", (*KNOWN, "unconstrained")),
+    "long_tail_ratio": ("long_tail", ("none",)),
+    **dict.fromkeys(("image_size", "validation_fraction", "images_per_class", "long_tail"), ("backbone", ("unconstrained",))),
+    **dict.fromkeys(("flip", "crop_padding", "rotation", "crop_size", "random_resized"), ("backbone", ("unconstrained",))),
 }
