@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.operations import without_autocast
-from guided_collapse.geometry.polar import basis_by_factors
-from guided_collapse.geometry.products import basis_by_products
-from guided_collapse.geometry.simplex import center_classes, check_frame_exists, frame_basis, frame_weight
+from guided_collapse.geometry.polar import rows_by_factors
+from guided_collapse.geometry.products import rows_by_products
+from guided_collapse.geometry.simplex import center_classes, check_frame_exists, frame_basis
 
 Solver = Literal["factors", "products"]
 # Evaluated once, because the compiler of torch 2.6 cannot trace it.
@@ -131,18 +131,20 @@ def nearest_etf(
         means = centered_class_means.to(torch.promote_types(centered_class_means.dtype, torch.float32))
         if proximal_basis is None:
             proximal_basis, proximal_weight = frame_basis(feature_dim, num_classes, dtype=means.dtype).to(means.device), 0.0
-        basis, _, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
-        return NearestETF(basis, frame_weight(basis), means, values)
+        rows, _, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
+        # frame_weight(rows.T), without transposing there and back.
+        return NearestETF(rows.T, math.sqrt(num_classes / (num_classes - 1)) * center_classes(rows), means, values)
 
 
 def solve(
     means: Tensor, proximal_basis: Tensor, proximal_weight: float, solver: Solver | None, first_step: bool | Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns U, the proximal basis that it was pulled to, and the singular values, for any size; see `nearest_etf`."""
-    proximal_basis = proximal_basis.detach().to(means.dtype)
+    """Returns U' and the U_prox' that it was pulled to, (num_classes, feature_dim), and the singular values; see `nearest_etf`."""
+    # Transposed, to keep every matrix in one memory layout: transposing costs as much as multiplying.
+    proximal = proximal_basis.detach().to(means.dtype).T
     if checked_solver(solver, means.device) == "factors":
-        return basis_by_factors(means, proximal_basis, proximal_weight, first_step)
-    return basis_by_products(unit_frobenius_norm(means), proximal_basis, proximal_weight, first_step), proximal_basis, None
+        return rows_by_factors(means, proximal, proximal_weight, first_step)
+    return rows_by_products(unit_frobenius_norm(means), proximal, proximal_weight, first_step), proximal, None
 
 
 def checked_solver(solver: Solver | None, device: torch.device) -> Solver:

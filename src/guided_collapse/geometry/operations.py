@@ -100,8 +100,9 @@ class DifferentiableOperation:
             return self.forward(first, *others)
         if not (first.requires_grad and torch.is_grad_enabled()):
             return self.forward.function(first, *others)
-        results: tuple[Tensor, ...] = _PastTheDispatcher.apply(self, first, *others)  # type: ignore[no-untyped-call]
-        return results
+        constants: list[Tensor] = []
+        result: Tensor = _PastTheDispatcher.apply(self, constants, first, *others)  # type: ignore[no-untyped-call]
+        return result, *constants
 
     def remember(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keeps what the backward pass needs."""
@@ -122,16 +123,17 @@ class _PastTheDispatcher(torch.autograd.Function):
     """An operation called past torch's dispatcher, which takes as long as a solve with few classes."""
 
     @staticmethod
-    def forward(ctx: Any, operation: DifferentiableOperation, *inputs: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, operation: DifferentiableOperation, constants: list[Tensor], *inputs: Any) -> Tensor:
         results = operation.forward.function(*inputs)
         ctx.operation = operation
-        ctx.mark_non_differentiable(*results[1:])
         operation.remember(ctx, inputs, results)
-        return results
+        # Not returned, because torch spends time on each result of a function.
+        constants.extend(results[1:])
+        return results[0]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return None, *ctx.operation.gradient(ctx, *grads)
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, None, *ctx.operation.gradient(ctx, grad)
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -22,6 +22,16 @@ SAFE_NORMS = (1e-10, 1e10)
 # A completion whose component in the open directions is below this says nothing about them.
 COMPLETION_FLOOR = 1e-6
 
+# From this number of rows on, eigenvectors in float32 save more time than it takes to find out whether they will do.
+MANY_ROWS = 128
+
+# Down to this ratio of the smallest to the largest singular value they do: a first-order correction is enough. What is corrected
+# must be small beside 1, because its square is left over.
+WELL_CONDITIONED, CORRECTABLE = 1e-2, 1e-3
+
+# Up to this ratio to the others a direction turns them by less than float32 can show.
+VANISHING = 1e-7
+
 # Ratios to the largest singular value. Below the first, eigenvectors of XX' in float64 are too rough for a float32 result (their
 # error is the rounding unit over the ratio squared), and the remainder is decomposed again. Above the second, eigenvalues of XX'
 # still tell which singular values are negligible.
@@ -38,14 +48,14 @@ class Factors(NamedTuple):
     right: Tensor
     """The right singular vectors A as rows, (num_rows, num_columns); arbitrary where the value is 0."""
 
-    @property
-    def rank(self) -> int:
-        """How many directions the matrix determines."""
-        return int(torch.count_nonzero(self.values))
+    rank: int
+    """How many directions the matrix determines: the number of values above 0."""
 
 
 def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> Factors:
     """Returns the factors in float64, by SVD, or in float32, from eigenvectors of XX', which is faster and exact to rounding there.
+
+    With many well-conditioned rows, float32 factors are only close enough for a gradient; their product Q A is exact to rounding.
 
     Args:
         matrix: X, (num_rows, num_columns) with num_rows <= num_columns, finite, in float64.
@@ -54,33 +64,73 @@ def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> F
     """
     if dtype == torch.float64:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        return Factors(left, values.where(values > negligible, 0.0), right)
-    negative_squares, left = torch.linalg.eigh(_lower_gram(matrix).neg_())
+        values = values.where(values > negligible, 0.0)
+        return Factors(left, values, right, int(torch.count_nonzero(values)))
+    num_rows = len(matrix)
+    negative_gram = _lower_gram(matrix).neg_()
+    factors = _by_single_precision(matrix, negative_gram, negligible) if num_rows >= MANY_ROWS else None
+    if factors is not None:
+        return factors
+    negative_squares, left = torch.linalg.eigh(negative_gram)
     values = negative_squares.neg_().clamp_(min=0).sqrt_()
-    largest = float(values[0])
-    if float(values[-1]) > max(GRAM_RANGE * largest, negligible):
-        return Factors(left.float(), values.float(), torch.mm(left.T, matrix).div_(values[:, None]).float())
-    if largest <= negligible:
-        identity = torch.eye(len(matrix), dtype=torch.float32, device=matrix.device)
-        return Factors(identity, identity.new_zeros(len(matrix)), torch.zeros_like(matrix, dtype=torch.float32))
-    num_known, num_above = (int(torch.count_nonzero(values > max(ratio * largest, negligible))) for ratio in (GRAM_RANGE, 0.0))
-    right = torch.empty_like(matrix, dtype=torch.float32, memory_format=torch.contiguous_format)
+    estimates = values.tolist()
+    largest = estimates[0]
+    if estimates[-1] > max(GRAM_RANGE * largest, negligible):
+        return Factors(left.float(), values.float(), torch.mm(left.T, matrix).div_(values[:, None]).float(), num_rows)
+    num_known, num_above = (sum(value > max(ratio * largest, negligible) for value in estimates) for ratio in (GRAM_RANGE, 0.0))
+    right = torch.zeros_like(matrix, dtype=torch.float32, memory_format=torch.contiguous_format)
     right[:num_known] = left[:, :num_known].T @ matrix / values[:num_known, None]
     known = values[:num_known].float()
-    if num_known == num_above and negligible > GRAM_NOISE * largest:
-        return Factors(left.float(), functional.pad(known, (0, len(matrix) - num_known)), right)
+    if num_known == num_above and negligible >= GRAM_NOISE * largest:
+        return Factors(left.float(), functional.pad(known, (0, num_rows - num_known)), right, num_known)
     return _with_remainder(left[:, num_known:].T @ matrix, left.float(), known, right, negligible)
 
 
 def _lower_gram(matrix: Tensor) -> Tensor:
     """Returns XX' on and below the diagonal, which is all that `eigh` reads; for few rows it is quicker to compute all of it."""
     num_rows = len(matrix)
-    if num_rows < 128:
+    if num_rows < MANY_ROWS:
         return matrix @ matrix.T
     gram = matrix.new_zeros(num_rows, num_rows)
     for start, stop in itertools.pairwise(num_rows * quarter // 4 for quarter in range(5)):
         torch.mm(matrix[start:stop], matrix[:stop].T, out=gram[start:stop, :stop])
     return gram
+
+
+def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> Factors | None:
+    """Takes float32 eigenvectors of XX' and corrects them; returns None where X is too ill-conditioned for that.
+
+    With Q'X = diag(s) A and A A' = I + E, the polar factor of X is Q T A + O(E^2), with T_ij = I_ij - E_ij s_j / (s_i + s_j).
+
+    Without a proximal term the rows sum to zero, or nearly. The direction of their sum is then lifted above all others in XX',
+    which makes it the first eigenvector, and split off.
+    """
+    num_rows, trace = len(matrix), -float(negative_gram.trace())
+    if trace == 0:
+        return None
+    single = (negative_gram / trace).float().tril_()
+    # Its eigenvalues sum to 1, so the sum of their squares is a mean of them: a lower bound of the largest one, and close to it.
+    typical = float(2 * single.square().sum() - single.diagonal().square().sum())
+    sum_vanishes = float(torch.linalg.vector_norm(matrix.sum(dim=0))) <= VANISHING * math.sqrt(num_rows * typical * trace)
+    if sum_vanishes:
+        single.sub_(2 * math.sqrt(typical) / num_rows)
+    shifted = single.neg()
+    shifted.diagonal().sub_(WELL_CONDITIONED**2 * typical)
+    if int(torch.linalg.cholesky_ex(shifted).info) != 0:
+        return None
+    left = torch.linalg.eigh(single).eigenvectors[:, int(sum_vanishes) :]
+    right = torch.mm(left.T, matrix.float())
+    values = torch.linalg.vector_norm(right, dim=1)
+    below = _lower_gram(right.div_(values[:, None])).tril_(-1)
+    error = below + below.T
+    if float(values.min()) <= negligible or not float(error.abs().max()) <= CORRECTABLE:
+        return None
+    left = left - left @ error.mul_(values).div_(values[:, None] + values)
+    if not sum_vanishes:
+        return Factors(left, values, right, num_rows)
+    along_sum = matrix.new_full((num_rows, 1), num_rows**-0.5)
+    left, right = torch.cat([left, along_sum.float()], dim=1), functional.pad(right, (0, 0, 0, 1))
+    return _with_remainder(along_sum.T @ matrix, left, values, right, negligible)
 
 
 def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tensor, negligible: float) -> Factors:
@@ -99,7 +149,7 @@ def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tens
     # of the remainder, and can be large beside its smallest.
     right[num_known:] = functional.normalize(beside_known(small.right), dim=1)
     left[:, num_known:] = left[:, num_known:] @ small.left
-    return Factors(left, torch.cat([values, small.values]), right)
+    return Factors(left, torch.cat([values, small.values]), right, num_known + small.rank)
 
 
 def complete(factors: Factors, completion: Tensor) -> Tensor:
@@ -110,8 +160,8 @@ def complete(factors: Factors, completion: Tensor) -> Tensor:
 
     Returns h, (num_rows,): infinite where the completion says nothing, 0 for directions that are not open.
     """
-    left, values, right = factors
-    rank, completion_values = factors.rank, torch.zeros_like(values)
+    left, values, right, rank = factors
+    completion_values = torch.zeros_like(values)
     num_open = len(values) - rank
     if num_open:
         projected = _project_out(right[:rank], left[:, rank:].T @ completion).double()
@@ -146,17 +196,17 @@ def polar_gradient(grad_polar: Tensor, factors: Factors, completion_values: Tens
 
     The factors of X are completed; `completion` is what `complete` was given, and `completion_values` what it returned.
     """
-    rank = factors.rank
-    left, right = factors.left[:, :rank], factors.right[:rank]
+    left, values, right, rank = factors
+    if rank == len(values):
+        return left @ _gradient_of_scaled_right(left.T @ grad_polar, values, right)
+    left, right, open_left, open_right = left[:, :rank], right[:rank], left[:, rank:], right[rank:]
     grad_right = left.T @ grad_polar
-    if rank < len(factors.values):
-        open_left = factors.left[:, rank:]
-        open_completion = open_left.T @ completion
-        # Through A_n = polar(B_n - (B_n A') A). Rows about which the completion says nothing are arbitrary constants; their
-        # infinite values leave no gradient.
-        grad_free = _gradient_of_scaled_right(open_left.T @ grad_polar, completion_values[rank:], factors.right[rank:])
-        grad_right.addmm_(right @ open_completion.T, grad_free, alpha=-1).addmm_(right @ grad_free.T, open_completion, alpha=-1)
-    return left @ _gradient_of_scaled_right(grad_right, factors.values[:rank], right)
+    open_completion = open_left.T @ completion
+    # Through A_n = polar(B_n - (B_n A') A). Rows about which the completion says nothing are arbitrary constants; their infinite
+    # values leave no gradient.
+    grad_free = _gradient_of_scaled_right(open_left.T @ grad_polar, completion_values[rank:], open_right)
+    grad_right.addmm_(right @ open_completion.T, grad_free, alpha=-1).addmm_(right @ grad_free.T, open_completion, alpha=-1)
+    return left @ _gradient_of_scaled_right(grad_right, values[:rank], right)
 
 
 def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor) -> Tensor:
@@ -166,44 +216,42 @@ def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor)
     return grad_right.div_(values).addmm_(coupling, right)
 
 
-def basis_by_factors(
-    means: Tensor, proximal_basis: Tensor, proximal_weight: float, first_step: bool | Tensor = False
+def rows_by_factors(
+    means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the basis U of the frame nearest to the means, differentiable in them once.
+    """Returns the transposed basis U' of the frame nearest to the means, differentiable in them once.
 
-    It is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), and for delta = 0 its limit for delta -> 0+.
+    U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), and for delta = 0 its limit for delta -> 0+.
     Where num_classes columns do not fit into feature space, the problem is solved on the complement of 1.
 
     Args:
         means: (num_classes, feature_dim), centered class means of any scale; H~ is their multiple of unit Frobenius norm, or zero.
-        proximal_basis: U_prox, (feature_dim, num_classes), of the same dtype, float32 or float64; held constant.
+        proximal: U_prox', (num_classes, feature_dim), of the same dtype, float32 or float64; held constant.
         proximal_weight: delta.
         first_step: whether to take the solution without proximal term for U_prox.
 
     Returns:
-        U and U_prox, (feature_dim, num_classes), and the singular values of X up to a factor, without gradient, 0 where a direction
-        was completed.
+        U' and U_prox', (num_classes, feature_dim), and the singular values of X up to a factor, without gradient; 0 for
+        directions that were completed.
 
     Raises:
         ValueError: for NaN or infinite means.
         NotImplementedError: when it is differentiated twice, in forward mode, or under a transform of torch.func.
     """
-    # The operation takes and gives U' to keep every matrix in one memory layout: transposing costs as much as multiplying.
-    rows = proximal_basis.T
     if isinstance(first_step, Tensor) and not is_plain(means):
-        rows = _proximal_point(means.detach(), rows, first_step)
+        proximal = _proximal_point(means.detach(), proximal, first_step)
     elif first_step:
-        rows = _solve(means.detach(), rows, 0.0)[0]
-    transposed_basis, _, values, *_ = _solve(means, rows, proximal_weight)
-    return transposed_basis.T, rows.T, values
+        proximal = _solve(means.detach(), proximal, 0.0)[0]
+    rows, _, values, *_ = _solve(means, proximal, proximal_weight)
+    return rows, proximal, values
 
 
 def _forward(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Returns U', the factors with `completion_values`, and what the means were divided by with the norm they then have."""
+    """Returns U', the factors (Q') with `completion_values`, and what the means were divided by, their norm then, and the rank."""
     with without_autocast(means.device):
-        norm, magnitude = float(torch.linalg.vector_norm(means, dtype=torch.float64)), 1.0
         # In float64 also for float32 means, because the projection must leave an exact null direction.
         matrix = means.to(torch.float64, copy=True)
+        norm, magnitude = float(torch.linalg.vector_norm(matrix)), 1.0
         if not SAFE_NORMS[0] < norm < SAFE_NORMS[1]:
             magnitude = float(matrix.abs().max()) or 1.0
             if not math.isfinite(magnitude):
@@ -217,40 +265,37 @@ def _forward(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[T
             raise ValueError("proximal_basis must be finite; got NaN or infinite entries. Pass the `basis` of an earlier solution.")
         # Without a pull, nothing outweighs the rounding errors of the means themselves, as they were before they were centered.
         noise, size = (torch.float64, whole_norm) if proximal_weight > 0 else (means.dtype, norm)
-        wide, completion = _wide(matrix, proximal)
+        fits = means.shape[1] >= len(means)
+        completion = proximal if fits else center_classes(proximal).T
+        wide = matrix if fits else center_classes(matrix).T
         factors = singular_factors(wide, 8 * torch.finfo(noise).eps * size, means.dtype)
+        left, values, right, rank = factors
         completion_values = complete(factors, completion)
-        polar = factors.left @ factors.right
-        scale = torch.tensor([magnitude, norm], dtype=torch.float64)
-        left, right = factors.left.contiguous(), factors.right.contiguous()
-        return polar if wide is matrix else polar.T.contiguous(), left, factors.values, right, completion_values, scale
-
-
-def _wide(matrix: Tensor, proximal: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns both with no more rows than columns: as they are, or for more classes than dimensions centered and transposed."""
-    num_classes, feature_dim = matrix.shape
-    return (matrix, proximal) if feature_dim >= num_classes else (center_classes(matrix).T, center_classes(proximal).T)
+        rows = left @ right if fits else (left @ right).T.contiguous()
+        scale = torch.tensor([magnitude, norm, rank], dtype=torch.float64)
+        return rows, left.T.contiguous(), values, right.contiguous(), completion_values, scale
 
 
 def _shapes(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     num_rows, num_columns = min(means.shape), max(means.shape)
     shapes = (means.shape, (num_rows, num_rows), (num_rows,), (num_rows, num_columns), (num_rows,))
-    basis, left, values, right, completion_values = (means.new_empty(shape) for shape in shapes)
-    return basis, left, values, right, completion_values, torch.empty(2, dtype=torch.float64)
+    rows, left, values, right, completion_values = (means.new_empty(shape) for shape in shapes)
+    return rows, left, values, right, completion_values, torch.empty(3, dtype=torch.float64)
 
 
 def _backward(
     grad: Tensor,
     means: Tensor,
     proximal: Tensor,
-    left: Tensor,
+    transposed_left: Tensor,
     values: Tensor,
     right: Tensor,
     completion_values: Tensor,
     scale: Tensor,
 ) -> Tensor:
     with without_autocast(grad.device):
-        factors = Factors(left, values, right)
+        magnitude, norm, rank = scale.tolist()
+        factors = Factors(transposed_left.T, values, right, int(rank))
         if means.shape[1] >= len(means):
             grad_matrix = polar_gradient(grad, factors, completion_values, proximal)
         else:
@@ -258,7 +303,6 @@ def _backward(
             grad_matrix = polar_gradient(grad.T, factors, completion_values, completion).T.contiguous()
         center_classes(grad_matrix, out=grad_matrix)
         # Rescaling the means changes nothing, so the radial component gets no gradient.
-        magnitude, norm = scale.tolist()
         scaled = means if magnitude == 1 else means / magnitude
         radial = float(torch.dot(grad_matrix.flatten(), scaled.flatten())) / norm**2 if norm > 0 else 0.0
         grad_matrix.sub_(scaled, alpha=radial)

@@ -131,17 +131,15 @@ def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype
     return bounds[1], polar_polynomials(max(least / bounds[0], SMALLEST[dtype]))
 
 
-def basis_by_products(
-    unit_means: Tensor, proximal_basis: Tensor, proximal_weight: float, first_step: bool | Tensor = False
-) -> Tensor:
-    """Returns the basis U, (feature_dim, num_classes), of the frame nearest to the means, with all derivatives.
+def rows_by_products(unit_means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False) -> Tensor:
+    """Returns the transposed basis U', (num_classes, feature_dim), of the frame nearest to the means, with all derivatives.
 
-    It is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), as in `basis_by_factors`, with
+    U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), as in `rows_by_factors`, with
     `vanishing_pull` for delta = 0 and on the first step. No factorization, no float64, nothing that synchronizes with the device.
 
     Args:
         unit_means: H~, (num_classes, feature_dim), centered class means of unit Frobenius norm, or zero.
-        proximal_basis: U_prox, (feature_dim, num_classes), of the same dtype, float32 or float64.
+        proximal: U_prox', (num_classes, feature_dim), of the same dtype, float32 or float64.
         proximal_weight: delta.
         first_step: whether the proximal basis is only an initial direction.
     """
@@ -154,6 +152,6 @@ def basis_by_products(
     pull = is_first * vanishing + (1 - is_first) * max(proximal_weight, vanishing)
     data = center_classes(unit_means) * (2 / math.sqrt(rank) / bound)
     if feature_dim >= num_classes:
-        return polar_by_products(data + proximal_basis.T * (pull / bound), polynomials).T
+        return polar_by_products(data + proximal * (pull / bound), polynomials)
     # Only num_classes - 1 columns fit into feature space: the same problem on the complement of 1.
-    return polar_by_products((data + center_classes(proximal_basis.T) * (pull / bound)).T, polynomials)
+    return polar_by_products((data + center_classes(proximal) * (pull / bound)).T, polynomials).T

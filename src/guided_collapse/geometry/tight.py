@@ -142,15 +142,14 @@ def nearest_frame(
         if proximal_basis is None:
             columns = harmonic_columns(feature_dim, num_classes, dtype=means.dtype)
             proximal_basis, proximal_weight = columns.to(means.device).T, 0.0
-        basis, proximal_basis, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
+        columns, proximal, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
         if not unit_rows:
-            return NearestFrame(basis, math.sqrt(num_classes / feature_dim) * basis.T, means, values)
-        proximal = proximal_basis.T
+            return NearestFrame(columns.T, math.sqrt(num_classes / feature_dim) * columns, means, values)
         target = center_classes(unit_frobenius_norm(means)) * (2 / math.sqrt(feature_dim)) + proximal_weight * proximal
         target = torch.where(torch.linalg.vector_norm(target) > 0, target, proximal)
         # Centered, classes without a mean would all have the same row.
         has_mean = (means != 0).any(dim=1, keepdim=True)
-        columns, chosen = torch.where(has_mean, basis.T, proximal), checked_solver(solver, means.device)
+        columns, chosen = torch.where(has_mean, columns, proximal), checked_solver(solver, means.device)
         weight = with_unit_rows(columns, target, proximal, has_mean, rounds=rounds, solver=chosen)
         return NearestFrame(weight.T * math.sqrt(feature_dim / num_classes), weight, means, values)
 
@@ -274,7 +273,7 @@ def _polar_columns_forward(matrix: Tensor, groups: Tensor) -> tuple[Tensor, Tens
 def _polar_columns_backward(grad: Tensor, columns: Tensor, values: Tensor, rotation: Tensor, groups: Tensor) -> Tensor:
     with without_autocast(grad.device):
         together = _averaged(grad, groups) if len(groups) else grad
-        factors = Factors(rotation, values, rotation.T @ columns.T)
+        factors = Factors(rotation, values, rotation.T @ columns.T, len(values))
         grad_matrix = polar_gradient(together.T, factors, values, columns.T).T.contiguous()
         if len(groups):
             # Where equal rows keep a frame from being tight, each round would magnify the gradient of their difference.
