@@ -1,11 +1,12 @@
 """Every kind of head, and a small network to train with it."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from guided_collapse import Classifier, CosineHead, FixedETFHead, Head, NearestETFHead
+from guided_collapse import Classifier, CosineHead, FixedETFHead, Head, NearestETFHead, RunningClassMeans
 
 Batch = tuple[Tensor, Tensor]
 TrainingStep = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -135,8 +136,34 @@ def train(
     return losses
 
 
-def trained_model(name: str, num_steps: int) -> Classifier:
-    """A model with this head after some steps, in eval mode."""
+def trained_model(name: str) -> Classifier:
+    """A model with this head after ten steps, in eval mode."""
     model = build(name)
-    train(model, batches(num_steps, num_classes=model.head.num_classes))
+    train(model, batches(10, num_classes=model.head.num_classes))
     return model.eval()
+
+
+def as_on_an_accelerator(head: Head) -> Head:
+    """The head, with the options that it would pick on an accelerator."""
+    for module in head.modules():
+        if isinstance(module, Head | RunningClassMeans):
+            module.check_values = False
+    if isinstance(head, NearestETFHead):
+        head.solver = "products"
+    return head
+
+
+def assert_same_state(found: nn.Module, expected: nn.Module, tolerance: float = 0.0) -> None:
+    """Compares state dicts, with the common factor of running class means folded in."""
+    found, expected = copy.deepcopy(found), copy.deepcopy(expected)
+    for module in (*found.modules(), *expected.modules()):
+        if isinstance(module, RunningClassMeans):
+            module.value()
+    assert found.state_dict().keys() == expected.state_dict().keys()
+    for key, value in expected.state_dict().items():
+        torch.testing.assert_close(found.state_dict()[key], value, rtol=0, atol=tolerance)
+
+
+def assert_same_gradients(found: nn.Module, expected: nn.Module, rtol: float, atol: float) -> None:
+    for parameter, other in zip(found.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=rtol, atol=atol)

@@ -1,59 +1,74 @@
 """A whole training step in one compiled graph."""
 
-import ast
 import copy
-from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-import guided_collapse
-from tests.heads.cases import batches, build
+from tests.heads.cases import assert_same_gradients, assert_same_state, batches, build, mixed_batches, partly_left_out
 
 pytestmark = pytest.mark.thorough
 
-NAMES = ["nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "fixed-etf", "cosine-centered"]
+EVERY_CLASS, MISSING_CLASSES = {"feature_dim": 32, "num_classes": 5}, {"feature_dim": 32, "num_classes": 30}
+NAMES = ("nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "fixed-etf", "cosine-centered")
+CASES = [
+    *((name, sizes, {}) for name in NAMES for sizes in (EVERY_CLASS, MISSING_CLASSES)),
+    ("nearest-etf-lagged", EVERY_CLASS, {"every": 2}),
+    ("nearest-etf", EVERY_CLASS, {"solver": "products"}),
+    ("tight", {}, {}),
+    ("tight-not-lagged", {}, {}),
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("num_classes", [5, 30], ids=["all classes", "missing classes"])
-def test_compiled_training_agrees_with_eager(name, num_classes):
-    eager = build(name, feature_dim=32, num_classes=num_classes).double()
-    twin = copy.deepcopy(eager)
+def compiled_twin(model, **options):
     torch._dynamo.reset()
-    # aot_eager traces, functionalises and partitions the graph as inductor does, without its minutes of code generation.
-    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager_decomp_partition")
+    twin = copy.deepcopy(model)
+    return twin, torch.compile(twin, fullgraph=True, **options)
+
+
+# aot_eager traces, functionalizes and partitions the graph as inductor does, without its minutes of code generation.
+AOT_EAGER = {"backend": "aot_eager_decomp_partition"}
+
+
+@pytest.mark.parametrize(("name", "sizes", "options"), CASES)
+def test_compiled_training_agrees_with_eager(name, sizes, options):
+    eager = build(name, **sizes).double()
+    for option, value in options.items():
+        setattr(eager.head, option, value)
+    twin, compiled = compiled_twin(eager, **AOT_EAGER)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (eager, twin)]
-    for inputs, labels in batches(4, num_classes=num_classes):
+    steps = [(inputs.double(), labels) for inputs, labels in batches(5, num_classes=eager.head.num_classes)]
+    for inputs, labels in steps[:-1]:
         for model, optimizer in zip((eager, compiled), optimizers, strict=True):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(inputs.double(), labels), labels).backward()
-        for expected, parameter in zip(eager.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-9, atol=1e-11)
+            cross_entropy(model(inputs, labels), labels).backward()
+        assert_same_gradients(twin, eager, rtol=1e-9, atol=1e-11)
         for optimizer in optimizers:
             optimizer.step()
-    for key, value in eager.state_dict().items():
-        torch.testing.assert_close(twin.state_dict()[key], value, rtol=1e-9, atol=1e-11)
-    inputs = next(batches(1))[0].double()
-    torch.testing.assert_close(compiled.eval()(inputs), eager.eval()(inputs), rtol=1e-9, atol=1e-11)
+    assert_same_state(twin, eager, 1e-9)
+    # An eager step goes on from compiled ones.
+    for model in (eager, twin):
+        model(*steps[-1])
+    assert_same_state(twin, eager, 1e-9)
+    torch.testing.assert_close(compiled.eval()(inputs), eager.eval()(inputs), rtol=1e-9, atol=1e-9)
 
 
-def test_no_type_is_asked_for_by_a_union():
-    # torch 2.6 to 2.9 cannot trace `isinstance(value, A | B)`, and the torch of these tests can.
-    found = []
-    for file in (Path(guided_collapse.__file__).parent / "heads").rglob("*.py"):
-        for call in ast.walk(ast.parse(file.read_text())):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "isinstance" and isinstance(call.args[1], ast.BinOp):
-                found.append(f"{file.name}:{call.lineno}")
-    assert found == []
+@pytest.mark.parametrize(("name", "steps"), [("nearest-etf", mixed_batches), ("tight", partly_left_out)])
+def test_soft_labels_and_tokens_agree_with_eager(name, steps):
+    eager = build(name).double()
+    twin, compiled = compiled_twin(eager, **AOT_EAGER)
+    for inputs, labels in steps(4, eager.head.num_classes):
+        for model in (eager, compiled):
+            model(inputs.double().unflatten(0, (4, 5)), labels.unflatten(0, (4, 5))).square().sum().backward()
+    assert_same_gradients(twin, eager, rtol=1e-9, atol=1e-10)
+    assert_same_state(twin, eager, 1e-11)
 
 
 def test_training_without_labels_in_one_graph():
-    torch._dynamo.reset()
-    eager, twin = build("fixed-etf"), build("fixed-etf")
-    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager_decomp_partition")
+    eager = build("fixed-etf")
+    _, compiled = compiled_twin(eager, **AOT_EAGER)
     inputs, _ = next(batches(1))
     torch.testing.assert_close(compiled(inputs), eager(inputs))
 
@@ -61,20 +76,16 @@ def test_training_without_labels_in_one_graph():
 @pytest.mark.parametrize("name", ["nearest-etf", "cosine"])
 def test_inductor_agrees_with_eager(name):
     eager = build(name)
-    twin = copy.deepcopy(eager)
-    torch._dynamo.reset()
-    compiled = torch.compile(twin, fullgraph=True)
+    twin, compiled = compiled_twin(eager)
     for inputs, labels in batches(3):
         for model in (eager, compiled):
             model.zero_grad()
-            nn.functional.cross_entropy(model(inputs, labels), labels).backward()
-        for expected, parameter in zip(eager.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-4, atol=1e-6)
+            cross_entropy(model(inputs, labels), labels).backward()
+        assert_same_gradients(twin, eager, rtol=1e-4, atol=1e-6)
 
 
 def test_a_compiled_head_still_refuses_bad_batches():
-    torch._dynamo.reset()
-    model = torch.compile(build("nearest-etf"), fullgraph=True, backend="aot_eager")
+    _, model = compiled_twin(build("nearest-etf"), backend="aot_eager")
     inputs, labels = next(batches(1))
     model(inputs, labels)
     with pytest.raises(ValueError, match="features must be finite"):

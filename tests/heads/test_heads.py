@@ -1,7 +1,10 @@
 """What every head must do, whatever its kind."""
 
 import copy
+import inspect
 import json
+import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +15,18 @@ from torch.utils.checkpoint import checkpoint
 from guided_collapse import CosineHead, FixedETFHead, NearestETFHead
 from guided_collapse.heads import HEAD_CLASSES
 from guided_collapse.heads.batch import LABEL_TYPES
-from tests.heads.cases import ALL, FEATURE_DIM, HEADS, NUM_CLASSES, batches, build, train, trained_model
+from tests.heads.cases import (
+    ALL,
+    FEATURE_DIM,
+    HEADS,
+    NUM_CLASSES,
+    assert_same_gradients,
+    assert_same_state,
+    batches,
+    build,
+    train,
+    trained_model,
+)
 
 every_head = pytest.mark.parametrize("name", HEADS)
 every_head_and_tight = pytest.mark.parametrize("name", ALL)
@@ -24,7 +38,7 @@ def batches_for(model, num_steps):
 
 @pytest.fixture
 def trained(name):
-    return trained_model(name, num_steps=10)
+    return trained_model(name)
 
 
 @every_head
@@ -47,19 +61,14 @@ def test_weight_and_bias_say_what_eval_mode_does(name, trained):
 
 
 @every_head_and_tight
-def test_logits_do_not_depend_on_the_others_in_the_batch(name, trained):
+def test_evaluation_depends_on_no_other_sample_and_changes_no_state(name, trained):
+    before = copy.deepcopy(trained)
     inputs, _ = next(batches(1, batch_size=64))
     together = trained(inputs)
     alone = torch.cat([trained(sample[None]) for sample in inputs])
     torch.testing.assert_close(alone, together, rtol=0, atol=2e-6)
     assert together.abs().max() > 0.1
-
-
-@every_head_and_tight
-def test_evaluation_changes_no_state(name, trained):
-    before = copy.deepcopy(trained.state_dict())
-    trained(torch.randn(9, 8))
-    assert all(torch.equal(before[key], value) for key, value in trained.state_dict().items())
+    assert_same_state(trained, before)
 
 
 @every_head_and_tight
@@ -77,22 +86,18 @@ def test_save_and_load_and_deepcopy_give_identical_logits(name, trained, tmp_pat
 
 
 @every_head_and_tight
-def test_training_continued_from_a_loaded_state_is_the_same_bit_for_bit(name, tmp_path):
-    straight = build(name)
-    steps = list(batches_for(straight, 12))
-    straight_optimizer = torch.optim.SGD(straight.parameters(), lr=0.1, momentum=0.9)
-    train(straight, steps[:6], straight_optimizer)
-    torch.save({"model": straight.state_dict(), "optimizer": straight_optimizer.state_dict()}, tmp_path / "last.pt")
-    train(straight, steps[6:], straight_optimizer)
-
-    resumed = build(name)
-    optimizer = torch.optim.SGD(resumed.parameters(), lr=0.1, momentum=0.9)
-    saved = torch.load(tmp_path / "last.pt", weights_only=True)
-    resumed.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    train(resumed, steps[6:], optimizer)
-    for key, value in straight.state_dict().items():
-        assert torch.equal(resumed.state_dict()[key], value), key
+@pytest.mark.parametrize("taken", [3, 4])
+def test_training_continued_from_a_loaded_state_is_the_same_bit_for_bit(name, taken, tmp_path):
+    straight, resumed = build(name), build(name)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (straight, resumed)]
+    steps = list(batches_for(straight, 9))
+    train(straight, steps[:taken], optimizers[0])
+    torch.save([straight.state_dict(), optimizers[0].state_dict()], tmp_path / "last.pt")
+    for part, state in zip((resumed, optimizers[1]), torch.load(tmp_path / "last.pt", weights_only=True), strict=True):
+        part.load_state_dict(state)
+    losses = [train(model, steps[taken:], optimizer) for model, optimizer in zip((straight, resumed), optimizers, strict=True)]
+    assert losses[0] == losses[1]
+    assert_same_state(resumed, straight)
 
 
 @every_head_and_tight
@@ -141,57 +146,58 @@ def test_float64_features_give_float64_logits(name):
     assert all(value.dtype == torch.float64 for value in head.state_dict().values() if value.is_floating_point())
 
 
+ONES, CLASSES = torch.ones(2, FEATURE_DIM), torch.tensor([0, 1])
+TOKENS = torch.ones(2, 3, FEATURE_DIM)
 BAD_BATCHES = {
     "labels too large": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, 5]), "num_classes - 1 = 4; got values from 0 to 5"),
     "labels negative": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, -1]), "got values from -1 to 1"),
-    "labels not integers": (torch.ones(2, FEATURE_DIM), torch.tensor([0.0, 1.0]), "int8 to int64 or uint8; got torch.float32"),
-    "labels multi-hot": (torch.ones(2, FEATURE_DIM), torch.ones(2, 5), r"every row summing to 1.*sums from 5 to 5.*Multi-hot"),
-    "labels soft, too few": (torch.ones(2, FEATURE_DIM), torch.full((2, 4), 0.25), r"= \(2, 5\), one row per sample.*got \(2, 4\)"),
-    "labels boolean": (torch.ones(2, FEATURE_DIM), torch.tensor([True, False]), "or uint8; got torch.bool"),
-    "labels one-hot": (torch.ones(2, FEATURE_DIM), torch.eye(2, 5).long(), r"\(num_samples,\) = \(2,\).*got \(2, 5\)"),
-    "labels too few": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1]), r"= \(3,\).*got \(2,\)"),
-    "features too wide": (torch.ones(2, 13), torch.tensor([0, 1]), r"feature_dim=12; got \(2, 13\)"),
-    "features not flat": (torch.ones(2, FEATURE_DIM, 1, 1), torch.tensor([0, 1]), r"got \(2, 12, 1, 1\)"),
-    "features integer": (torch.ones(2, FEATURE_DIM).long(), torch.tensor([0, 1]), "floating-point; got torch.int64"),
-    "features NaN": (torch.ones(2, FEATURE_DIM) * torch.nan, torch.tensor([0, 1]), "finite; got 24 NaN or infinite entries of 24"),
-    "features infinite": (torch.ones(2, FEATURE_DIM) / 0, torch.tensor([0, 1]), "features must be finite"),
-    "features too large": (torch.ones(2, FEATURE_DIM) * 1e20, torch.tensor([0, 1]), "norm overflows; got 1.0e\\+20"),
-    "features a list": ([[1.0] * FEATURE_DIM], torch.tensor([0]), "must be torch tensors; got list and Tensor"),
-    "no samples": (torch.ones(0, FEATURE_DIM), torch.zeros(0, dtype=torch.int64), "at least one sample; got none"),
+    "labels not integers": (ONES, torch.tensor([0.0, 1.0]), "int8 to int64 or uint8; got torch.float32"),
+    "labels boolean": (ONES, torch.tensor([True, False]), "or uint8; got torch.bool"),
+    "labels one-hot": (ONES, torch.eye(2, 5).long(), r"\(num_samples,\) = \(2,\).*got \(2, 5\).*Convert one-hot labels"),
+    "labels too few": (torch.ones(3, FEATURE_DIM), CLASSES, r"= \(3,\).*got \(2,\)"),
+    "labels not for each token": (TOKENS, CLASSES, r"features.shape\[:-1\] = \(2, 3\).*got \(2,\)"),
+    "shares multi-hot": (ONES, torch.ones(2, 5), r"every row summing to 1.*sums from 5 to 5.*Multi-hot.*CosineHead"),
+    "shares of no class": (ONES, torch.eye(2, 5) * torch.tensor([[1.0], [0.0]]), "sums from 0 to 1"),
+    "shares negative": (ONES, torch.tensor([[1.5, -0.5, 0, 0, 0]] * 2), "none negative.*smallest value of -0.5"),
+    "shares NaN": (ONES, torch.full((2, 5), torch.nan), "sums from nan to nan"),
+    "shares of too few classes": (ONES, torch.full((2, 4), 0.25), r"= \(2, 5\), one row per sample.*got \(2, 4\)"),
+    "shares of too many classes": (TOKENS, torch.full((2, 3, 6), 1 / 6), r"= \(2, 3, 5\).*got \(2, 3, 6\)"),
+    "shares not for each token": (TOKENS, torch.full((2, 5), 0.2), "class indices, int8 to int64 or uint8; got torch.float32"),
+    "features too wide": (torch.ones(2, 13), CLASSES, r"feature_dim=12; got \(2, 13\)"),
+    "features not flat": (torch.ones(2, FEATURE_DIM, 1, 1), CLASSES, r"got \(2, 12, 1, 1\)"),
+    "features of no batch": (ONES[0], torch.tensor(1), r"must be \(num_samples, feature_dim\).*got \(12,\)"),
+    "features integer": (ONES.long(), CLASSES, "floating-point; got torch.int64"),
+    "features NaN": (ONES * torch.nan, CLASSES, "finite; got 24 NaN or infinite entries of 24"),
+    "features infinite": (ONES / 0, CLASSES, "features must be finite"),
+    "features too large": (ONES * 1e20, CLASSES, "norm overflows; got 1.0e\\+20"),
+    "features a list": (ONES.tolist(), CLASSES, "must be torch tensors; got list and Tensor"),
+    "no samples": (ONES[:0], CLASSES[:0], "at least one sample; got none"),
+    "no tokens": (TOKENS[:, :0], torch.zeros(2, 0, dtype=torch.int64), "at least one sample; got none"),
 }
 
 
 @every_head
 @pytest.mark.parametrize(("features", "labels", "message"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
 def test_a_bad_batch_is_refused_before_any_state_changes(name, features, labels, message):
-    head = build(name).head.train()
-    before = copy.deepcopy(head.state_dict())
+    head = build(name).head
+    before = copy.deepcopy(head)
     with pytest.raises((TypeError, ValueError), match=message):
         head(features, labels)
-    assert all(torch.equal(before[key], value) for key, value in head.state_dict().items())
+    assert_same_state(head, before)
 
 
 @every_head
 def test_only_heads_that_classify_with_the_batch_s_own_means_need_labels(name):
     model, twin = build(name), build(name)
-    steps = list(batches(4))
-    before = copy.deepcopy(model.state_dict())
     if model.head.needs_labels:
         with pytest.raises(ValueError, match=r"labels are required in training mode by a head that follows class means; got None"):
-            model(steps[0][0])
-        assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-        return
-    for inputs, labels in steps:
-        logits = model(inputs)
-        assert torch.equal(logits, twin(inputs, labels))
-        nn.functional.cross_entropy(logits, labels).backward()
-        if name == "nearest-etf-lagged":
-            model.head.update(labels)
-    assert all(torch.equal(twin.state_dict()[key], value) for key, value in model.state_dict().items())
-    with pytest.raises(ValueError, match="at least one sample; got none"):
-        model.head(torch.ones(0, FEATURE_DIM))
-    with pytest.raises(RuntimeError, match="Checkpoint the backbone alone"):
-        checkpoint(model.head, torch.randn(10, FEATURE_DIM, requires_grad=True), use_reentrant=False).sum().backward()
+            model(next(batches(1))[0])
+    else:
+        for inputs, labels in batches(4):
+            assert torch.equal(model(inputs), twin(inputs, labels))
+            if name == "nearest-etf-lagged":
+                model.head.update(labels)
+    assert_same_state(model, twin)
 
 
 @every_head
@@ -203,32 +209,32 @@ def test_eval_mode_refuses_features_that_do_not_fit(name):
         head(torch.full((2, FEATURE_DIM), torch.nan))
 
 
+BAD_OPTIONS = [
+    ((8, 1), {}, r"num_classes must be at least 2.*num_classes=1"),
+    ((8, 5.0), {}, r"num_classes must be a whole number; got 5\.0"),
+    ((0, 3), {}, "feature_dim must be at least 1; got feature_dim=0"),
+    ((1, 2), {}, r"feature_dim must be at least 2 for features on a sphere.*feature_dim=1"),
+    *(((8, 3), {"scale": scale}, f"scale must be positive and finite; got {scale}") for scale in (0.0, -1.0, math.inf, math.nan)),
+    ((8, 3), {"scale": "5"}, "scale must be a number or None"),
+    ((8, 3), {"direction": "north"}, "direction must be one of"),
+    ((8, 3), {"proximal_weight": -0.1}, "proximal_weight must be a finite number that is not negative; got -0.1"),
+    ((8, 3), {"lagged": True, "every": 0}, "every must be at least 1; got 0"),
+    ((8, 3), {"lagged": True, "every": 2.0}, "every must be a whole number"),
+    ((8, 3), {"lagged": False, "every": 5}, "lagged=True"),
+]
+
+
 @pytest.mark.parametrize("kind", [NearestETFHead, FixedETFHead, CosineHead])
-def test_bad_options_are_refused(kind):
-    with pytest.raises(ValueError, match=r"num_classes must be at least 2.*num_classes=1"):
-        kind(8, 1)
-    for scale in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=f"scale must be positive and finite; got {scale}"):
-            kind(8, 3, scale=scale)
-    if kind is CosineHead:
-        with pytest.raises(ValueError, match="feature_dim must be at least 1; got feature_dim=0"):
-            kind(0, 3)
-    else:
-        with pytest.raises(ValueError, match=r"feature_dim must be at least 2.*got feature_dim=1"):
-            kind(1, 10)
-        with pytest.raises(ValueError, match="direction must be one of"):
-            kind(8, 3, direction="north")
-
-
-def test_negative_proximal_weight_is_refused():
-    with pytest.raises(ValueError, match=r"proximal_weight must be a finite number that is not negative; got -0.1"):
-        NearestETFHead(8, 3, proximal_weight=-0.1)
+@pytest.mark.parametrize(("sizes", "options", "message"), BAD_OPTIONS)
+def test_bad_options_are_refused(kind, sizes, options, message):
+    if options.keys() <= inspect.signature(kind).parameters.keys():
+        with pytest.raises((TypeError, ValueError), match=message):
+            kind(*sizes, **options)
 
 
 @every_head
 def test_integer_labels_of_every_width(name):
-    features = torch.randn(10, FEATURE_DIM)
-    labels = torch.arange(10) % NUM_CLASSES
+    features, labels = torch.randn(10, FEATURE_DIM), torch.arange(10) % NUM_CLASSES
     logits = [build(name).head(features, labels.to(dtype)) for dtype in LABEL_TYPES]
     assert all(torch.equal(logits[0], other) for other in logits)
 
@@ -253,10 +259,10 @@ def test_activation_checkpointing_around_a_head_is_refused(name, use_reentrant):
     head = build(name).head
     features, labels = torch.randn(10, FEATURE_DIM, requires_grad=True), torch.arange(10) % NUM_CLASSES
     logits = checkpoint(head, features, labels, use_reentrant=use_reentrant)
-    before = copy.deepcopy(head.state_dict())
+    before = copy.deepcopy(head)
     with pytest.raises(RuntimeError, match=r"activation checkpointing.*Checkpoint the backbone alone"):
         logits.sum().backward()
-    assert all(torch.equal(before[key], value) for key, value in head.state_dict().items())
+    assert_same_state(head, before)
 
 
 @every_head_and_tight
@@ -267,8 +273,7 @@ def test_the_backbone_may_be_checkpointed(name):
     twin = build(name)
     logits = twin.head(checkpoint(twin.backbone, inputs, use_reentrant=False), labels)
     nn.functional.cross_entropy(logits, labels).backward()
-    for expected, parameter in zip(plain.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, expected.grad)
+    assert_same_gradients(twin, plain, rtol=1.3e-6, atol=1e-5)
 
 
 @every_head_and_tight
@@ -290,44 +295,14 @@ def test_evaluation_training_and_one_backward_for_both(name):
         torch.testing.assert_close(together, apart)
 
 
-@pytest.mark.parametrize("kind", [NearestETFHead, FixedETFHead, CosineHead])
-def test_features_on_a_sphere_need_two_dimensions(kind):
-    with pytest.raises(ValueError, match=r"at least 2 for features on a sphere.*feature_dim=1"):
-        kind(1, 2)
-
-
-@every_head
-def test_sizes_may_be_numpy_integers(name):
-    head = HEADS[name](np.int64(FEATURE_DIM), np.int32(NUM_CLASSES))
-    assert (type(head.feature_dim), type(head.num_classes)) == (int, int)
-    assert f"feature_dim={FEATURE_DIM}, num_classes={NUM_CLASSES}" in repr(head)
-    with pytest.raises(TypeError, match=r"num_classes must be a whole number; got 5\.0"):
-        HEADS[name](FEATURE_DIM, 5.0)
-
-
-@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "tight", "tight-not-lagged", "tight-fixed"])
-def test_a_head_made_on_the_meta_device_begins_with_reset_parameters(name):
-    with torch.device("meta"):
-        head = build(name).head
-    head.to_empty(device="cpu")
-    for buffer in head.buffers():
-        buffer.fill_(7)
-    head.reset_parameters()
-    expected = build(name).head.state_dict()
-    assert all(torch.equal(expected[key], value) for key, value in head.state_dict().items())
-
-
-def test_a_learned_head_made_on_the_meta_device_begins_with_reset_parameters():
-    with torch.device("meta"):
-        head = CosineHead(FEATURE_DIM, NUM_CLASSES, center=True)
-    head.to_empty(device="cpu")
+@pytest.mark.parametrize("kind", [NearestETFHead, partial(NearestETFHead, lagged=True), FixedETFHead, CosineHead])
+@pytest.mark.parametrize("sizes", [(12, 5), (6, 30)])
+def test_a_head_made_on_the_meta_device_begins_with_reset_parameters(kind, sizes):
+    head = kind(*sizes, device="meta").to_empty(device="cpu")
     for tensor in head.state_dict().values():
         tensor.fill_(7)
-    torch.manual_seed(5)
-    head.reset_parameters()
-    torch.manual_seed(5)
-    expected = CosineHead(FEATURE_DIM, NUM_CLASSES, center=True).state_dict()
-    assert all(torch.equal(expected[key], value) for key, value in head.state_dict().items())
+    head.reset_parameters(torch.Generator().manual_seed(0))
+    assert_same_state(head, kind(*sizes, generator=torch.Generator().manual_seed(0)))
 
 
 def test_reset_parameters_draws_a_random_direction_anew():
@@ -375,20 +350,21 @@ def test_a_training_batch_of_one_sample_is_warned_of(name):
 
 
 @every_head_and_tight
-def test_sizes_are_told_as_those_of_a_linear_layer_and_the_state_follows_device_and_dtype(name):
+def test_a_head_can_be_built_again_from_its_configuration_on_any_device_and_in_any_dtype(name):
     head = build(name).head
-    assert (head.in_features, head.out_features) == (head.feature_dim, head.num_classes)
-    wide = type(head)(**head.config(), device="meta", dtype=torch.float64)
-    floating = [tensor for tensor in wide.state_dict().values() if tensor.is_floating_point()]
+    config = json.loads(json.dumps(head.config()))
+    again = HEAD_CLASSES[type(head).__name__](**config, device="meta", dtype=torch.float64)
+    assert type(again) is type(head)
+    assert again.config() == head.config()
+    assert (again.in_features, again.out_features) == (head.feature_dim, head.num_classes)
+    floating = [tensor for tensor in again.state_dict().values() if tensor.is_floating_point()]
     assert all((tensor.dtype, tensor.device.type) == (torch.float64, "meta") for tensor in floating)
 
 
-@every_head_and_tight
-def test_a_head_can_be_built_again_from_its_configuration(name):
-    head = build(name).head
-    again = HEAD_CLASSES[type(head).__name__](**json.loads(json.dumps(head.config())))
-    assert again.config() == head.config()
-    assert type(again) is type(head)
+def test_sizes_may_be_numpy_integers():
+    head = NearestETFHead(np.int64(FEATURE_DIM), np.int32(NUM_CLASSES))
+    assert (type(head.feature_dim), type(head.num_classes)) == (int, int)
+    assert f"feature_dim={FEATURE_DIM}, num_classes={NUM_CLASSES}" in repr(head)
 
 
 @pytest.mark.parametrize("sizes", [(64, 10), (512, 100), (16, 60)])

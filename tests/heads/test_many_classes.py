@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
@@ -43,58 +42,6 @@ def test_it_learns_stays_tight_and_says_what_it_is(name):
     assert not list(model.head.parameters())
 
 
-@every_head
-@pytest.mark.parametrize("taken", [3, 4])
-def test_a_run_goes_on_bit_for_bit_from_its_state(name, taken):
-    steps = some(9)
-    whole, before, after = (build(name) for _ in range(3))
-    whole_losses = train(whole, steps, torch.optim.SGD(whole.parameters(), lr=0.1))
-    train(before, steps[:taken], torch.optim.SGD(before.parameters(), lr=0.1))
-    after.load_state_dict(before.state_dict())
-    assert train(after, steps[taken:], torch.optim.SGD(after.parameters(), lr=0.1)) == whole_losses[taken:]
-    assert all(torch.equal(value, after.state_dict()[key]) for key, value in whole.state_dict().items())
-    assert train(copy.deepcopy(after), steps[:1]) == train(after, steps[:1])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["tight", "tight-not-lagged"])
-def test_a_whole_step_in_one_graph_agrees_with_eager(name):
-    eager = build(name).double()
-    twin = copy.deepcopy(eager)
-    torch._dynamo.reset()
-    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager_decomp_partition")
-    for inputs, labels in some(4):
-        for model in (eager, compiled):
-            model.zero_grad()
-            functional.cross_entropy(model(inputs.double(), labels), labels).backward()
-        for expected, parameter in zip(eager.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-9, atol=1e-11)
-    eager.head.class_means.value()  # folds the common factor in, as a compiled head does at every step
-    for key, value in eager.state_dict().items():
-        torch.testing.assert_close(twin.state_dict()[key], value, rtol=1e-9, atol=1e-11)
-    # The fifth step is not one of 1, 4, 7, ..., whoever took those before.
-    inputs, labels = some(1, seed=5)[0]
-    for model in (eager, twin):
-        model(inputs.double(), labels)
-    torch.testing.assert_close(twin.head.frame, eager.head.frame, rtol=0, atol=1e-9)
-
-
-def test_lagged_logits_are_those_of_the_frame_before_and_their_graph_outlives_it():
-    head = NearestETFHead(6, 30, every=1).double()
-    features, labels = torch.randn(40, 6, dtype=torch.float64, requires_grad=True), torch.arange(40) % 30
-    gradients = []
-    for _ in range(2):
-        frame = head.weight.clone()
-        logits = head(features, labels)
-        points = head.scale * features / features.norm(dim=1, keepdim=True)
-        expected = (points - points.mean(0)) @ frame.T
-        torch.testing.assert_close(logits, expected)
-        gradients.append((logits, torch.autograd.grad(expected.square().sum(), features)[0]))
-        assert not torch.allclose(head.weight, frame)
-    for logits, gradient in gradients:
-        torch.testing.assert_close(torch.autograd.grad(logits.square().sum(), features)[0], gradient)
-
-
 def test_the_frame_is_the_nearest_one():
     head = NearestETFHead(6, 70, every=1)
     for inputs, labels in batches(6, num_classes=70, batch_size=200):
@@ -125,46 +72,6 @@ def test_a_step_makes_nothing_as_large_as_the_weight():
     features = torch.randn(8, 16, requires_grad=True)
     with Largest():
         head(features, labels).sum().backward()
-
-
-@pytest.mark.thorough
-def test_gradient_through_the_frame_of_a_head_that_is_not_lagged():
-    labels = torch.arange(24) % 12
-    head = NearestETFHead(4, 12, lagged=False).double()
-    head(torch.randn(24, 4).double(), labels)
-    state = copy.deepcopy(head.state_dict())
-
-    def logits(features):
-        head.load_state_dict(state)
-        return head(features, labels)
-
-    assert torch.autograd.gradcheck(logits, torch.randn(24, 4).double().requires_grad_())
-
-
-def test_solvers_agree_along_training():
-    """Steps by products; at each the frame and the gradient are compared with those by factors from the same state."""
-    torch.manual_seed(0)
-    worst = 0.0
-    for lagged in (True, False):
-        backbone = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 6))
-        heads = {solver: NearestETFHead(6, 30, lagged=lagged, every=1, solver=solver) for solver in ("factors", "products")}
-        optimizer = torch.optim.SGD(backbone.parameters(), lr=0.1, momentum=0.9)
-        for step, (inputs, labels) in enumerate(batches(30, num_classes=30, batch_size=40)):
-            features = backbone(inputs)
-            heads["factors"].load_state_dict(heads["products"].state_dict())
-            found = []
-            for head in heads.values():
-                leaf = features.detach().requires_grad_()
-                functional.cross_entropy(head(leaf, labels), labels).backward()
-                found.append((leaf.grad, head.weight))
-            if step > 1:  # the first is within a thousandth of the limit that the factors give
-                (gradient, weight), (other_gradient, other_weight) = found
-                worst = max(worst, float((weight - other_weight).abs().max()))
-                assert float((gradient - other_gradient).norm() / gradient.norm()) < 2e-3
-            optimizer.zero_grad()
-            features.backward(found[1][0])
-            optimizer.step()
-    assert worst < 1e-5
 
 
 def test_defaults_by_size():

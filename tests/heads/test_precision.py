@@ -1,27 +1,15 @@
 """State that keeps float32 or more, however a head was made, moved or loaded."""
 
-import contextlib
 import copy
 
 import pytest
 import torch
 
 from guided_collapse import RunningClassMeans
-from guided_collapse.geometry.simplex import frame_basis
 from tests.heads.cases import FEATURE_DIM, HEADS, NUM_CLASSES, build
 
 every_head = pytest.mark.parametrize("name", HEADS)
 half = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-
-
-@contextlib.contextmanager
-def default_dtype(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def floating_buffers(module):
@@ -30,47 +18,22 @@ def floating_buffers(module):
 
 @half
 @every_head
-def test_a_head_made_under_a_half_default_dtype_is_the_one_made_under_float32(name, dtype):
-    with default_dtype(dtype):
-        made = floating_buffers(build(name).head)
-    for key, value in floating_buffers(build(name).head).items():
-        assert torch.equal(made[key], value), key
-
-
-@half
-@every_head
 def test_a_head_made_under_a_half_default_dtype_learns_what_one_under_float32_does(name, dtype):
-    twin = build(name).head
-    with default_dtype(dtype):
+    twin, before = build(name).head, torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
         head = build(name).head
+        for key, value in floating_buffers(twin).items():
+            assert torch.equal(floating_buffers(head)[key], value), key
         head.load_state_dict(twin.state_dict())
         advance(head, twin)
         for features, labels in feature_batches(dtype):
             head(features, labels)
             twin(features.float(), labels)
+    finally:
+        torch.set_default_dtype(before)
     for key, value in floating_buffers(twin).items():
         torch.testing.assert_close(floating_buffers(head)[key], value, rtol=0, atol=1e-5)
-
-
-@half
-def test_running_means_follow_half_precision_features(dtype):
-    means, exact = RunningClassMeans(FEATURE_DIM, NUM_CLASSES), RunningClassMeans(FEATURE_DIM, NUM_CLASSES).double()
-    advance(means, exact)
-    for features, labels in feature_batches(dtype):
-        means.update(features, labels)
-        exact.update(features.double(), labels)
-    assert means.running.dtype == torch.float32
-    torch.testing.assert_close(means.running.double(), exact.running, rtol=0, atol=1e-6)
-
-
-@half
-@every_head
-def test_a_half_checkpoint_that_is_assigned_does_not_freeze_the_state(name, dtype):
-    head = build(name).head
-    checkpoint = {key: value.to(dtype) if value.is_floating_point() else value for key, value in head.state_dict().items()}
-    head.load_state_dict(checkpoint, assign=True)
-    assert all(buffer.dtype == torch.float32 for buffer in floating_buffers(head).values())
-    assert all(parameter.dtype == dtype for parameter in head.parameters())
 
 
 def cast_by_assignment(head, dtype):
@@ -99,16 +62,15 @@ def cast_in_place(head, dtype):
 
 @pytest.mark.parametrize("cast", [cast_by_assignment, cast_by_loading, cast_by_applying, cast_in_place])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf"])
+@pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "cosine-centered"])
 def test_counts_and_marks_that_are_cast_do_not_stop_training(name, dtype, cast):
     head, twin = build(name).head, build(name).head
     steps = list(feature_batches(torch.float32))[:3]
     for module in (head, twin):
         module(*steps[0])
     cast(head, dtype)
-    types = {key: value.dtype for key, value in head.state_dict().items()}
     if cast is not cast_in_place:
-        assert types == {key: value.dtype for key, value in twin.state_dict().items()}
+        assert [buffer.dtype for buffer in head.buffers()] == [buffer.dtype for buffer in twin.buffers()]
     for features, labels in steps[1:]:
         logits, expected = head(features, labels), twin(features, labels)
     # Half precision has rounded the state once.
@@ -127,13 +89,6 @@ def test_float64_state_is_not_rounded_by_float32_features():
     wide.update(features, torch.arange(9) % 3)
     # The share of one batch is far below float32's rounding of the state.
     assert 0 < (wide.running - before).abs().max() < 1e-4
-
-
-@half
-def test_a_random_direction_in_half_precision_is_a_rounded_one_in_float32(dtype):
-    exact = frame_basis(6, 4, direction="random", generator=torch.Generator().manual_seed(0))
-    rounded = frame_basis(6, 4, direction="random", generator=torch.Generator().manual_seed(0), dtype=dtype)
-    assert torch.equal(rounded, exact.to(dtype))
 
 
 def advance(*modules):
