@@ -72,6 +72,7 @@ def check_request(words, monkeypatch):
     with monkeypatch.context() as patch:
         if command in WORK:
             patch.setattr(WORK[command], begin)
+        patch.setattr("guided_collapse.experiments.grid_search.settings_of_search", lambda *_: {})  # there is no search
         with pytest.raises(SystemExit if "--help" in rest else WorkBeginsError):
             parsed(words).run()
 
