@@ -23,25 +23,26 @@ def with_gradients(model):
     return list(model.parameters())
 
 
+def scale_of(weight):
+    outputs, inputs, *kernel = weight.shape
+    return math.sqrt(outputs / inputs / math.prod(kernel))
+
+
 def slow_step(weights, gradients, gain):
     """The formula, slice by slice and number by number."""
     layers = len(weights)
     total = 0.0
-    for weight, gradient in zip(weights, gradients, strict=True):
-        outputs, inputs, *kernel = weight.shape
-        scale = math.sqrt(outputs / inputs) / math.sqrt(math.prod(kernel))
-        flat = gradient.reshape(outputs, inputs, -1)
-        total += scale * sum(flat[:, :, position].norm().item() for position in range(flat.shape[2]))
+    for gradient in gradients:
+        flat = gradient.reshape(*gradient.shape[:2], -1)
+        total += scale_of(gradient) * sum(flat[:, :, position].norm().item() for position in range(flat.shape[2]))
     eta = math.log((1 + math.sqrt(1 + 4 * total / layers)) / 2)
     moved = []
     for weight, gradient in zip(weights, gradients, strict=True):
-        outputs, inputs, *kernel = weight.shape
-        scale = math.sqrt(outputs / inputs) / math.sqrt(math.prod(kernel))
-        new, flat = weight.reshape(outputs, inputs, -1).clone(), gradient.reshape(outputs, inputs, -1)
+        new, flat = (value.reshape(*value.shape[:2], -1) for value in (weight.clone(), gradient))
         for position in range(flat.shape[2]):
             norm = flat[:, :, position].norm()
             if norm > 0:
-                new[:, :, position] -= gain * eta / layers * scale * flat[:, :, position] / norm
+                new[:, :, position] -= gain * eta / layers * scale_of(weight) * flat[:, :, position] / norm
         moved.append(new.reshape(weight.shape))
     return moved
 
@@ -90,11 +91,10 @@ def test_initial_slices_are_semi_orthogonal_times_their_scale_and_come_from_the_
     assert torch.equal(model[4].weight, again[4].weight)
     assert not torch.equal(model[4].weight, other[4].weight)
     for parameter in model.parameters():
-        outputs, inputs, *kernel = parameter.shape
-        scale = math.sqrt(outputs / inputs) / math.sqrt(math.prod(kernel))
+        outputs, inputs = parameter.shape[:2]
         for weight in parameter.detach().reshape(outputs, inputs, -1).unbind(2):
             gram = weight @ weight.T if outputs <= inputs else weight.T @ weight
-            torch.testing.assert_close(gram, scale**2 * torch.eye(min(outputs, inputs)), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(gram, scale_of(parameter) ** 2 * torch.eye(min(outputs, inputs)), rtol=1e-5, atol=1e-6)
 
 
 def test_parameter_groups_have_gains_of_their_own_and_share_one_step_size():
@@ -123,21 +123,6 @@ def test_closure_and_training():
     assert losses[-1] < 0.2 * losses[0]
 
 
-def test_one_dimensional_parameters_are_refused_with_what_to_do():
-    with pytest.raises(
-        ValueError, match=r"at least two dimensions, none of them empty; got a parameter of shape \(5,\).*bias=False.*affine=False"
-    ):
-        AGD(nn.Linear(3, 5).parameters())
-    optimizer = AGD(nn.Linear(3, 5, bias=False).parameters())
-    with pytest.raises(ValueError, match="at least two dimensions"):
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
-    with pytest.raises(TypeError):
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3, 3))], "gain": "large"})
-    with pytest.raises(ValueError, match="none of them empty"):
-        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3, 0))]})
-    assert len(optimizer.param_groups) == 1
-
-
 def test_weights_of_any_memory_layout_are_initialized_and_frozen_ones_left_alone():
     parameter = nn.Parameter(torch.randn(4, 3, 2, 2).permute(0, 1, 3, 2))
     frozen = nn.Parameter(torch.randn(4, 4), requires_grad=False)
@@ -147,50 +132,34 @@ def test_weights_of_any_memory_layout_are_initialized_and_frozen_ones_left_alone
     assert not torch.equal(parameter, before)
     weight = parameter.detach()[:, :, 1, 0]
     torch.testing.assert_close(weight.T @ weight, torch.eye(3) * 4 / 3 / 4, rtol=1e-5, atol=1e-6)
-    assert torch.equal(frozen, frozen_before)
     parameter.grad = torch.randn_like(parameter)
-    alone = parameter.detach().clone().requires_grad_()
-    alone.grad = parameter.grad.clone()
     optimizer.step()
-    AGD([alone]).step()
-    torch.testing.assert_close(parameter, alone)
     assert torch.equal(frozen, frozen_before)
 
 
-LARGE, SMALL = (300, 300), (2, 2)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_layer_of_small_gradients_beside_one_of_large_ones_moves_as_far_in_half_precision(dtype):
-    weights = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in (LARGE, SMALL)]
-    for weight, size in zip(weights, (300.0, 6e-8), strict=True):
-        weight.grad = torch.full_like(weight, size)
-    exact = slow_step([weight.detach().double() for weight in weights], [weight.grad.double() for weight in weights], 10.0)
-    AGD(weights, gain=10.0).step()
-    for weight, expected in zip(weights, exact, strict=True):
-        assert weight.dtype == dtype
-        torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-2, atol=0)
+FINITE = [
+    *((torch.float32, size) for size in (1e-11, 1e20, 3e38)),
+    *((torch.bfloat16, size) for size in (300.0, 3e38)),
+    (torch.float16, 300.0),
+    (torch.float64, 1e150),
+]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"),
+    ("dtype", "shapes", "sizes"),
     [
-        (torch.float32, 1e-11),
-        (torch.float16, 300.0),
-        (torch.bfloat16, 300.0),
-        (torch.float32, 1e20),
-        (torch.float32, 3e38),
-        (torch.bfloat16, 3e38),
-        (torch.float64, 1e150),
+        *((dtype, ((300, 300), (2, 2)), (300.0, 6e-8)) for dtype in (torch.float16, torch.bfloat16)),
+        *((dtype, ((4, 3), (2, 2, 3, 1)), (size, size)) for dtype, size in FINITE),
     ],
 )
-def test_finite_gradients_of_any_size_give_the_step_of_the_formula(dtype, size):
-    weights = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in ((4, 3), (2, 2, 3, 1))]
-    for weight in weights:
-        weight.grad = (size * torch.rand(weight.shape, dtype=torch.float64)).to(dtype)
+def test_finite_gradients_of_any_size_give_the_step_of_the_formula(dtype, shapes, sizes):
+    weights = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
+    for weight, size in zip(weights, sizes, strict=True):
+        weight.grad = (size * (1 + torch.rand(weight.shape, dtype=torch.float64)) / 2).to(dtype)
     exact = slow_step([weight.detach().double() for weight in weights], [weight.grad.double() for weight in weights], 1.0)
     AGD(weights).step()
     for weight, expected in zip(weights, exact, strict=True):
+        assert weight.dtype == dtype
         rtol = 1e-5 if dtype in (torch.float32, torch.float64) else 1e-2
         torch.testing.assert_close(weight.detach().double(), expected, rtol=rtol, atol=0)
 
@@ -225,24 +194,16 @@ def test_initial_weights_in_half_precision(weights, default):
 
 
 def test_a_scheduler_of_torch_scales_the_step():
-    schedulers = torch.optim.lr_scheduler
-    for make in (
-        lambda optimizer: schedulers.StepLR(optimizer, 1, gamma=0.25),
-        lambda optimizer: schedulers.LambdaLR(optimizer, lambda epoch: 0.25**epoch),
-        lambda optimizer: schedulers.SequentialLR(
-            optimizer, [schedulers.ConstantLR(optimizer, 1.0), schedulers.ConstantLR(optimizer, 0.25)], milestones=[1]
-        ),
-    ):
-        parameters = with_gradients(network())
-        optimizer = AGD(parameters, gain=10.0)
-        scheduler = make(optimizer)
-        moved = []
-        for _ in range(2):
-            before = parameters[2].detach().clone()
-            optimizer.step()
-            scheduler.step()
-            moved.append(parameters[2].detach() - before)
-        torch.testing.assert_close(moved[1], 0.25 * moved[0], rtol=1e-3, atol=1e-6)
+    parameters = with_gradients(network())
+    optimizer = AGD(parameters, gain=10.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.25)
+    moved = []
+    for _ in range(2):
+        before = parameters[2].detach().clone()
+        optimizer.step()
+        schedule.step()
+        moved.append(parameters[2].detach() - before)
+    torch.testing.assert_close(moved[1], 0.25 * moved[0], rtol=1e-3, atol=1e-6)
 
 
 def test_the_step_is_that_of_gain_times_lr_which_the_state_dict_keeps():
@@ -255,17 +216,23 @@ def test_the_step_is_that_of_gain_times_lr_which_the_state_dict_keeps():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("shape", "options", "message"),
     [
-        ({"gain": 0.0}, "gain must be a positive, finite number; got 0"),
-        ({"gain": math.nan}, "gain must be a positive, finite number; got nan"),
-        ({"lr": -0.5}, "lr must be a finite number, at least 0; got -0.5"),
-        ({"lr": math.inf}, "lr must be a finite number, at least 0; got inf"),
+        ((2, 2), {"gain": 0.0}, "gain must be a positive, finite number; got 0"),
+        ((2, 2), {"gain": math.nan}, "gain must be a positive, finite number; got nan"),
+        ((2, 2), {"lr": -0.5}, "lr must be a finite number, at least 0; got -0.5"),
+        ((2, 2), {"lr": math.inf}, "lr must be a finite number, at least 0; got inf"),
+        ((5,), {}, r"at least two dimensions, none of them empty; got a parameter of shape \(5,\).*bias=False.*affine=False"),
+        ((3, 0), {}, "none of them empty"),
     ],
 )
-def test_refusals(options, message):
-    with pytest.raises(ValueError, match=message):
-        AGD([{"params": [nn.Parameter(torch.ones(2, 2))], **options}])
+def test_refusals(shape, options, message):
+    group = {"params": [nn.Parameter(torch.ones(shape))], **options}
+    optimizer = AGD(nn.Linear(3, 5, bias=False).parameters())
+    for make in (lambda: AGD([group]), lambda: optimizer.add_param_group(group)):
+        with pytest.raises(ValueError, match=message):
+            make()
+    assert len(optimizer.param_groups) == 1
 
 
 def test_sparse_gradients_are_refused():

@@ -68,11 +68,10 @@ def test_agd_trains_them_as_it_trains_a_linear_layer_on_one_hot_indices(head, nu
         )
 
 
-def test_save_load_and_compile():
-    model, other = UnconstrainedFeatures(7, 4), UnconstrainedFeatures(7, 4)
-    other.load_state_dict(model.state_dict())
+def test_compiled_rows_and_their_gradient():
+    model = UnconstrainedFeatures(7, 4)
+    other = copy.deepcopy(model)
     indices = torch.tensor([3, 3, 6])
-    assert torch.equal(other(indices), model(indices))
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     compiled(indices).square().sum().backward()
