@@ -199,7 +199,7 @@ def measure_step(
         "counts": [] if paper_route else head_counts(configuration.head, model.head, configuration.batch_size),
         "feature_dim": feature_dim,
         "num_classes": num_classes,
-        "hardware": hardware(fabric.device, 1).to_json(),
+        "hardware": hardware(fabric.device, 1),
     }
 
 

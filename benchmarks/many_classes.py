@@ -147,7 +147,7 @@ def main() -> None:
     record = {
         "commit": commit(),
         "versions": versions(),
-        "hardware": hardware(CPU, 1).to_json(),
+        "hardware": hardware(CPU, 1),
         "load": load,
         "sizes": {name: getattr(options, name) for name in ("num_classes", "feature_dim", "batch_size")},
         "times": compare_times(options),

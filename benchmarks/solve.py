@@ -211,7 +211,7 @@ if __name__ == "__main__":
         record = {
             "commit": commit(),
             "versions": versions(),
-            "hardware": hardware(torch.device("cpu"), 1).to_json(),
+            "hardware": hardware(torch.device("cpu"), 1),
             "solves": [] if arguments.ratio else compare_methods(arguments.limit_seconds),
             "against one SVD": compare_with_one_svd(),
         }

@@ -18,15 +18,17 @@ import numpy as np
 
 from guided_collapse.experiments.files import checksum
 from guided_collapse.experiments.grid_search import CHOSEN
-from guided_collapse.experiments.records import SEARCH, Floats, SearchRecord, read_epoch_records, read_margins, read_record
+from guided_collapse.experiments.records import SEARCH, Floats, SearchRecord, read_margins
 from guided_collapse.experiments.report.summaries import MOST_MARGINS
-from guided_collapse.experiments.run_format import (
+from guided_collapse.experiments.run import (
     CONFIG,
     MARGINS,
     METRICS,
     TRACE,
     Finished,
+    read_epoch_records,
     read_facts,
+    read_record,
     records_as_text,
     run_status,
 )

@@ -14,8 +14,7 @@ from safetensors.numpy import load_file
 from guided_collapse.experiments import loop
 from guided_collapse.experiments.configuration import Configuration, Placement
 from guided_collapse.experiments.presets import PRESETS
-from guided_collapse.experiments.run import RunFolder
-from guided_collapse.experiments.run_format import MARGINS, MODEL, TRACE
+from guided_collapse.experiments.run import MARGINS, MODEL, TRACE, RunFolder
 
 DIGITS = replace(PRESETS["digits"], epochs=2, batch_size=256)
 FREE = replace(PRESETS["ufm-10"], num_samples=60, feature_dim=16, batch_size=60, epochs=12, measure_every=5)

@@ -15,7 +15,7 @@ IMAGES = {"experiment": "x", "data": "digits", "backbone": "small"}
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_configuration_survives_json(name):
     configuration = PRESETS[name].resolved()
-    assert Configuration.from_dict(json.loads(json.dumps(configuration.to_dict()))) == configuration
+    assert Configuration(**json.loads(json.dumps(configuration.to_dict()))) == configuration
 
 
 def test_the_resolved_configuration_has_the_optimizers_defaults():
@@ -61,7 +61,7 @@ def test_the_resolved_configuration_has_the_optimizers_defaults():
         ({"experiment": ".."}, "experiment must be a folder name: .*; got '..'.*--out"),
         ({"experiment": "a/b"}, "experiment must be a folder name"),
         ({"experiment": "a\0b"}, "experiment must be a folder name"),
-        ({"experiment": "n" * 300}, r"got 'nnnnnnnnnnnnnnnnnnnn... \(300 bytes\)'"),
+        ({"experiment": "n" * 300}, "experiment must be a folder name: at most 150"),
         ({"color": "red"}, "color is not a known field; got color='red'"),
     ],
 )
@@ -76,7 +76,7 @@ def test_bad_values_are_refused_in_words(changes, message):
 def test_no_field_takes_an_object():
     for field in Configuration(**IMAGES).to_dict():
         with pytest.raises(RequestError, match=f"^{field} must be "):
-            Configuration.from_dict({**IMAGES, field: {}})
+            Configuration(**{**IMAGES, field: {}})
 
 
 def test_a_whole_number_is_a_number_and_missing_fields_are_named():

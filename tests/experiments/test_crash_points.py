@@ -18,8 +18,7 @@ from safetensors.numpy import load_file
 
 from guided_collapse.experiments.export import export_run
 from guided_collapse.experiments.loop import train
-from guided_collapse.experiments.run import RunFolder
-from guided_collapse.experiments.run_format import run_status
+from guided_collapse.experiments.run import RunFolder, run_status
 from tests.experiments.runs import DIGITS, TINY, assert_same, placed, weights
 
 pytestmark = pytest.mark.slow

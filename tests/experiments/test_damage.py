@@ -9,8 +9,7 @@ import pytest
 from guided_collapse.experiments.cli import main
 from guided_collapse.experiments.loop import train
 from guided_collapse.experiments.records import read_records
-from guided_collapse.experiments.run import RunFolder
-from guided_collapse.experiments.run_format import run_status
+from guided_collapse.experiments.run import RunFolder, run_status
 from tests.experiments.runs import DIGITS, TINY, assert_same, contents, interrupted_before, placed
 
 pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("default::RuntimeWarning")]

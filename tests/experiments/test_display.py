@@ -17,12 +17,10 @@ def test_the_bar_fits_eighty_columns(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     with Display("cifar100-resnet50 nearest-etf-detached seed 12", 200_000, 100_000, quiet=False, silent=False) as display:
         display.say("from epoch 101 of 200 on cpu")
-        display.started -= 1
-        for _ in range(3):
-            display.step(256)
+        display.step()
         display.show(101, 1.23456, 0.98765)
     text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", terminal.getvalue())
     assert "cifar100-resnet50 nearest-etf-detached seed 12: from epoch 101 of 200 on cpu" in text
     last = text.replace("\r", "\n").strip().splitlines()[-1]
-    assert re.search(r"50%\s+epoch 101  loss 1\.2346  acc 98\.8%  [\d,]+/s\s+[\d:-]+$", last), last
+    assert re.search(r"50%\s+epoch 101  loss 1\.2346  acc 98\.8%\s+[\d:-]+$", last), last
     assert len(last) <= 80

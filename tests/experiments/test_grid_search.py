@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -174,7 +174,7 @@ def test_a_search_is_not_changed_once_it_is_begun(plan, done):
 
 
 def test_wrong_plans_are_refused(plan):
-    shared = Configuration.from_dict(plan.configuration)
+    shared = Configuration(**plan.configuration)
     for changes, reason in (
         ({"grid": {}}, "a search needs heads, seeds"),
         ({"grid": {"learning_rate": []}}, "a search needs heads, seeds"),
@@ -205,7 +205,7 @@ def test_trials_are_measured_at_their_end_alone(plan, tmp_path):
 def test_a_comparison_takes_what_a_search_has_chosen(plan, done, tmp_path):
     found = settings_of_search(done.folder, HEADS)
     assert found == done.record.choice
-    shared = Configuration.from_dict(plan.configuration)
+    shared = Configuration(**plan.configuration)
     compared = comparison.compare(replace(shared, images_per_class=4), HEADS, [5], placed(tmp_path), settings=found)
     for run in compared.finished:
         facts = json.loads((run.path / "config.json").read_text())
@@ -218,7 +218,7 @@ def test_settings_that_no_search_has_chosen_are_refused(plan, done, tmp_path):
         settings_of_search(tmp_path, HEADS)
     with pytest.raises(RequestError, match=r"has chosen settings for linear, fixed-etf; got nearest-etf\."):
         settings_of_search(done.folder, ["fixed-etf", "nearest-etf"])
-    (tmp_path / "search.json").write_text(json.dumps(plan.to_json()))
+    (tmp_path / "search.json").write_text(json.dumps(asdict(plan)))
     with pytest.raises(RequestError, match="has chosen settings for no head yet"):
         settings_of_search(tmp_path, HEADS)
     (tmp_path / "search.json").write_text("{")

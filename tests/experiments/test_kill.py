@@ -11,8 +11,7 @@ import pytest
 
 from guided_collapse.experiments.cli import main
 from guided_collapse.experiments.loop import train
-from guided_collapse.experiments.run import RunFolder
-from guided_collapse.experiments.run_format import run_status
+from guided_collapse.experiments.run import RunFolder, run_status
 from tests.experiments.runs import DIGITS, assert_same, flags_of, placed
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]

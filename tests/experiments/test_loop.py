@@ -12,7 +12,7 @@ from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.export import trained_model
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.loop import train
-from guided_collapse.experiments.run_format import run_status
+from guided_collapse.experiments.run import run_status
 from guided_collapse.experiments.tasks import build_model, build_task
 from tests.experiments.runs import (
     DIGITS,

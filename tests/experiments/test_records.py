@@ -2,18 +2,17 @@ import json
 import os
 import shutil
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from guided_collapse.experiments import records, run_format
 from guided_collapse.experiments.errors import DamageError
 from guided_collapse.experiments.loop import train
-from guided_collapse.experiments.records import aligned, in_columns, read_margins, read_records, read_run, read_trace, short_commit
-from guided_collapse.experiments.run_format import EpochRecord, records_from_text, run_status
-from tests.experiments.report.made_up import facts, margins, trace, write_run
+from guided_collapse.experiments.records import aligned, in_columns, read_margins, read_records, read_run, short_commit
+from guided_collapse.experiments.run import EpochRecord, read_epoch_records, run_status
+from tests.experiments.report.made_up import facts, trace, write_run
 from tests.experiments.runs import FREE, placed
 
 RECORDS = Path(__file__).parents[2] / "results" / "records"
@@ -88,9 +87,9 @@ def test_states(tmp_path):
     assert read_run(unfinished).state == "unfinished"
     (unfinished / "metrics.jsonl").unlink()
     assert len(read_run(unfinished).epochs.numbers) == 0
-    unknown = write_run(tmp_path, seed=3, state="failed")
-    (unknown / "failed.json").write_text("?")
-    assert read_run(unknown).error.startswith("unknown: failed.json cannot be used")
+    (failed.folder / "failed.json").write_text("?")
+    with pytest.raises(DamageError, match=r"failed\.json cannot be used"):
+        read_run(failed.folder)
 
 
 @pytest.mark.parametrize("other", ["failed", "unfinished", "finished"])
@@ -183,17 +182,6 @@ def test_a_folder_of_something_else_is_named(tmp_path):
         assert reason in told
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to(path.name), os.mkfifo])
-@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
-def test_a_record_that_is_no_file_is_named(name, make, tmp_path):
-    write_run(tmp_path, seed=0)
-    bad = write_run(tmp_path, seed=1)
-    (bad / name).unlink()
-    make(bad / name)
-    (message,) = left_out(tmp_path).skipped
-    assert message.startswith(f"{bad}: {name} ")
-
-
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     write_run(tmp_path, seed=0)
     closed = write_run(tmp_path, seed=1)
@@ -206,17 +194,6 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", scandir)
     assert left_out(tmp_path).skipped == (f"{closed}: Permission denied",)
-
-
-def test_messages_are_one_short_line_that_can_be_written(tmp_path):
-    write_run(tmp_path, seed=0)
-    strange = tmp_path / os.fsdecode(b"strange\n\xff")
-    strange.mkdir()
-    (strange / "config.json").write_text(json.dumps(facts().to_json() | {"experiment": ["x" * 100_000]}))
-    (message,) = left_out(tmp_path).skipped
-    assert "\n" not in message
-    assert len(message) < 600
-    message.encode("utf-8")
 
 
 def test_an_error_if_nothing_is_left(tmp_path):
@@ -232,20 +209,10 @@ def test_an_error_if_nothing_is_left(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        *({"format": 1}, {"experiment": None}, {"head": 3}, {"seed": "0"}, {"num_classes": 1}, {"loss_lower_bound": "low"}),
-        *(
-            {"configuration": []},
-            {"protocol_differences": "none"},
-            {"commit": 7},
-            {"hardware": "fast"},
-            {"loss_lower_bound": 1e200},
-        ),
-    ],
+    "changes", [{"format": 1}, {"experiment": None}, {"seed": "0"}, {"configuration": []}, {"loss_lower_bound": "low"}]
 )
 def test_facts_of_another_kind_are_refused(changes, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(facts().to_json() | changes))
+    (tmp_path / "config.json").write_text(json.dumps(asdict(facts()) | changes))
     with pytest.raises(DamageError, match=rf"config\.json cannot be used: {next(iter(changes))} .*; got"):
         read_run(tmp_path)
 
@@ -274,63 +241,36 @@ def test_values_are_at_their_epochs_and_what_is_missing_is_nan():
     [
         '{"epoch": 1, "sec',
         '{"epoch": 1}',
-        '{"epoch": 3}',
         '{"epoch": 2.5}',
-        '{"epoch": true}',
-        '{"epoch": 2, "seconds": -1}',
-        '{"epoch": 2, "train": {"loss": 1e400}}',
-        '{"epoch": 2, "train": {"loss": 1e250}}',
         '{"epoch": 2, "train": {"loss": NaN}}',
-        '{"epoch": 2, "train": {"loss": "low"}}',
         '{"epoch": 2, "train": []}',
         "7",
-        "\udcff",
     ],
 )
-def test_a_line_that_is_no_measurement_is_refused_with_its_number(line):
-    with pytest.raises(DamageError, match=r"line 2 of metrics\.jsonl"):
-        records_from_text(f'{{"epoch": 1}}\n{line}\n'.encode(errors="surrogateescape"))
+def test_a_line_that_is_no_measurement_is_refused(line, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(f'{{"epoch": 1}}\n{line}\n')
+    with pytest.raises(DamageError, match=r"^metrics\.jsonl "):
+        read_epoch_records(tmp_path)
 
 
 # Arrays
 
 
-def saved(tmp_path, **arrays):
-    np.savez(tmp_path / "arrays.npz", **arrays)
-    return tmp_path / "arrays.npz"
-
-
-def test_margins_come_sorted_and_in_float64(tmp_path):
-    found = read_margins(saved(tmp_path, train=np.array([0.5, -0.25, 1.0], dtype=np.float32)))
-    np.testing.assert_array_equal(found["train"], [-0.25, 0.5, 1.0])
-    assert found["train"].dtype == np.float64
-    assert set(read_margins(saved(tmp_path, **margins()))) == {"train", "test"}
-    assert read_margins(tmp_path / "absent.npz") == {}
-
-
-def test_a_trace_comes_as_it_was_written_and_says_what_it_lacks(tmp_path):
+def test_margins_come_sorted_and_a_trace_as_it_was_written_both_in_float64(tmp_path):
     arrays = trace(epochs=(2, 4), classes=3)
-    found = read_trace(saved(tmp_path, **arrays))
+    given = {"train": np.array([0.5, -0.25, 1.0], dtype=np.float32)}
+    found = read_run(write_run(tmp_path, margins=given, trace=arrays))
+    assert set(found.margins) == {"train"}
+    np.testing.assert_array_equal(found.margins["train"], [-0.25, 0.5, 1.0])
     for name, array in arrays.items():
-        np.testing.assert_array_equal(getattr(found, name), array)
-    assert read_trace(tmp_path / "absent.npz") is None
-    del arrays["means"]
-    with pytest.raises(DamageError, match=r"arrays\.npz must have means; it has epochs, "):
-        read_trace(saved(tmp_path, **arrays))
+        np.testing.assert_array_equal(getattr(found.trace, name), array)
+    assert found.margins["train"].dtype == found.trace.samples.dtype == np.float64
 
 
-def test_nothing_is_unpickled_and_damage_is_named(tmp_path, monkeypatch):
-    with pytest.raises(DamageError, match=r"arrays\.npz cannot be read"):
-        read_margins(saved(tmp_path, train=np.array([print], dtype=object)))
-    path = saved(tmp_path, **trace())
-    path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(DamageError, match=r"arrays\.npz cannot be read"):
-        read_trace(path)
-    np.savez_compressed(path, train=np.zeros(10_000))
-    for module in (records, run_format):
-        monkeypatch.setattr(module, "MOST_BYTES", 50_000)
-    with pytest.raises(DamageError, match=r"arrays\.npz must have at most"):
-        read_margins(path)
+def test_nothing_is_unpickled(tmp_path):
+    np.savez(tmp_path / "margins.npz", train=np.array([print], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        read_margins(tmp_path / "margins.npz")
 
 
 # Text

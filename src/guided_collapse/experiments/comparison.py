@@ -14,7 +14,7 @@ from typing import Any
 from guided_collapse.experiments.configuration import Configuration, HeadName, Placement
 from guided_collapse.experiments.errors import WorkError
 from guided_collapse.experiments.records import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, aligned
-from guided_collapse.experiments.run import RunFolder, configuration_of
+from guided_collapse.experiments.run import RunFolder, run_status
 
 COLUMNS = {"train acc %": TRAIN_TOP1, "test acc %": TEST_TOP1, "train loss": TRAIN_LOSS, "NC1": NC1, "margin": MARGIN}
 
@@ -35,15 +35,14 @@ class Comparison:
 
         measured: list[dict[str, Any]] = []
         for run in self.finished:
-            try:
-                configuration = configuration_of(run.facts())
-                last = run.records(until=configuration.epochs)[-1]
-            except (ValueError, OSError) as error:
-                warnings.warn(f"left out of the table: {error}", RuntimeWarning, stacklevel=2)
+            status = run_status(run.path)
+            if status.facts is None or status.state != "finished":
+                warnings.warn(f"left out of the table: {run.path}: {status.reason}", RuntimeWarning, stacklevel=2)
                 continue
+            last = run.records()[-1]
             values = {heading: (last.measured(of.split).get(of.name), of.factor) for heading, of in COLUMNS.items()}
             known = {heading: factor * value for heading, (value, factor) in values.items() if value is not None}
-            measured.append({"head": configuration.head, **known})
+            measured.append({"head": status.facts.head, **known})
         headings = [heading for heading in COLUMNS if any(heading in known for known in measured)]
         rows = [["head", "seeds", *headings]]
         for head, runs in DataFrame(measured, columns=["head", *headings]).groupby("head", sort=False):

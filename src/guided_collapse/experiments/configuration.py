@@ -31,20 +31,15 @@ LongTail = Literal["none", "exponential", "step"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
-# Far beyond any rate, factor or time that could be meant, and far from the largest float32.
-LARGEST = 1e9
+LARGEST = 1e9  # far beyond any rate, factor or time that could be meant
 LARGEST_COUNT = 2**31 - 1
-LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary files beside it have longer names
 
 
-def check_folder_name(value: str) -> str:
-    """Returns `value` if it makes a good folder name."""
-    hidden_or_spaced = value.startswith(".") or value != value.strip()
-    if not value or hidden_or_spaced or not value.isprintable() or set(value) & set("/\\") or len(value.encode()) > LONGEST_NAME:
-        shown = value if len(value) <= LONGEST_NAME else f"{value[:20]}... ({len(value.encode(errors='replace'))} bytes)"
+def _folder_name(value: str) -> str:
+    if not re.fullmatch(r"\w[^/\\]{,149}", value) or not value.isprintable():
         raise ValueError(
-            "experiment must be a folder name: not empty, printable, without / and \\, not starting with a dot or a space, "
-            f"and at most {LONGEST_NAME} bytes; got {shown!r}. To write somewhere else, use --out."
+            "experiment must be a folder name: at most 150 printable characters without / and \\, the first a letter or a digit; "
+            f"got {value!r}. To write somewhere else, use --out."
         )
     return value
 
@@ -54,7 +49,6 @@ NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 CountOrZero = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-FolderName = Annotated[str, AfterValidator(check_folder_name)]
 
 Kind = TypeVar("Kind")
 
@@ -70,24 +64,28 @@ def settings(kind: type[Kind]) -> type[Kind]:
         try:
             initialize(self, *arguments, **named)
         except ValidationError as error:
-            raise RequestError(" ".join(_in_words(problem) for problem in error.errors(include_url=False))) from None
+            raise RequestError(in_one_line(error)) from None
 
     checked.__init__ = initialize_in_words  # type: ignore[method-assign]
     return checked  # type: ignore[return-value]
 
 
-def _in_words(problem: Mapping[str, Any]) -> str:
-    """What pydantic found, in the form that all errors here have."""
-    name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"])
-    if problem["type"] in ("missing", "missing_argument"):
-        return f"{name} is required; got nothing. Add it."
-    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"{name} is not a known field; got {name}={value!r}. Check the spelling, or leave it out."
-    if problem["type"] == "literal_error":
-        return _not_among(name, value, re.findall(r"'([^']*)'", problem["ctx"]["expected"]))
-    return f"{name} {problem['msg'].replace('Input should be', 'must be')}; got {value!r}."
+def in_one_line(error: ValidationError) -> str:
+    """What pydantic found, in the form that all errors here have: the requirement, the value, the way out."""
+    found = []
+    for problem in error.errors(include_url=False):
+        name, value, kind = ".".join(map(str, problem["loc"])), problem["input"], problem["type"]
+        if kind == "value_error":
+            found.append(str(problem["ctx"]["error"]))
+        elif kind in ("missing", "missing_argument"):
+            found.append(f"{name} is required; got nothing. Add it.")
+        elif kind in ("unexpected_keyword_argument", "extra_forbidden"):
+            found.append(f"{name} is not a known field; got {name}={value!r}. Check the spelling, or leave it out.")
+        elif kind == "literal_error":
+            found.append(_not_among(name, value, re.findall(r"'([^']*)'", problem["ctx"]["expected"])))
+        else:
+            found.append(f"{name} {problem['msg'].replace('Input should be', 'must be')}; got {value!r:.200}.")
+    return " ".join(found)
 
 
 def check_choice(name: str, value: object, legal: Sequence[str]) -> None:
@@ -126,7 +124,7 @@ class Configuration:
         'fixed-etf'
     """
 
-    experiment: FolderName
+    experiment: Annotated[str, AfterValidator(_folder_name)]
     """Name of the experiment; its runs go into a folder of this name."""
     data: str
     """Name of a data set, or a folder of images with one subfolder per class, or `unconstrained`."""
@@ -208,17 +206,15 @@ class Configuration:
     """Record the animation of the collapse for the report."""
 
     def __post_init__(self) -> None:
-        if self.optimizer == "agd" and (
-            self.learning_rate is not None or self.weight_decay not in (None, 0.0) or self.schedule not in (None, "constant")
-        ):
+        asked = {name: getattr(self, name) for name in DEFAULTS["agd"]}
+        if self.optimizer == "agd" and any(value not in (None, DEFAULTS["agd"][name]) for name, value in asked.items()):
+            given = ", ".join(f"{name}={value}" for name, value in asked.items())
             raise ValueError(
-                "agd has no learning rate, schedule or weight decay; "
-                f"got learning_rate={self.learning_rate}, schedule={self.schedule}, weight_decay={self.weight_decay}. "
+                f"agd has no learning rate, schedule or weight decay; got {given}. "
                 "Choose --optimizer sgd or adamw, or leave them out."
             )
-        sizes = (self.num_samples, self.num_classes)
-        fits = self.data == "unconstrained" and None not in sizes if self.is_unconstrained else sizes == (None, None)
-        if not fits or self.is_unconstrained != (self.data == "unconstrained"):
+        free = (self.data == "unconstrained", self.is_unconstrained, self.num_samples is not None, self.num_classes is not None)
+        if any(free) != all(free):
             raise ValueError(
                 "unconstrained features need data and backbone `unconstrained`, num_samples and num_classes; images need neither; "
                 f"got data={self.data!r}, backbone={self.backbone!r}, num_samples={self.num_samples}, "
@@ -293,11 +289,6 @@ class Configuration:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Configuration":
-        """The configuration with these values; refused as by the constructor."""
-        return cls(**values)
 
 
 @settings

@@ -3,16 +3,15 @@
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from guided_collapse.experiments.errors import requested
-from guided_collapse.experiments.run_format import SPLITS, EpochRecord
+from guided_collapse.experiments.run import EpochRecord
 from guided_collapse.lazy import optional
-from guided_collapse.metrics.declared import LOSS, NC1, TOP1
+from guided_collapse.metrics.declared import LOSS, NC1, SPLITS, TOP1
 
 REFRESH_SECONDS = 0.2
 
@@ -35,21 +34,12 @@ class Display:
     def __init__(
         self, title: str, total_steps: int, done_steps: int, *, quiet: bool, silent: bool, curves: Path | None = None
     ) -> None:
-        self.title = title
-        self.silent = silent
+        self.title, self.silent = title, silent
         self.lines = quiet or not sys.stderr.isatty()
         self.next_refresh = 0.0
-        self.seen_images = 0
-        self.started = time.perf_counter()
-        self.progress = Progress(
-            # Without the title, which the line above has, it fits 80 columns.
-            BarColumn(bar_width=20),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=silent or self.lines,
-        )
+        # Without the title, which the line above has, it fits 80 columns.
+        columns = (BarColumn(bar_width=20), TaskProgressColumn(), TextColumn("{task.fields[numbers]}"), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=Console(stderr=True), disable=silent or self.lines)
         self.bar = self.progress.add_task(title, total=total_steps, completed=done_steps, numbers="")
         self.writer: Any = None
         if curves is not None and not silent:
@@ -61,14 +51,13 @@ class Display:
         self.progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.stop()
         if self.writer is not None:
             self.writer.close()
 
-    def step(self, images: int) -> bool:
+    def step(self) -> bool:
         """Counts a step; True if it is time to show numbers, which cost a synchronization."""
-        self.seen_images += images
         self.progress.advance(self.bar)
         now = time.perf_counter()
         if self.silent or self.lines or now < self.next_refresh:
@@ -78,15 +67,13 @@ class Display:
 
     def show(self, epoch: int, loss: float, top1: float) -> None:
         """Shows the numbers of the epoch so far."""
-        rate = self.seen_images / (time.perf_counter() - self.started)
-        self.progress.update(self.bar, numbers=f"epoch {epoch}  loss {loss:.4f}  acc {top1:.1%}  {rate:,.0f}/s")
+        self.progress.update(self.bar, numbers=f"epoch {epoch}  loss {loss:.4f}  acc {top1:.1%}")
 
     def add(self, record: EpochRecord) -> None:
         """Prints the measurement of an epoch, if there was one, and adds all its numbers to the curves."""
         parts = [f"epoch {record.epoch}"]
         for split in SPLITS:
-            found = record.measured(split)
-            if found:
+            if found := record.measured(split):
                 parts.append(f"{split} loss {found[LOSS.name]:.4f} acc {found[TOP1.name]:.2%}")
         variability = record.measured("train").get(NC1.name)
         if variability is not None:
@@ -94,8 +81,8 @@ class Display:
         if record.train:
             self.say("  ".join(parts))
         if self.writer is not None:
-            for part in ("running", *SPLITS):
-                for name, value in (getattr(record, part) or {}).items():
+            for part, values in (("running", record.running), ("train", record.train), ("test", record.test)):
+                for name, value in (values or {}).items():
                     if value is not None:
                         self.writer.add_scalar(f"{part}/{name}", value, record.epoch)
 

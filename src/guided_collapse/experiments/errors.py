@@ -28,9 +28,7 @@ class WorkError(RuntimeError):
 
 
 # The path does not exist, is of the wrong kind, or is not the user's. Every other system error is a failure on the way.
-WRONG_PLACE = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
-)
+WRONG_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 
 @contextmanager
@@ -40,10 +38,8 @@ def requested() -> Iterator[None]:
         yield
     except (RequestError, DamageError):
         raise
-    except ValueError as error:
-        raise RequestError(str(error)) from error
-    except OSError as error:
-        if error.errno not in WRONG_PLACE:
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in WRONG_PLACE:
             raise
         raise RequestError(in_words(error)) from error
 

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from guided_collapse.experiments.configuration import check_choice
 from guided_collapse.experiments.errors import DamageError, RequestError, WorkError, requested
 from guided_collapse.experiments.files import write_bytes
 from guided_collapse.experiments.heads import build_head
-from guided_collapse.experiments.run import RunFolder, configuration_of
-from guided_collapse.experiments.run_format import METRICS, MODEL, OF_A_RUN, Inputs, RunFacts, run_status
+from guided_collapse.experiments.run import METRICS, MODEL, OF_A_RUN, Inputs, RunFacts, RunFolder, configuration_of, run_status
 from guided_collapse.experiments.tasks import image_backbone, random_generator
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.lazy import optional
@@ -51,10 +51,7 @@ def trained_model(run: RunFolder) -> Classifier:
     configuration = configuration_of(facts)
     backbone = image_backbone(configuration, inputs.shape[0])
     model = Classifier(backbone, build_head(configuration, facts.feature_dim, facts.num_classes, random_generator(0)))
-    try:
-        model.load_state_dict(load_file(run.path / MODEL))
-    except RuntimeError as error:
-        raise DamageError(f"{run.path / MODEL} does not fit the run's configuration: {error}") from error
+    model.load_state_dict(load_file(run.path / MODEL))
     return model.eval()
 
 
@@ -66,7 +63,7 @@ def inference_model(run: RunFolder) -> nn.Module:
 
 def _exportable(run: RunFolder) -> tuple[RunFacts, Inputs]:
     status = run_status(run.path)
-    if status.facts is None and not any((run.path / name).exists() for name in OF_A_RUN):
+    if not any((run.path / name).exists() for name in OF_A_RUN):
         raise RequestError(f"{run.path} must be the folder of a run; it has none. Check the path.")
     if status.state == "damaged" or status.facts is None:
         raise DamageError(f"{run.path}: {status.reason}. To rebuild it, run: guided-collapse resume {run.path}")
@@ -100,7 +97,7 @@ def export_run(run: RunFolder, target: Path) -> None:
     with torch.no_grad():
         if target.suffix == ".safetensors":
             tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
-            content = save(tensors, metadata={"inputs": json.dumps(inputs.to_json())})
+            content = save(tensors, metadata={"inputs": json.dumps(asdict(inputs))})
         else:
             content = _program(model, inputs, target.suffix)
     with requested():
@@ -114,7 +111,7 @@ def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
     program = torch.export.export(model, (torch.zeros(2, *inputs.shape),), dynamic_shapes=(batch,), strict=False)
     if suffix == ".pt2":
         buffer = io.BytesIO()
-        torch.export.save(program, buffer, extra_files={"inputs.json": json.dumps(inputs.to_json())})
+        torch.export.save(program, buffer, extra_files={"inputs.json": json.dumps(asdict(inputs))})
         return buffer.getvalue()
     optional("onnxscript", extra="onnx")
     logger = logging.getLogger("torch.onnx")

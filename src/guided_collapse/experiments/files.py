@@ -20,10 +20,6 @@ LOCK = ".lock"
 class NotWrittenError(OSError):
     """A file could not be written; its earlier version is intact."""
 
-    def __init__(self, path: Path, reason: OSError) -> None:
-        words = f"{path} could not be written: {reason.strerror or reason}. Its earlier version, if any, is intact"
-        super().__init__(reason.errno, f"{words}. Free some space or choose another folder, and run the command again.")
-
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
@@ -41,24 +37,24 @@ def written_whole(path: Path) -> Iterator[Path]:
     except NotWrittenError:
         raise
     except OSError as error:
-        raise NotWrittenError(path, error) from error
+        raise NotWrittenError(
+            error.errno,
+            f"{path} could not be written: {error.strerror or error}. Its earlier version, if any, is intact. "
+            "Free some space or choose another folder, and run the command again.",
+        ) from error
     finally:
         beside.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file.
-
-    Raises:
-        NotWrittenError: for a full disk and other system errors.
-    """
+    """Writes a file; refused as by `written_whole`."""
     with written_whole(path) as beside:
         beside.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text file in UTF-8."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:

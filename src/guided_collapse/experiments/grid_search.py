@@ -8,7 +8,7 @@ Trials are ordinary runs, which resume and lock themselves, so a search adds onl
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration
 from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
 from guided_collapse.experiments.files import locked, wait_until_free, write_json
 from guided_collapse.experiments.heads import HEADS
-from guided_collapse.experiments.records import SEARCH, TRIALS, SearchRecord, Trial, read_record, setting_in_words
-from guided_collapse.experiments.run import RunFolder
+from guided_collapse.experiments.records import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
+from guided_collapse.experiments.run import RunFolder, read_record, run_status
 
 SEARCHED = ("learning_rate", "scale", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
 """The fields that a grid may have."""
@@ -111,7 +111,7 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if not file.exists():
-            write_json(file, plan.to_json())
+            write_json(file, asdict(plan))
     record = _read(file)
     if changed := [name for name, value in plan.plan.items() if record.plan[name] != value]:
         raise RequestError(
@@ -121,8 +121,8 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
     if not record.choice:
         record = replace(record, trials=_trials(record, placement, folder, jobs))
         record = replace(record, choice=_choice(record), decided=_now())
-        write_json(file, record.to_json())
-    shared = Configuration.from_dict(record.configuration)
+        write_json(file, asdict(record))
+    shared = Configuration(**record.configuration)
     fresh = [replace(shared, head=head, seed=seed, **record.choice[head]) for seed in record.seeds for head in record.heads]
     return SearchOutcome(folder, record, _run(fresh, placement, folder / CHOSEN, jobs))
 
@@ -163,7 +163,7 @@ def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, A
     """The configuration of every trial with its settings; each setting is an experiment of its own."""
     # The choice depends on the last epoch alone.
     at_the_end = {"epochs": plan.trial_epochs, "measure_every": plan.trial_epochs, "measure_first": 0, "trace": False}
-    shared = Configuration.from_dict({**plan.configuration, **at_the_end, "validation_fraction": plan.validation_fraction})
+    shared = Configuration(**{**plan.configuration, **at_the_end, "validation_fraction": plan.validation_fraction})
     return {
         replace(shared, experiment=setting_in_words(settings), head=head, seed=seed, **settings): settings
         for seed, head in itertools.product(plan.trial_seeds, plan.heads)
@@ -175,14 +175,13 @@ def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -
     wanted = _trial_configurations(plan)
     done = _run(list(wanted), placement, folder / TRIALS, jobs)
     for run, reason in done.failed:
-        failure = run.failure()
         # Once a run has begun, a plain ValueError comes from a head whose features are no longer finite.
-        if failure is None or not failure.error.startswith("ValueError:"):
+        if not (run_status(run.path).reason or "").startswith("ValueError:"):
             raise WorkError(f"the trial in {run.path} failed, and no choice was made: {reason}. Repeat the command.")
     trials = []
     for configuration, settings in wanted.items():
         run = RunFolder.of(configuration, folder / TRIALS)
-        last = run.records(until=plan.trial_epochs)[-1].measured("test") if run in done.finished else None
+        last = run.records()[-1].measured("test") if run in done.finished else None
         measured = None if last is None else {name: last.get(name) for name in ("top1", "loss")}
         trials.append(Trial(configuration.head, settings, configuration.seed, measured))
     return tuple(trials)

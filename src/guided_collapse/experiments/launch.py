@@ -5,11 +5,10 @@ import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,7 +23,6 @@ from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessS
 
 from guided_collapse.experiments.configuration import Accelerator, Placement, Precision
 from guided_collapse.experiments.errors import RequestError, WorkError
-from guided_collapse.experiments.run_format import Hardware
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for another, at the start and at every step, before it gives up."""
@@ -32,19 +30,13 @@ FEWEST_CORES = 2  # this many processes may share one core, to try out what seve
 PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
 
 
-class Launcher(NamedTuple):
-    """Starts processes from outside: how Fabric detects it, and the variable with the number of processes on this node."""
-
-    environment: type[ClusterEnvironment]
-    per_node: str | None
-
-
-# In the order in which Fabric looks for them.
-LAUNCHERS: Mapping[str, Launcher] = {
-    "torchrun": Launcher(TorchElasticEnvironment, "LOCAL_WORLD_SIZE"),
-    "Slurm": Launcher(SLURMEnvironment, "SLURM_NTASKS_PER_NODE"),
-    "LSF": Launcher(LSFEnvironment, None),
-    "MPI": Launcher(MPIEnvironment, None),
+# How Fabric detects what starts processes from outside, and the variable with the number of processes on each node; in the order in
+# which Fabric looks for them.
+LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
+    "torchrun": (TorchElasticEnvironment, "LOCAL_WORLD_SIZE"),
+    "Slurm": (SLURMEnvironment, "SLURM_NTASKS_PER_NODE"),
+    "LSF": (LSFEnvironment, ""),
+    "MPI": (MPIEnvironment, ""),
 }
 
 
@@ -55,10 +47,22 @@ def check_launch(placement: Placement, precision: Precision) -> None:
         RequestError: with what to ask for.
     """
     check_device(placement.accelerator, precision, count=placement.devices)
-    launcher = next((name for name, kind in LAUNCHERS.items() if kind.environment.detect()), None)
-    if launcher is not None:
-        _check_started(launcher, placement)
-    elif placement.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= set(os.environ):
+    for name, (environment, per_node) in LAUNCHERS.items():
+        if not environment.detect():
+            continue
+        try:
+            started = environment().world_size()
+        except RuntimeError as error:  # Fabric refuses some settings of Slurm
+            raise RequestError(f"{name} has started processes in a way that cannot be used: {error}") from error
+        on_each_node = int(os.environ.get(per_node, placement.devices))
+        if (started, on_each_node) != (placement.processes, placement.devices):
+            raise RequestError(
+                f"devices x nodes must be the number of processes that {name} has started, {started}; got {placement.devices} x "
+                f"{placement.nodes}. Use --devices {on_each_node} --nodes {started // on_each_node} to share this run, or have "
+                f"{name} start {placement.processes}."
+            )
+        return
+    if placement.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= set(os.environ):
         raise RequestError(
             f"several nodes need a launcher that starts this command on each; got --nodes {placement.nodes} and found none. "
             f"On each node, run: torchrun --nnodes {placement.nodes} --nproc-per-node {placement.devices} --rdzv-backend c10d "
@@ -80,30 +84,12 @@ def check_device(accelerator: Accelerator, precision: Precision, *, count: int =
     else:
         available = torch.cuda.device_count() if kind == "cuda" else int(torch.backends.mps.is_available())
     if count > available:
-        cores = ", which are its cores" if kind == "cpu" else ""
         raise RequestError(
-            f"devices must be at most the {available} of kind {kind} that this machine has{cores}; got {count}. "
+            f"devices must be at most the {available} of kind {kind} that this machine has; got {count}. "
             "Use fewer --devices, or another --accelerator."
         )
     if precision == "16-mixed" and kind == "cpu":
         raise RequestError("precision must be 32-true or bf16-mixed on a CPU, which cannot train in float16; got 16-mixed.")
-
-
-def _check_started(name: str, placement: Placement) -> None:
-    """Compares the processes that the launcher has started with those requested."""
-    launcher = LAUNCHERS[name]
-    try:
-        started = launcher.environment().world_size()
-    except RuntimeError as error:  # Fabric refuses some settings of Slurm
-        raise RequestError(f"{name} has started processes in a way that cannot be used: {error}") from error
-    on_each_node = int(os.environ.get(launcher.per_node or "", placement.devices))
-    if (started, on_each_node) == (placement.processes, placement.devices):
-        return
-    flags = f"--devices {on_each_node} --nodes {started // on_each_node}" if launcher.per_node in os.environ else ""
-    raise RequestError(
-        f"devices x nodes must be the number of processes that {name} has started, {started}; got {placement.devices} x "
-        f"{placement.nodes}. Use {flags or '--devices and --nodes'} to share this run, or have {name} start {placement.processes}."
-    )
 
 
 def build_fabric(placement: Placement, precision: Precision) -> Fabric:
@@ -168,39 +154,41 @@ def commit() -> str | None:
     return None if revision is None else revision + ("+" if git("status", "--porcelain", "--", str(folder.parent)) else "")
 
 
-def hardware(device: torch.device, processes: int) -> Hardware:
-    """The processor, its cores, and the devices used."""
+def hardware(device: torch.device, processes: int) -> dict[str, Any]:
+    """The processor's model and cores, the threads of each process, the model or kind of the devices, and how many processes."""
     processor = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
         lines = information.read_text(errors="replace").splitlines()
         processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), processor)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return Hardware(processor, os.cpu_count() or 1, torch.get_num_threads(), name, processes)
+    return {
+        "cpu": processor,
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "devices": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processes": processes,
+    }
 
 
 @contextmanager
-def as_many_threads_as(begun: Hardware | None) -> Iterator[None]:
+def as_many_threads_as(begun: Mapping[str, Any]) -> Iterator[None]:
     """Computes with as many threads as that hardware had, if this machine has the cores, unless OMP_NUM_THREADS is set.
 
     Sums are then rounded the same way.
     """
     before = torch.get_num_threads()
-    if begun is not None and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(min(begun.threads, os.cpu_count() or 1))
+    if begun and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(begun["threads"], os.cpu_count() or 1))
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-def devices_in_words(device: torch.device, processes: int, begun: Hardware | None) -> str:
-    """The devices, and how they differ from those where the run began (None if unknown), which may round differently."""
-    now = hardware(device, processes)
-    devices = now.devices if processes == 1 else f"{processes} x {now.devices}"
-    if begun is None:
-        return devices
+def devices_in_words(now: Mapping[str, Any], begun: Mapping[str, Any]) -> str:
+    """The devices, and how they differ from those where the run began, which may round differently."""
+    devices = now["devices"] if now["processes"] == 1 else f"{now['processes']} x {now['devices']}"
     # More cores do not change how sums are rounded.
-    before, after = vars(replace(begun, cores=None)), vars(replace(now, cores=None))
-    changes = ", ".join(f"{name} {after[name]} instead of {before[name]}" for name in after if after[name] != before[name])
+    changed = [name for name in begun if name != "cores" and now[name] != begun[name]]
+    changes = ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in changed)
     return f"{devices}, equal up to rounding only: {changes}" if changes else devices

@@ -22,8 +22,7 @@ from guided_collapse.experiments.display import Display
 from guided_collapse.experiments.errors import requested
 from guided_collapse.experiments.files import locked, write_bytes
 from guided_collapse.experiments.measure import Measurement, measure
-from guided_collapse.experiments.run import Checkpoint, RunFolder, finish, not_a_checkpoint, save_checkpoint
-from guided_collapse.experiments.run_format import MARGINS, MODEL, PREVIOUS_CHECKPOINT, TRACE, EpochRecord, Hardware, RunFacts
+from guided_collapse.experiments.run import MARGINS, MODEL, TRACE, Checkpoint, EpochRecord, RunFacts, RunFolder, save_checkpoint
 from guided_collapse.experiments.tasks import OPTIMIZER, Task, build_model, build_task, head_of, random_generator
 from guided_collapse.experiments.trace import TraceRecorder
 from guided_collapse.geometry import tight_frame_cross_entropy_bound
@@ -67,8 +66,7 @@ def train(configuration: Configuration, placement: Placement, *, on_record: OnRe
         fabric.launch()
     with locked(run.path) if fabric.is_global_zero else nullcontext():
         checkpoint = run.checkpoint(configuration)
-        begun = None if checkpoint is None else Hardware(**checkpoint.facts.hardware)
-        with launch.as_many_threads_as(begun):
+        with launch.as_many_threads_as(checkpoint.facts.hardware if checkpoint else {}):
             with requested():
                 training = Training(configuration, placement, run, task, fabric, on_record)
             if checkpoint is not None:
@@ -108,9 +106,7 @@ def build_optimizer(configuration: Configuration, parameters: Iterable[nn.Parame
         optimizer = AGD(parameters, gain=configuration.gain)
         optimizer.init_weights(random_generator(configuration.seed, OPTIMIZER))
         return optimizer
-    rate, decay = configuration.learning_rate, configuration.weight_decay
-    if rate is None or decay is None:
-        raise ValueError(f"learning_rate and weight_decay must be set; got {rate} and {decay}. Pass a resolved configuration.")
+    rate, decay = configuration.learning_rate or 0.0, configuration.weight_decay or 0.0
     if configuration.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, momentum=configuration.momentum, weight_decay=decay)
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
@@ -137,60 +133,47 @@ class Training:
         fabric: Fabric,
         on_record: OnRecord | None = None,
     ) -> None:
+        self.configuration, self.placement, self.run, self.task, self.fabric = configuration, placement, run, task, fabric
         self.on_record = on_record if fabric.is_global_zero else None
-        self.configuration = configuration
-        self.placement = placement
-        self.run = run
-        self.task = task
-        self.fabric = fabric
         self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
         self.classifier = build_model(configuration, task, fabric.device)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.classifier = nn.SyncBatchNorm.convert_sync_batchnorm(self.classifier)  # type: ignore[no-untyped-call]
         optimizer = build_optimizer(configuration, self.classifier.parameters())
         self.model, self.optimizer = fabric.setup(self.classifier, optimizer)
-        self.facts: RunFacts | None = None
+        self.hardware = launch.hardware(fabric.device, fabric.world_size)
+        self.facts = self._facts()
         self.records: list[EpochRecord] = []
         self.trace = TraceRecorder() if configuration.trace else None
         self.last_measurement: Measurement | None = None
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Restores the state of a checkpoint.
-
-        Raises:
-            DamageError: for the checkpoint of another run.
-        """
-        try:
-            self.classifier.load_state_dict(checkpoint.state["model"])
-            self.optimizer.load_state_dict(checkpoint.state["optimizer"])
-            torch.set_rng_state(checkpoint.state["random"])
-            if self.trace is not None:
-                self.trace.restore(checkpoint.state["trace"])
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise not_a_checkpoint(checkpoint.file, str(error)) from error
+        """Restores the state of a checkpoint."""
+        self.classifier.load_state_dict(checkpoint.state["model"])
+        self.optimizer.load_state_dict(checkpoint.state["optimizer"])
+        torch.set_rng_state(checkpoint.state["random"])
+        if self.trace is not None:
+            self.trace.restore(checkpoint.state["trace"])
         self.facts = replace(checkpoint.facts, configuration=self.configuration.to_dict(), finished=None)
         self.records = checkpoint.records
 
     def run_to_the_end(self) -> None:
         """Trains the epochs that are left, and writes the finished run."""
-        begun = Hardware(**self.facts.hardware) if self.facts else None
-        self.facts = self.facts or self._facts()
         if self.fabric.is_global_zero:
             self.run.begin(self.facts, self.records)
         steps = self.task.steps_per_epoch()
         last_epoch = self.configuration.epochs
         first_epoch = len(self.records) + 1
-        display = Display(
+        last_saved = time.monotonic()
+        with Display(
             self.configuration.title,
             steps * last_epoch,
             steps * (first_epoch - 1),
             quiet=self.placement.quiet,
             silent=not self.fabric.is_global_zero,
             curves=self.run.path if self.placement.tensorboard else None,
-        )
-        last_saved = time.monotonic()
-        with display:
-            devices = launch.devices_in_words(self.share.device, self.share.processes, begun)
+        ) as display:
+            devices = launch.devices_in_words(self.hardware, self.facts.hardware)
             display.say(f"from epoch {first_epoch} of {last_epoch} on {devices}")
             for epoch in range(first_epoch, last_epoch + 1):
                 record = self.train_epoch(epoch, steps, display)
@@ -229,7 +212,7 @@ class Training:
             loss_sum += loss.detach() * len(labels)
             correct += (logits.detach().argmax(dim=1) == labels).sum()
             samples += len(labels)
-            if display.step(len(labels) * self.share.processes):
+            if display.step():
                 display.show(epoch, float(loss_sum) / samples, int(correct) / samples)
         totals = [float(loss_sum), float(correct), float(samples)]
         if self.share.processes > 1:
@@ -263,13 +246,13 @@ class Training:
             loss_lower_bound=loss_lower_bound(self.classifier.head),
             versions=launch.versions(),
             commit=launch.commit(),
-            hardware=launch.hardware(self.share.device, self.share.processes).to_json(),
+            hardware=self.hardware,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
     def _save(self) -> None:
         """Writes the records, then the checkpoint, which has a copy: a resume drops records that the checkpoint does not have."""
-        if not self.fabric.is_global_zero or self.facts is None:
+        if not self.fabric.is_global_zero:
             return
         self.run.write_records(self.records)
         state: dict[str, Any] = {
@@ -284,12 +267,11 @@ class Training:
     def _finish(self) -> None:
         """Writes margins, trace and model, and last `config.json`, which says that the run is finished."""
         measurement = self.last_measurement or measure(self.classifier, self.task, self.share, self.fabric)
-        if self.fabric.is_global_zero and self.facts is not None:
+        if self.fabric.is_global_zero:
             self.run.write_arrays(MARGINS, measurement.margins)
             if self.trace is not None:
                 self.run.write_arrays(TRACE, self.trace.arrays())
             tensors = {name: value.detach().cpu().contiguous() for name, value in self.classifier.state_dict().items()}
             write_bytes(self.run.path / MODEL, safetensors.torch.save(tensors))
-            finish(self.run.path, self.facts)
-            (self.run.path / PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
+            self.run.finish(self.facts)
         self.fabric.barrier()

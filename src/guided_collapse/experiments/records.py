@@ -6,49 +6,39 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from guided_collapse.experiments.errors import DamageError
-from guided_collapse.experiments.run_format import (
+from guided_collapse.experiments.run import (
+    CONFIG,
     FAILURE,
     MARGINS,
-    METRICS,
-    MOST_BYTES,
     OF_A_RUN,
-    SPLITS,
+    STRICT,
     TRACE,
     EpochRecord,
-    Kind,
-    Number,
+    Numbers,
     Place,
-    Record,
     RunFacts,
-    Split,
     State,
-    Whole,
-    parse_record,
-    read_content,
-    record,
-    records_from_text,
+    read_epoch_records,
+    read_record,
     run_status,
 )
 from guided_collapse.metrics import declared as metrics
-from guided_collapse.metrics.declared import MetricDeclaration, Reference
+from guided_collapse.metrics.declared import SPLITS, MetricDeclaration, Reference, Split
 
 SEARCH = "search.json"
 TRIALS = "trials"  # the folder of the trials of a search, beside its record
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-
-# Of two records of the same seed the better one is kept.
-RANK: Mapping[State, int] = {"finished": 0, "unfinished": 1, "failed": 2}
 
 
 @dataclass(frozen=True)
@@ -71,16 +61,9 @@ class Quantity:
 
 
 def _quantity(metric: MetricDeclaration, split: Split = "train") -> Quantity:
-    return Quantity(
-        split=split,
-        name=metric.name,
-        title=metric.charts[split],
-        meaning=f"{metric.meaning} {metric.formula}; {metric.at_collapse} at collapse.",
-        percent=metric.percent,
-        log=metric.log,
-        reference=metric.reference if split == "train" else None,
-        occasional=metric.occasional,
-    )
+    meaning = f"{metric.meaning} {metric.formula}; {metric.at_collapse} at collapse."
+    reference = metric.reference if split == "train" else None
+    return Quantity(split, metric.name, metric.charts[split], meaning, metric.percent, metric.log, reference, metric.occasional)
 
 
 TRAIN_LOSS, TRAIN_TOP1 = _quantity(metrics.LOSS), _quantity(metrics.TOP1)
@@ -145,28 +128,28 @@ class Run(RunFacts):
     """Of finished runs only."""
 
 
-@record
-class Trial(Record):
+@checked_dataclass(frozen=True, config=STRICT)
+class Trial:
     """The result of one setting of a head on the validation images, at the end of training."""
 
     head: str  # its name
     settings: Mapping[str, Any]  # values of the searched fields, by name, without those that have no effect on the head
-    seed: Whole  # of the run
-    measured: Mapping[str, Number | None] | None  # by name, as in the record of an epoch; None if the run diverged
+    seed: int  # of the run
+    measured: Numbers | None  # by name, as in the record of an epoch; None if the run diverged
 
 
-@record
-class SearchRecord(Record):
+@checked_dataclass(frozen=True, config=STRICT)
+class SearchRecord:
     """A search for the settings of heads: `search.json`, written before the first trial, and again before the fresh seeds."""
 
     experiment: str  # its name
     configuration: Mapping[str, Any]  # what all runs share, as plain values
     heads: tuple[str, ...]  # their names
     grid: Mapping[str, Any]  # the values of each searched field, by name
-    validation_fraction: Annotated[float, Field(gt=0)]  # of the training images, on which trials are tested
-    trial_epochs: Annotated[int, Field(ge=1)]  # of a trial
-    trial_seeds: tuple[Whole, ...]  # each used for every trial
-    seeds: tuple[Whole, ...]  # fresh ones, of the runs with the chosen settings
+    validation_fraction: float  # of the training images, on which trials are tested
+    trial_epochs: int  # of a trial
+    trial_seeds: tuple[int, ...]  # each used for every trial
+    seeds: tuple[int, ...]  # fresh ones, of the runs with the chosen settings
     rule: str  # by which a setting is chosen, in words
     planned: str  # when, in ISO 8601
     trials: tuple[Trial, ...] = ()  # those that are done
@@ -179,7 +162,7 @@ class SearchRecord(Record):
     def plan(self) -> dict[str, Any]:
         """What was decided before the first trial."""
         later = ("planned", "trials", "choice", "decided")
-        return {name: value for name, value in self.to_json().items() if name not in later}
+        return {name: value for name, value in asdict(self).items() if name not in later}
 
 
 @dataclass(frozen=True)
@@ -219,15 +202,14 @@ def read_records(paths: Sequence[Path]) -> Records:
                 searches.append(read_record(place / SEARCH, SearchRecord))
             if not names.isdisjoint((*OF_A_RUN, FAILURE)):
                 runs.append(read_run(place))
-        except DamageError as error:
-            skipped.append(f"{place}: {error}")
+        except ValueError as error:
+            skipped.append(one_line(f"{place}: {error}"))
     kept: dict[tuple[str, str, int], Run] = {}
-    for run in sorted(runs, key=lambda run: RANK[run.state]):
+    better: Sequence[State] = ("finished", "unfinished", "failed")
+    for run in sorted(runs, key=lambda run: better.index(run.state)):
         first = kept.setdefault((run.experiment, run.head, run.seed), run)
         if first is not run:
             skipped.append(f"{run.folder}: the same experiment, head and seed as {first.folder}, which is used")
-    # Names of folders may hold any bytes, and what a record holds instead of a number may be long.
-    skipped = [shortened(message.encode("utf-8", "replace").decode("utf-8")) for message in dict.fromkeys(skipped)]
     for message in skipped:
         warnings.warn(f"left out: {message}", stacklevel=3)
     if not kept:
@@ -250,31 +232,14 @@ def _folders_below(path: Path, skipped: list[str]) -> list[tuple[Place, frozense
             inside.setdefault(folder, set()).add(name)
         root = zipfile.Path(archive)
         return [(root / f"{folder}/" if folder else root, frozenset(names)) for folder, names in inside.items()]
-
-    def skip(error: OSError) -> None:
-        skipped.append(f"{error.filename}: {error.strerror}")
-
     found: list[tuple[Place, frozenset[str]]] = []
-    for folder, below, names in os.walk(path, onerror=skip):
+    for folder, below, names in os.walk(path, onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}")):
         below.sort()
-        # Folders in the place of files are damage, which whoever reads them says.
-        found.append((Path(folder), frozenset((*names, *below))))
+        found.append((Path(folder), frozenset(names)))
         for name in sorted(names):
             if name.endswith(".zip"):
                 found += _folders_below(Path(folder, name), skipped)
     return found
-
-
-def read_record(file: Place, kind: type[Kind]) -> Kind:
-    """The record of that kind in a JSON file.
-
-    Raises:
-        DamageError: if there is no file, or it holds something else.
-    """
-    content = read_content(file)
-    if content is None:
-        raise DamageError(f"{file.name} is missing")
-    return parse_record(kind, content, file.name)
 
 
 def read_run(folder: Place) -> Run:
@@ -285,26 +250,17 @@ def read_run(folder: Place) -> Run:
     """
     status = run_status(folder)
     if status.facts is None or status.state == "damaged":
-        raise DamageError(status.reason or "it is damaged")
-    finished = status.state == "finished"
+        raise DamageError(status.reason or f"{CONFIG} is damaged")
+    files = status.facts.finished.files if status.facts.finished else {}
     return Run(
         **{each.name: getattr(status.facts, each.name) for each in fields(RunFacts)},
         folder=folder,
         state=status.state,
         error=status.reason,
         epochs=in_columns(read_epoch_records(folder)),
-        margins=read_margins(folder / MARGINS) if finished else {},
-        trace=read_trace(folder / TRACE) if finished else None,
+        margins=read_margins(folder / MARGINS) if MARGINS in files else {},
+        trace=Trace(**_read_arrays(folder / TRACE)) if TRACE in files else None,
     )
-
-
-def read_epoch_records(folder: Place) -> list[EpochRecord]:
-    """The records of the run in a folder; none if it has just begun.
-
-    Raises:
-        DamageError: for a damaged file.
-    """
-    return records_from_text(read_content(folder / METRICS) or b"")
 
 
 def in_columns(records: Sequence[EpochRecord]) -> Epochs:
@@ -322,45 +278,15 @@ def _column(values: Iterable[float | None]) -> Floats:
 
 
 def read_margins(file: Place) -> dict[Split, Floats]:
-    """Sorted cosine margins by split; none if there is no file.
-
-    Raises:
-        DamageError: for a damaged file.
-    """
-    arrays = _read_npz(file)
-    return {split: np.sort(arrays[split].astype(np.float64)) for split in SPLITS if split in arrays}
+    """Sorted cosine margins by split."""
+    arrays = _read_arrays(file)
+    return {split: np.sort(arrays[split]) for split in SPLITS if split in arrays}
 
 
-def read_trace(file: Place) -> Trace | None:
-    """The trace in a file; None if there is no file.
-
-    Raises:
-        DamageError: for a damaged file.
-    """
-    arrays = _read_npz(file)
-    if not arrays:
-        return None
-    missing = [each.name for each in fields(Trace) if each.name not in arrays]
-    if missing:
-        raise DamageError(f"{file.name} must have {', '.join(missing)}; it has {', '.join(arrays)}")
-    converted: dict[str, Any] = {name: array.astype(np.float64 if array.ndim == 3 else np.int64) for name, array in arrays.items()}
-    return Trace(**converted)
-
-
-def _read_npz(file: Place) -> dict[str, npt.NDArray[Any]]:
-    """The arrays in a file; empty if there is no file."""
-    content = read_content(file)
-    if content is None:
-        return {}
-    try:
-        if sum(info.file_size for info in zipfile.ZipFile(io.BytesIO(content)).infolist()) > MOST_BYTES:
-            raise DamageError(f"{file.name} must have at most {MOST_BYTES >> 20} MB; it has more")
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:  # a pickle could run code
-            return {name: arrays[name] for name in arrays.files}
-    except DamageError:
-        raise
-    except Exception as error:  # a damaged archive can fail in any of the many layers that read it
-        raise DamageError(f"{file.name} cannot be read: {error}") from error
+def _read_arrays(file: Place) -> dict[str, npt.NDArray[Any]]:
+    """The arrays in a file, as float64 and int64."""
+    with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as arrays:  # a pickle could run code
+        return {name: array.astype(np.float64 if array.dtype.kind == "f" else np.int64) for name, array in arrays.items()}
 
 
 def setting_in_words(settings: Mapping[str, Any]) -> str:

@@ -1,52 +1,231 @@
-"""The folder of a run, as training writes it: checkpoints, resuming, extending, the finished run."""
+"""One run: the files in its folder `runs/<experiment>/<head>/seed-<k>/`, whether it is finished and whole, and how it resumes.
+
+| file | holds | written |
+|---|---|---|
+| `config.json` | what was asked for, what it ran on, its checksum, at the end those of the other files | first and last |
+| `metrics.jsonl` | a line for each epoch | before each checkpoint |
+| `last.ckpt`, `previous.ckpt` | everything for an exact resume, with copies of the two files above | every 30 s or so |
+| `margins.npz`, `trace.npz` | the last measurement's margins, and the animation | at the end |
+| `model.safetensors` | the trained model | at the end |
+
+Every file is written beside its place and renamed. `run_status` is the one definition of finished and whole: `config.json` is
+intact, says that the run finished, and every file it lists has the checksum it lists. Running the same command again rebuilds a
+damaged file from the last checkpoint.
+"""
 
 import hashlib
 import io
+import json
 import traceback
 import warnings
+import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
-from guided_collapse.experiments.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration, in_one_line
 from guided_collapse.experiments.errors import DamageError, RequestError
 from guided_collapse.experiments.files import checksum, remove_leftovers, write_bytes, write_json, write_text, written_whole
-from guided_collapse.experiments.run_format import (
-    CONFIG,
-    FAILURE,
-    FINISHED,
-    LAST_CHECKPOINT,
-    METRICS,
-    METRICS_BEFORE,
-    MODEL,
-    OF_A_RUN,
-    PREVIOUS_CHECKPOINT,
-    EpochRecord,
-    Failure,
-    Finished,
-    RunFacts,
-    parse_facts,
-    parse_record,
-    read_content,
-    read_facts,
-    records_as_text,
-    records_from_text,
-    run_status,
-)
+from guided_collapse.metrics.declared import Split
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+MARGINS = "margins.npz"
+TRACE = "trace.npz"
+LAST_CHECKPOINT = "last.ckpt"
+PREVIOUS_CHECKPOINT = "previous.ckpt"
+MODEL = "model.safetensors"
+FAILURE = "failed.json"
+FINISHED = (METRICS, MARGINS, TRACE, MODEL)  # whose checksums `config.json` lists at the end
+OF_A_RUN = (CONFIG, *FINISHED, LAST_CHECKPOINT, PREVIOUS_CHECKPOINT)
+CHECKSUM = "sha256"  # the field of `config.json` with the checksum of all others
+
+Place = Path | zipfile.Path  # on disk or in a zip archive
+State = Literal["finished", "unfinished", "failed", "damaged"]
+Numbers = Mapping[str, float | None]
+Kind = TypeVar("Kind")
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-def finish(folder: Path, facts: RunFacts) -> None:
-    """Writes `config.json` for a run whose other files are complete: from then on it is finished."""
-    present = [name for name in FINISHED if (folder / name).exists()]
-    files = {name: checksum((folder / name).read_bytes()) for name in present}
-    write_text(folder / CONFIG, replace(facts, finished=Finished(files)).as_text())
+@dataclass(frozen=True, config=STRICT)
+class Inputs:
+    """What a model must know about its images."""
+
+    shape: tuple[int, int, int]  # channels, height and width
+    mean: tuple[float, ...]  # of each channel, with values from 0 to 1
+    std: tuple[float, ...]  # of each channel
+    class_names: tuple[str, ...]  # in the order of the logits
+
+
+@dataclass(frozen=True, config=STRICT)
+class Finished:
+    """The end of a run: the checksums of its files, by name."""
+
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, config=STRICT)
+class RunFacts:
+    """What was asked for, and what it ran on: `config.json`."""
+
+    experiment: str
+    head: str
+    seed: int  # of everything random
+    configuration: Mapping[str, Any]  # what was asked for, as plain values
+    protocol: str  # the rules by which heads are compared
+    protocol_differences: tuple[str, ...]  # how this head's run differs from the others', in words
+    num_classes: int  # of the data
+    feature_dim: int  # of the head's input
+    num_train: int
+    num_test: int
+    global_batch: int  # samples per step, over all processes
+    loss_lower_bound: float | None  # the lowest loss that such a head with this scale can reach; None without a scale
+    versions: Mapping[str, Any]  # by package
+    commit: str | None  # of this package; None if it is installed
+    hardware: Mapping[str, Any]  # where the run started, as `launch.hardware` describes it
+    started: str  # when, in ISO 8601
+    inputs: Inputs | None = None  # None for unconstrained features
+    finished: Finished | None = None  # None until the run is finished
+    format: Literal[2] = 2  # the version of the format; readers refuse another
+
+    @property
+    def planned(self) -> int | None:
+        """The number of epochs that the run is to have; None if its configuration does not say."""
+        return self.configuration.get("epochs")
+
+    def as_text(self) -> str:
+        """The contents of `config.json`, with its checksum."""
+        content = asdict(self)
+        return json.dumps(content | {CHECKSUM: _checksum_of(content)}, indent=2, allow_nan=False) + "\n"
+
+
+@dataclass(frozen=True, config=STRICT)
+class EpochRecord:
+    """What was measured in an epoch: a line of `metrics.jsonl`."""
+
+    epoch: int  # counted from 1
+    running: Numbers | None = None  # loss and accuracy while training, which no curve or table uses
+    seconds: float | None = None  # of training; None in records stored without times
+    train: Numbers | None = None  # measured on the training samples in eval mode; None if not in this epoch
+    test: Numbers | None = None  # the same on the test samples
+
+    def measured(self, split: Split) -> Numbers:
+        """The measurement on these samples; empty if there was none."""
+        return (self.train if split == "train" else self.test) or {}
+
+    def to_json(self) -> dict[str, Any]:
+        """The line as a JSON object, without missing values."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, config=STRICT)
+class Failure:
+    """Why a run failed, when, and where in the code: `failed.json`."""
+
+    error: str
+    time: str | None = None
+    traceback: str | None = None
+
+
+class Status(NamedTuple):
+    """How far a run is; `reason` says why it failed or what is damaged, and `facts` is None if `config.json` is damaged."""
+
+    state: State
+    reason: str | None
+    facts: RunFacts | None
+
+
+def run_status(folder: Place) -> Status:
+    """Whether the run in a folder is finished and whole; training, comparisons, export and reports all ask here."""
+    facts = None
+    try:
+        facts = read_facts(folder)
+        if facts.finished is not None:
+            for name, digest in facts.finished.files.items():
+                if checksum(_read(folder / name)) != digest:
+                    raise DamageError(f"{name} is not as it was when the run finished, by its checksum in {CONFIG}")
+            return Status("finished", None, facts)
+        if (folder / FAILURE).exists():
+            return Status("failed", read_record(folder / FAILURE, Failure).error, facts)
+    except DamageError as error:
+        return Status("damaged", str(error), facts)
+    return Status("unfinished", None, facts)
+
+
+def read_facts(folder: Place) -> RunFacts:
+    """The contents of `config.json`.
+
+    Raises:
+        DamageError: if it is missing, damaged, or was altered.
+    """
+    return _parse_facts(_read(folder / CONFIG))
+
+
+def read_epoch_records(folder: Place) -> list[EpochRecord]:
+    """The records of the run in a folder; none if it has just begun.
+
+    Raises:
+        DamageError: for a damaged file.
+    """
+    file = folder / METRICS
+    return _parse_epochs(_read(file)) if file.exists() else []
+
+
+def read_record(file: Place, kind: type[Kind]) -> Kind:
+    """The record of that kind in a JSON file.
+
+    Raises:
+        DamageError: if there is no file, or it holds something else.
+    """
+    return _parse(kind, _read(file), file.name)
+
+
+def records_as_text(records: Iterable[EpochRecord]) -> str:
+    """The contents of `metrics.jsonl`: one line for each epoch."""
+    return "".join(json.dumps(found.to_json(), allow_nan=False) + "\n" for found in records)
+
+
+def _read(file: Place) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError as error:
+        raise DamageError(f"{file.name} is missing") from error
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DamageError(f"{file.name} cannot be read: {error}") from error
+
+
+def _parse(kind: type[Kind], text: bytes, name: str) -> Kind:
+    try:
+        return TypeAdapter(kind).validate_json(text)
+    except ValidationError as error:
+        raise DamageError(f"{name} cannot be used: {in_one_line(error)}") from error
+
+
+def _parse_facts(text: bytes) -> RunFacts:
+    facts, fields = _parse(RunFacts, text, CONFIG), json.loads(text)
+    if fields.pop(CHECKSUM, None) != _checksum_of(fields):
+        raise DamageError(f"{CONFIG} was altered: its checksum is wrong")
+    return facts
+
+
+def _checksum_of(fields: Mapping[str, Any]) -> str:
+    return checksum(json.dumps(fields, sort_keys=True).encode())
+
+
+def _parse_epochs(text: bytes) -> list[EpochRecord]:
+    records = _parse(list[EpochRecord], b"[" + b",".join(text.splitlines()) + b"]", METRICS)
+    for number, found in enumerate(records, 1):
+        if found.epoch != number:
+            raise DamageError(f"{METRICS} must have epoch {number} in line {number}; got epoch {found.epoch}")
+    return records
 
 
 class Checkpoint(NamedTuple):
@@ -78,9 +257,6 @@ def save_checkpoint(folder: Path, facts: RunFacts, records: list[EpochRecord], s
 def load_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; None if there is none.
 
-    Raises:
-        DamageError: for a file that is whole, but not a checkpoint.
-
     Warns:
         RuntimeWarning: for each that is damaged.
     """
@@ -88,32 +264,19 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         if not path.exists():
             continue
         content = path.read_bytes()
-        digest, payload = content[:32], content[32:]
-        if hashlib.sha256(payload).digest() != digest:
+        if hashlib.sha256(content[32:]).digest() != content[:32]:
             warnings.warn(f"{path} is damaged; going back to the checkpoint before it.", RuntimeWarning, stacklevel=2)
             continue
         import torch
 
-        try:
-            state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-            facts = parse_facts(state.pop(CONFIG), CONFIG)
-            return Checkpoint(path, facts, records_from_text(state.pop(METRICS)), state)
-        except (UnpicklingError, EOFError, RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise not_a_checkpoint(path, str(error)) from error
+        state = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
+        facts, records = (state.pop(name).encode() for name in (CONFIG, METRICS))
+        return Checkpoint(path, _parse_facts(facts), _parse_epochs(records), state)
     return None
 
 
-def not_a_checkpoint(path: Path, reason: str) -> DamageError:
-    """The error for a file whose checksum is right, but that is not a checkpoint of the run in its folder."""
-    return DamageError(
-        f"{path} must be a checkpoint of the run in its folder; it is not: {' '.join(reason.split())}. "
-        "Put the right one back, or move it away to resume from the previous one, if there is one."
-    )
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """`OUT/<experiment>/<head>/seed-<k>`."""
+class RunFolder(NamedTuple):
+    """`OUT/<experiment>/<head>/seed-<k>`, as training writes it."""
 
     path: Path
 
@@ -144,17 +307,13 @@ class RunFolder:
         warnings.warn(f"{self.path}: {problem}; using the copy in {checkpoint.file.name}.", RuntimeWarning, stacklevel=2)
         return checkpoint.facts
 
-    def configuration(self) -> Configuration | None:
-        """The configuration of the run in this folder; None if there is no run.
+    def configuration(self) -> Configuration:
+        """The configuration of the run in this folder; refused as by `facts`."""
+        return configuration_of(self.facts())
 
-        Raises:
-            DamageError: if it cannot be read.
-        """
-        try:
-            facts = self.facts()
-        except RequestError:
-            return None
-        return configuration_of(facts)
+    def records(self) -> list[EpochRecord]:
+        """The records of all epochs so far; refused as by `read_epoch_records`."""
+        return read_epoch_records(self.path)
 
     def is_finished(self, configuration: Configuration) -> bool:
         """True if the run of this configuration is finished and whole.
@@ -173,13 +332,16 @@ class RunFolder:
         Raises:
             RequestError: for a folder with a run of another configuration.
         """
-        there = self.configuration()
-        if there is not None and configuration != (there.lengthened(configuration.epochs) if lengthen else there):
+        try:
+            there = self.configuration()
+        except RequestError:
+            self.path.mkdir(parents=True, exist_ok=True)
+            return
+        if configuration != (there.lengthened(configuration.epochs) if lengthen else there):
             way_out = f"Choose another --out or --experiment{', add --lengthen' if there.becomes(configuration) else ''}"
             raise RequestError(
                 f"{self.path} has a run of another configuration: {there.differences(configuration)}. {way_out}, or move it away."
             )
-        self.path.mkdir(parents=True, exist_ok=True)
 
     def checkpoint(self, configuration: Configuration) -> Checkpoint | None:
         """What the run of this configuration resumes from; None if it starts from the beginning.
@@ -197,39 +359,19 @@ class RunFolder:
             return None
         of_checkpoint = configuration_of(found.facts)
         if not of_checkpoint.becomes(configuration):
-            raise not_a_checkpoint(found.file, f"{CONFIG} has another configuration: {of_checkpoint.differences(configuration)}")
-        if not 1 <= len(found.records) <= configuration.epochs:
-            raise not_a_checkpoint(found.file, f"it has {len(found.records)} epochs of 1 ... {configuration.epochs}")
+            raise DamageError(
+                f"{found.file} must be a checkpoint of the run in {CONFIG}; it is of another: "
+                f"{of_checkpoint.differences(configuration)}. Put the right file back, or move the folder away."
+            )
         return found
 
     def begin(self, facts: RunFacts, records: list[EpochRecord]) -> None:
-        """Makes `config.json` and `metrics.jsonl` those of a run that starts here, or resumes after these records.
-
-        Warns:
-            RuntimeWarning: if it starts again although it had come further than its first epoch. Its old records are kept.
-        """
+        """Makes `config.json` and `metrics.jsonl` those of a run that starts here, or resumes after these records."""
         remove_leftovers(self.path)
         (self.path / FAILURE).unlink(missing_ok=True)
-        file = self.path / METRICS
-        if not records and file.exists() and len(file.read_bytes().splitlines()) > 1:
-            aside = file.replace(self.path / METRICS_BEFORE)
-            words = f"the checkpoints in {self.path} are damaged or missing; the run starts again. Its old records are in {aside}."
-            warnings.warn(words, RuntimeWarning, stacklevel=2)
         write_text(self.path / CONFIG, facts.as_text())
         if records:
             self.write_records(records)
-
-    def records(self, until: int | None = None) -> list[EpochRecord]:
-        """The records of the epochs 1 ... until, or of all.
-
-        Raises:
-            DamageError: if one is missing.
-        """
-        file = self.path / METRICS
-        records = records_from_text(read_content(file) or b"", str(file))
-        if len(records) < (until or 1):
-            raise DamageError(f"{file} must have {until or 'some'} epochs; it has {len(records)}")
-        return records[:until]
 
     def write_records(self, records: Iterable[EpochRecord]) -> None:
         """Writes all records, one line for each epoch."""
@@ -241,33 +383,27 @@ class RunFolder:
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
         write_bytes(self.path / name, buffer.getvalue())
 
-    def failure(self) -> Failure | None:
-        """Why the run failed; None if that is not known.
-
-        Raises:
-            DamageError: for a damaged file.
-        """
-        content = read_content(self.path / FAILURE)
-        return None if content is None else parse_record(Failure, content, str(self.path / FAILURE))
-
     def write_failure(self, error: BaseException) -> None:
         """Records why and where in the code the run failed, if it can still be written."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
         failure = Failure(f"{type(error).__name__}: {error}", time, "".join(traceback.format_exception(error)))
         with suppress(OSError):
-            write_json(self.path / FAILURE, failure.to_json())
+            write_json(self.path / FAILURE, asdict(failure))
+
+    def finish(self, facts: RunFacts) -> None:
+        """Writes `config.json` for a run whose other files are complete: from then on it is finished."""
+        files = {name: checksum((self.path / name).read_bytes()) for name in FINISHED if (self.path / name).exists()}
+        write_text(self.path / CONFIG, replace(facts, finished=Finished(files)).as_text())
+        (self.path / PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
 
 
 def configuration_of(facts: RunFacts) -> Configuration:
     """The configuration among the facts.
 
     Raises:
-        DamageError: if it is not one of this version, or not that of the experiment, head and seed beside it.
+        DamageError: if it is not one of this version.
     """
     try:
-        configuration = Configuration.from_dict(facts.configuration)
+        return Configuration(**facts.configuration)
     except ValueError as error:
         raise DamageError(f"{CONFIG} has no configuration of this version: {error}") from error
-    if (configuration.experiment, configuration.head, configuration.seed) != (facts.experiment, facts.head, facts.seed):
-        raise DamageError(f"{CONFIG} must name the experiment, head and seed of its configuration, {configuration.title}")
-    return configuration

@@ -21,7 +21,7 @@ from guided_collapse.experiments.data.known import KNOWN, check_source, known_da
 from guided_collapse.experiments.data.sources import load_data
 from guided_collapse.experiments.data.split import ImageData, few_of_each, hold_out, long_tailed
 from guided_collapse.experiments.heads import build_head
-from guided_collapse.experiments.run_format import Inputs
+from guided_collapse.experiments.run import Inputs
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.head import Head
 from guided_collapse.sampling import SeededBatchSampler, StratifiedBatchSampler

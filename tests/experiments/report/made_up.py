@@ -3,16 +3,16 @@
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from guided_collapse.experiments import run_format
+from guided_collapse.experiments import run
 from guided_collapse.experiments.files import checksum
-from guided_collapse.experiments.run_format import EpochRecord, Failure, Finished, Hardware, RunFacts, records_as_text
+from guided_collapse.experiments.run import EpochRecord, Failure, Finished, RunFacts, records_as_text
 
 Record = dict[str, Any]
 Arrays = dict[str, npt.NDArray[Any]]
@@ -38,7 +38,7 @@ def facts(experiment: str = "toy", head: str = "cosine", seed: int = 0, **change
         loss_lower_bound=0.0342,
         versions={"guided_collapse": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},
         commit="0123abc",
-        hardware=Hardware(cpu="Abacus", cores=2, threads=1, devices="cpu", processes=1).to_json(),
+        hardware={"cpu": "Abacus", "cores": 2, "threads": 1, "devices": "cpu", "processes": 1},
         started="2026-01-02T03:04:05",
     )
     return replace(made_up, **changes)
@@ -112,18 +112,18 @@ def write_run(
     made_up = lines(head, seed, options.pop("epochs", 20), test=test, every=every)
     written = options.pop("lines", made_up)
     arrays, picture = options.pop("margins", margins(seed, num_test=100 * test)), options.pop("trace", None)
-    files = {run_format.METRICS: records_as_text(EpochRecord(**line) for line in written).encode()}
+    files = {run.METRICS: records_as_text(EpochRecord(**line) for line in written).encode()}
     if arrays is not None and state == "finished":
-        files[run_format.MARGINS] = _npz(arrays)
+        files[run.MARGINS] = _npz(arrays)
     if picture is not None:
-        files[run_format.TRACE] = _npz(trace(seed=seed) if picture is True else picture)
+        files[run.TRACE] = _npz(trace(seed=seed) if picture is True else picture)
     failure = Failure(options.pop("error", "the loss is not finite"), "2026-01-02T04:00:00")
     if state == "finished":
         options.setdefault("configuration", {**CONFIGURATION, "epochs": len(written)})
         options["finished"] = Finished({name: checksum(content) for name, content in files.items()})
-    files[run_format.CONFIG] = facts(experiment, head, seed, **options).as_text().encode()
+    files[run.CONFIG] = facts(experiment, head, seed, **options).as_text().encode()
     if state == "failed":
-        files[run_format.FAILURE] = json.dumps(failure.to_json()).encode()
+        files[run.FAILURE] = json.dumps(asdict(failure)).encode()
     for name, content in files.items():
         (place / name).write_bytes(content)
     return place

@@ -9,29 +9,19 @@ from typing import NamedTuple
 import numpy as np
 from pandas import DataFrame, Series, concat
 
-from guided_collapse.experiments.records import (
-    QUANTITIES,
-    TEST_TOP1,
-    TRAIN_LOSS,
-    TRAIN_TOP1,
-    Floats,
-    Quantity,
-    Run,
-    read_epoch_records,
-    read_records,
-)
+from guided_collapse.experiments.records import QUANTITIES, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity, Run, read_records
 from guided_collapse.experiments.report.styles import in_order
-from guided_collapse.experiments.run_format import SPLITS, Split
-from guided_collapse.metrics.declared import best_margin
+from guided_collapse.experiments.run import read_epoch_records
+from guided_collapse.metrics.declared import SPLITS, Split, best_margin
 
 MOST_MARGINS = 501  # points of a curve of margins
 LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in per cent
-# Recorded accuracies may have been rounded to float32; one sample more or less is a larger step in any data set here.
-TOLERANCE = 1e-7
+TOLERANCE = 1e-5  # of accuracies in per cent, which may have been rounded to float32; one sample is more in any data set here
 NEAR_THE_BOUND = 1.01  # times the lower bound of the loss: this near, only the shape is left to improve
 
 FACTS = ("experiment", "head", "seed", "state", "num_classes", "feature_dim", "loss_lower_bound")
 NEEDED = (*FACTS, "epoch", "seconds")
+COLUMNS = {f"{quantity.split}_{quantity.name}": quantity for quantity in QUANTITIES}  # that are shown over epochs, in their order
 
 
 @dataclass(frozen=True)
@@ -50,11 +40,6 @@ class Experiment:
     def unconstrained(self) -> bool:
         """Whether the features are free variables, the paper's UFM."""
         return self.name.startswith("ufm") or any(run.configuration.get("backbone") == "unconstrained" for run in self.runs)
-
-    @property
-    def reaches_the_bound(self) -> bool:
-        """Whether the loss has a known lower bound that collapse attains, which takes room for a simplex ETF."""
-        return any(run.loss_lower_bound is not None and run.feature_dim >= run.num_classes - 1 for run in self.runs)
 
     @property
     def has_test(self) -> bool:
@@ -101,29 +86,30 @@ class Spread(NamedTuple):
     epochs: tuple[int, ...] = ()
 
 
-def spread(values: Sequence[float] | Floats, epochs: Iterable[int] = ()) -> Spread:
+def spread(values: Sequence[float], epochs: Iterable[int] = ()) -> Spread:
     """Median and range of at least one value; infinity stands for what never happened."""
     return Spread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values), tuple(epochs))
 
 
+def measured(run: Run, quantity: Quantity) -> Series:
+    """What a run has measured of a quantity, by epoch, in the units that are shown."""
+    return Series(quantity.factor * run.epochs.of(quantity.split, quantity.name), run.epochs.numbers).dropna()
+
+
+def first_epoch(reached: Series) -> float:
+    """The first epoch at which something is true; infinity for never."""
+    return float(reached.idxmax()) if reached.any() else math.inf
+
+
 def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None = None) -> Spread | None:
     """A quantity at an epoch, or at the end: each run's last measurement up to there; None if no run has one."""
-    values, epochs = [], []
-    for run in runs:
-        measured = run.epochs.of(quantity.split, quantity.name)
-        usable = ~np.isnan(measured) & (run.epochs.numbers <= (np.inf if epoch is None else epoch))
-        if usable.any():
-            last = int(np.flatnonzero(usable)[-1])
-            values.append(float(measured[last]) * quantity.factor)
-            epochs.append(int(run.epochs.numbers[last]))
-    return spread(values, epochs) if values else None
+    ends = (measured(run, quantity).loc[:epoch].tail(1) for run in runs)
+    found = [(float(end.iat[0]), int(end.index[0])) for end in ends if len(end)]
+    return spread([value for value, _ in found], [last for _, last in found]) if found else None
 
 
 def curve_over(values: DataFrame) -> DataFrame | None:
-    """Columns median, low, high and seeds, from a column for each run; None if nothing was measured.
-
-    NaN stands for what was not measured. At each point the runs with a value count, so a shorter run counts as far as it goes.
-    """
+    """Columns median, low, high and seeds over the runs with a value, from a column for each run; None if nothing was measured."""
     values = values.dropna(how="all").sort_index()
     if values.empty:
         return None
@@ -133,8 +119,7 @@ def curve_over(values: DataFrame) -> DataFrame | None:
 
 def over_seeds(runs: Sequence[Run], quantity: Quantity) -> DataFrame | None:
     """The curve of a quantity over epochs; None if no run has measured it."""
-    values = [Series(quantity.factor * run.epochs.of(quantity.split, quantity.name), run.epochs.numbers) for run in runs]
-    return curve_over(concat(values, axis=1)) if values else None
+    return curve_over(concat([measured(run, quantity) for run in runs], axis=1)) if runs else None
 
 
 def margins_over_seeds(runs: Sequence[Run], split: Split) -> DataFrame | None:
@@ -162,14 +147,14 @@ def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
     """When runs were first measured with a train accuracy of `level` per cent; None if no run has measured it."""
     epochs, seconds = [], []
     for run in runs:
-        accuracies = run.epochs.of(TRAIN_TOP1.split, TRAIN_TOP1.name)
-        if np.isnan(accuracies).all():
+        accuracies = measured(run, TRAIN_TOP1)
+        if accuracies.empty:
             continue
-        above = np.flatnonzero(accuracies >= level / 100 - TOLERANCE)
         elapsed = run.epochs.elapsed()
+        first = first_epoch(accuracies >= level - TOLERANCE)
         never = math.nan if np.isnan(elapsed).all() else math.inf
-        epochs.append(float(run.epochs.numbers[above[0]]) if len(above) else math.inf)
-        seconds.append(float(elapsed[above[0]]) if len(above) else never)
+        epochs.append(first)
+        seconds.append(never if math.isinf(first) else float(elapsed[int(first) - 1]))
     if not epochs:
         return None
     return Reached(sum(map(math.isfinite, epochs)), spread(epochs), None if np.isnan(seconds).any() else spread(seconds))
@@ -186,15 +171,13 @@ class Outcome(NamedTuple):
 
 def outcome(experiment: Experiment) -> Outcome:
     """Accuracy at the end, on test samples if there are any; without them, for free features, how soon the loss nears its bound."""
-    if experiment.unconstrained and experiment.reaches_the_bound and not experiment.has_test:
-
-        def epochs_to_the_bound(run: Run) -> float:
-            losses = run.epochs.of(TRAIN_LOSS.split, TRAIN_LOSS.name)
-            near = run.epochs.numbers[losses <= NEAR_THE_BOUND * (run.loss_lower_bound or 0.0)]
-            return float(near[0]) if len(near) else math.inf
-
-        epochs = {head: [epochs_to_the_bound(run) for run in experiment.of(head)] for head in experiment.heads}
-        found = {head: spread(values) for head, values in epochs.items() if values}
+    bounds = {run.loss_lower_bound for run in experiment.runs if run.feature_dim >= run.num_classes - 1} - {None}
+    if experiment.unconstrained and bounds and not experiment.has_test:
+        found = {}
+        for head in experiment.heads:
+            losses = [(measured(run, TRAIN_LOSS), run.loss_lower_bound or 0.0) for run in experiment.of(head)]
+            if losses:
+                found[head] = spread([first_epoch(loss <= NEAR_THE_BOUND * bound) for loss, bound in losses])
         return Outcome(f"epochs to {NEAR_THE_BOUND} times the least loss", TRAIN_LOSS, False, found)
     quantity = TEST_TOP1 if experiment.has_test else TRAIN_TOP1
     ends = {head: at_epoch(experiment.of(head), quantity) for head in experiment.heads}
@@ -239,8 +222,6 @@ def load_runs(folder: str | Path) -> DataFrame:
     for run in read_records([Path(folder)]).runs:
         facts = {name: getattr(run, name) for name in FACTS}
         asked = {f"configuration_{name}": value for name, value in run.configuration.items() if name not in FACTS}
-        # Lists as tuples, so that one can group by them.
-        asked = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
         for record in read_epoch_records(run.folder):
             measured = {f"{split}_{name}": value for split in SPLITS for name, value in record.measured(split).items()}
             rows.append({**facts, "epoch": record.epoch, "seconds": record.seconds, **measured, **asked})
@@ -248,7 +229,3 @@ def load_runs(folder: str | Path) -> DataFrame:
     shown = [column for column in COLUMNS if column in found]
     others = sorted(found - set(shown), key=lambda name: (name.startswith("configuration_"), name))
     return DataFrame(rows, columns=[*NEEDED, *shown, *others])
-
-
-COLUMNS: dict[str, Quantity] = {f"{quantity.split}_{quantity.name}": quantity for quantity in QUANTITIES}
-"""The columns of `load_runs` that are shown over epochs, in their order."""
