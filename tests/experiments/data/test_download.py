@@ -4,13 +4,11 @@ from dataclasses import replace
 import datasets
 import huggingface_hub
 import pytest
-import torch
 
 from guided_collapse.experiments.data import sources
-from guided_collapse.experiments.data.download import by_hand, check_counts, download
+from guided_collapse.experiments.data.download import check_counts, download
 from guided_collapse.experiments.data.known import KNOWN
 from guided_collapse.experiments.data.sources import MissingData, load_data
-from guided_collapse.experiments.data.split import ImageData, Split
 from tests.experiments.data.made_up import (
     omniglot_members,
     tiny_imagenet_members,
@@ -44,12 +42,6 @@ def known(monkeypatch):
     return change
 
 
-def test_digits(tmp_path):
-    text = download("digits", root=tmp_path)
-    assert "1,437 training and 360 test images of 1 x 8 x 8 in 10 classes" in text
-    assert "scikit-learn" in text
-
-
 def test_counts_and_checksums_of_what_is_there_are_compared(tmp_path, known):
     write_idx(tmp_path / "mnist", num_train=20, num_test=10, compressed=False)
     checksums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in (tmp_path / "mnist").iterdir()}
@@ -60,16 +52,13 @@ def test_counts_and_checksums_of_what_is_there_are_compared(tmp_path, known):
     for wrong in ({"num_train": 21}, {"num_test": 9}, {"num_classes": 11}, {"channels": 3}, {"image_size": 29}):
         with pytest.raises(ValueError, match=r"mnist must have .*; .* has 20 and 10 in 10, of shape \(1, 28, 28\)"):
             check_counts(load_data("mnist", root=tmp_path), replace(KNOWN["mnist"], **wrong))
+    without_a_class = load_data("mnist", root=tmp_path)
+    without_a_class.train.labels.clamp_(max=8)
+    with pytest.raises(ValueError, match="has 20 and 10 in 9"):
+        check_counts(without_a_class, KNOWN["mnist"])
     known("mnist", checksums={**checksums, "t10k-labels-idx1-ubyte": "0" * 64})
     with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte must have the sha256 0000"):
         download("mnist", root=tmp_path)
-
-
-def test_an_absent_class():
-    split = Split(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1, 0]))
-    data = ImageData("made up", split, split, ("a", "b", "c"))
-    with pytest.raises(ValueError, match=r"in 3 classes, .* has 4 and 4 in 2"):
-        check_counts(data, replace(KNOWN["digits"], num_train=4, num_test=4, num_classes=3))
 
 
 def test_parquet_files_come_from_the_hub(tmp_path, known, monkeypatch):
@@ -97,19 +86,6 @@ def test_imagenet_is_never_downloaded(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *arguments, **options: pytest.fail("a download"))
     with pytest.raises(MissingData, match=r"imagenet must be in .*hf download ILSVRC/imagenet-1k .*--local-dir"):
         download("imagenet", root=tmp_path)
-
-
-def test_every_way_by_hand_is_named(tmp_path):
-    def ways(name):
-        return by_hand(name, KNOWN[name], tmp_path)
-
-    assert "apt-get install dataset-fashion-mnist" in ways("fashion-mnist")
-    assert "IDX" in ways("mnist")
-    assert "license" in ways("imagenet")
-    assert str(tmp_path / "train") in ways("stl10")
-    assert "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz: put it into" in ways("cifar10")
-    assert f"hf download uoft-cs/cifar100 --repo-type dataset --include '*.parquet' --local-dir '{tmp_path}'" in ways("cifar100")
-    assert "guided-collapse data omniglot --from FILE" in ways("omniglot")
 
 
 @pytest.fixture
@@ -162,9 +138,7 @@ def test_cifar_comes_from_its_authors_when_the_hub_is_out_of_reach(tmp_path, kno
 def test_an_archive_that_is_there_already_is_taken(tmp_path, published, known):
     mine = published(address=None).rename(tmp_path / "mine.zip")
     text = download("tiny-imagenet", root=tmp_path / "data", archive=mine)
-    assert "6 training" in text
     assert str(tmp_path / "data" / "tiny-imagenet" / ZIP) in text
-    assert mine.is_file()
     assert len(load_data("tiny-imagenet", root=tmp_path / "data").train) == 6
     write_zip(mine, omniglot_members())
     known("omniglot-small2", num_classes=3, num_train=48, num_test=12)
@@ -175,19 +149,11 @@ def test_an_archive_that_is_there_already_is_taken(tmp_path, published, known):
     assert load_data("cifar10", root=tmp_path / "data").class_names[6] == "frog"
 
 
-def counted_wrongly(path):
-    write_zip(path, tiny_imagenet_members(2, 5))
-
-
-def without_annotations(path):
-    write_zip(path, {name: content for name, content in tiny_imagenet_members(3, 5).items() if not name.endswith("txt")})
-
-
-@pytest.mark.parametrize("write", [counted_wrongly, without_annotations, lambda path: path.write_text("no archive")])
+@pytest.mark.parametrize("members", [tiny_imagenet_members(2, 5), {"no": b"pictures"}], ids=["too few", "no pictures"])
 @pytest.mark.parametrize("md5", [None, "0" * 32])
-def test_a_refused_archive_leaves_nothing_behind(tmp_path, published, write, md5):
+def test_a_refused_archive_leaves_nothing_behind(tmp_path, published, members, md5):
     published(address=None, md5=md5)
-    write(tmp_path / "mine.zip")
+    write_zip(tmp_path / "mine.zip", members)
     with pytest.raises(ValueError, match="must"):
         download("tiny-imagenet", root=tmp_path / "data", archive=tmp_path / "mine.zip")
     assert not (tmp_path / "data").exists()
