@@ -198,19 +198,17 @@ def test_choices_are_the_best_of_the_trials_and_were_made_before_the_seeds_that_
     for experiment, search in searches().items():
         named = [experiment, str(len(search["trials"]))]
         for head in (head for head in HEADS if head in search["heads"]):
-            measured = {}
-            for trial in search["trials"]:
-                if trial["head"] == head:
-                    measured.setdefault(tuple(trial["settings"].items()), []).append(trial["measured"])
-            assert {len(of_seeds) for of_seeds in measured.values()} == {len(search["trial_seeds"])}
-            top1, loss = (
-                {settings: statistics.fmean(each[name] for each in of_seeds) for settings, of_seeds in measured.items()}
-                for name in ("top1", "loss")
-            )
-            best = max(measured, key=lambda settings: (round(top1[settings], 9), -loss[settings]))
+            tried = {}
+            for trial in (trial for trial in search["trials"] if trial["head"] == head):
+                tried.setdefault(tuple(trial["settings"].items()), []).append(
+                    (trial["measured"]["top1"], -trial["measured"]["loss"])
+                )
+            assert {len(of_seeds) for of_seeds in tried.values()} == {len(search["trial_seeds"])}
+            means = {own: [round(statistics.fmean(values), 9) for values in zip(*each, strict=True)] for own, each in tried.items()}
+            best = max(means, key=means.get)
             assert dict(best) == search["choice"][head]
             name, _, count, label, choice, accuracy = next(rows)
-            assert ([name, count], label, accuracy) == (named, LABELS[head], f"{100 * top1[best]:.2f}")
+            assert ([name, count], label, accuracy) == (named, LABELS[head], f"{100 * means[best][0]:.2f}")
             assert choice == ", ".join(f"{field} {value:g}" for field, value in best)
             named = ["", ""]
         assert search["planned"] < search["decided"]

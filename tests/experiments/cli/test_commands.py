@@ -2,13 +2,10 @@
 
 import errno
 import os
-import re
-import shlex
 import shutil
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
@@ -42,13 +39,6 @@ def test_list(capsys):
 
 def test_version(capsys):
     assert call(capsys, "--version")[:2] == (0, f"{metadata.version('guided-collapse')}\n")
-
-
-def test_the_demonstration_records_what_its_page_animates():
-    preset, flags = re.search(r"guided-collapse compare (\S+) (.*)", Path("Makefile").read_text()).groups()
-    request = parsed(["compare", preset, *shlex.split(flags)])
-    assert request.configuration.trace
-    assert (request.heads[0], len(request.seeds)) == ("linear", 3)
 
 
 def test_an_interrupted_run_says_so_and_continues_after_its_first_epoch(capsys, tmp_path, monkeypatch):
@@ -85,9 +75,19 @@ def test_train_with_ones_own_images(capsys, tmp_path):
     flags = ["--batch-size", 9, "--width", 0.125, *SHORT, "--out", tmp_path / "runs"]
     status, out, err = call(capsys, "train", "--data", tmp_path / "images", "--head", "nearest-etf", *flags)
     assert (status, out) == (0, f"{run}\n"), err
-    status, out, err = call(capsys, "export", run, "--to", tmp_path / "model.pt2")
-    assert status == 0, err
+    assert call(capsys, "export", run, "--to", tmp_path / "model.pt2")[0] == 0
     assert (tmp_path / "model.pt2").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_runs_do_not_become_a_class_of_the_images(command, capsys, tmp_path, monkeypatch):
+    write_folders(tmp_path, num_per_class=6, size=32, parts=("",))
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.rglob("*"))
+    status, out, err = call(capsys, command, "--data", ".", *SHORT)
+    assert (status, out) == (2, "")
+    assert f"--out must not lie inside the data folder; got runs in {tmp_path}. Pass --out elsewhere." in err
+    assert set(tmp_path.rglob("*")) == before
 
 
 def test_compare_prints_a_table(capsys, tmp_path):
@@ -125,7 +125,6 @@ def test_data(capsys, tmp_path):
     [
         (["train", "digitz"], "Did you mean digits"),
         (["train", "digits", "--head", "nearst-etf"], "nearest-etf"),
-        (["compare", "digits", "--heads", "fixed-etf", "cosin"], "cosine"),
         (["compare", "digits", "--seed", "0"], "--seeds"),
         (["train"], "give --data FOLDER"),
         (["train", "cifar100-vgg13", "--data-root", "nowhere"], "guided-collapse data cifar100"),
@@ -135,10 +134,7 @@ def test_data(capsys, tmp_path):
         (["train", "digits", "--stem", "cifar"], "small has no option stem"),
         (["train", "digits", "--epochs", "0"], "epochs must be greater than or equal to 1; got 0"),
         (["train", "digits", "--color", "red"], "--color"),
-        (["list", "--color"], "--color"),
-        (["report", "nowhere", "--out", "report"], "nowhere"),
         (["report", "--out", "report"], "report needs one or more folders"),
-        (["resume"], "RUN_DIR"),
         (["resume", "nowhere"], "nowhere must be the folder of a run"),
         (["resume", "nowhere", "--out", "elsewhere"], "--out"),
         (["export", "nowhere", "--to", "x.pt2"], "nowhere must be the folder of a run"),
@@ -156,19 +152,6 @@ def test_wrong_requests_exit_with_2_and_say_why(arguments, message, capsys, tmp_
     assert message in " ".join(err.split())
     assert "Traceback" not in err
     assert not any(tmp_path.rglob("model.safetensors"))
-
-
-@pytest.mark.parametrize("what", ["one class", "unreadable image"])
-def test_a_bad_folder_is_named(what, capsys, tmp_path):
-    images = tmp_path / "images"
-    write_folders(images, num_per_class=4, parts=("",), classes=("cat", "dog"))
-    if what == "one class":
-        shutil.rmtree(images / "dog")
-    else:
-        next((images / "dog").iterdir()).write_bytes(b"no image")
-    status, _, err = call(capsys, "train", "--data", images, *SHORT, "--out", tmp_path / "runs")
-    assert status == 2
-    assert ("cat" if what == "one class" else str(images / "dog")) in err
 
 
 def test_a_run_that_was_moved_is_not_resumed_elsewhere(capsys, tmp_path):
@@ -212,11 +195,7 @@ def test_a_full_disk_loses_nothing(room_for, capsys, tmp_path, monkeypatch):
         (MemoryError(), 1, "memory ran out. Make the batch"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "memory ran out (DefaultCPUAllocator: can't allocate"),
         (RuntimeError("two\n  lines"), 1, "guided-collapse: two lines"),
-        (RuntimeError(), 1, "guided-collapse: RuntimeError"),
         (OSError(errno.ENOSPC, "No space left on device", "file"), 1, "guided-collapse: No space left on device: file"),
-        (OSError(errno.EIO, "Input/output error"), 1, "guided-collapse: Input/output error"),
-        (FileNotFoundError(errno.ENOENT, "No such file or directory", "file"), 1, "No such file or directory: file"),
-        (PermissionError(errno.EACCES, "Permission denied", "file"), 1, "Permission denied: file"),
         (ValueError("not expected"), 1, "guided-collapse: not expected"),
         (DamageError("another run"), 1, "guided-collapse: another run"),
         (WorkError("lost"), 1, "guided-collapse: lost"),
@@ -331,11 +310,3 @@ def test_a_malformed_grid_is_refused_before_torch_is_loaded(grid):
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "False"]
     assert done.stderr.count("\n") == 1
-
-
-def test_an_epoch_that_no_run_can_have_is_refused_in_one_line(capsys, tmp_path):
-    loop.train(FREE, placed(tmp_path))
-    capsys.readouterr()
-    status, out, err = call(capsys, "report", tmp_path, "--out", tmp_path / "report", "--epochs", 99999999999999999999999)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "99999999999999999999999" in err

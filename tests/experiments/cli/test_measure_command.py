@@ -1,8 +1,6 @@
 """`guided-collapse measure FILE`: the table, JSON, and refusals without a traceback."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -81,10 +79,7 @@ def test_wrong_arrays_are_refused_in_one_line(changes, message, data, tmp_path, 
         ("arrays.npz", None, "No such file"),
         ("arrays.csv", b"1,2", "must end in .npz or .safetensors"),
         ("arrays.npz", b"not a zip", "must be a readable .npz file"),
-        ("arrays.npz", b"PK\x03\x04 cut off", "must be a readable .npz file"),
-        ("arrays.npz", b"", "must be a readable .npz file"),
         ("arrays.safetensors", b"\x00" * 20, "must be a readable .safetensors file"),
-        ("arrays.safetensors", b"", "must be a readable .safetensors file"),
     ],
 )
 def test_unreadable_files_are_refused_in_one_line(name, content, message, tmp_path, capsys):
@@ -100,17 +95,3 @@ def refused(arguments, message, capsys):
     assert printed.out == ""
     assert message in printed.err
     assert printed.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("arguments", [[], ["melt"], ["measure"], ["measure", "a.npz", "--global-mean", "median"]])
-def test_wrong_requests_exit_with_status_two(arguments):
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-
-
-def test_as_a_process():
-    command = [sys.executable, "-m", "guided_collapse.experiments.cli", "measure", "nowhere.npz"]
-    bad = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert bad.returncode == 2
-    assert "Traceback" not in bad.stderr

@@ -7,14 +7,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from jinja2 import UndefinedError
 from pandas import DataFrame
 
 from guided_collapse.experiments.records import read_records
 from guided_collapse.experiments.report import page_data as data
 from guided_collapse.experiments.report.formats import Table
 from guided_collapse.experiments.report.page import configurations, page, protocols, templates
-from guided_collapse.experiments.report.page_data import MOST_MOMENTS, animations_of, packed, panels_of, rounded, safe_json, thinned
+from guided_collapse.experiments.report.page_data import animations_of, packed, panels_of, rounded, safe_json, thinned
 from guided_collapse.experiments.report.styles import styles_of
 from guided_collapse.experiments.report.summaries import by_experiment
 from guided_collapse.experiments.report.tables import all_tables
@@ -90,12 +89,12 @@ def test_the_page_asks_for_nothing(evil):
 
 
 def test_everything_has_a_text_alternative(evil):
-    reader = Reader(evil)
-    ids = {attributes["id"] for _, attributes in reader.elements if "id" in attributes}
-    plots = [attributes for _, attributes in reader.elements if attributes.get("class") == "plot"]
+    elements = Reader(evil).elements
+    ids = {attributes.get("id") for _, attributes in elements}
+    plots = [attributes for _, attributes in elements if attributes.get("class") == "plot"]
     assert len(plots) == 15
     assert all(plot["aria-label"] and plot["aria-describedby"] in ids and plot["tabindex"] == "0" for plot in plots)
-    assert all(attributes["aria-label"] for tag, attributes in reader.elements if tag in ("canvas", "table"))
+    assert all(attributes["aria-label"] for tag, attributes in elements if tag in ("canvas", "table"))
 
 
 def test_the_page_says_what_was_run_and_what_went_wrong(tmp_path):
@@ -105,42 +104,10 @@ def test_the_page_says_what_was_run_and_what_went_wrong(tmp_path):
     write_run(tmp_path, seed=2, epochs=7, state="unfinished")
     text = Reader(page_of(tmp_path)).text
     assert "Not all runs count in full: 1 failed, 1 unfinished." in text.partition("Results")[0]
-    for said in (
-        "toy, cosine, seed 1 failed: the loss is not finite",
-        "toy, cosine, seed 2 is unfinished: 7 of 20 epochs",
-        "Protocol: fair",
-        "3 runs: cpu Abacus, cores 2, threads 1, devices cpu, processes 1.",
-        "torch 2.13.0",
-        "Commit: 0123abc",
-    ):
-        assert said in text
-
-
-def test_a_run_that_was_altered_or_damaged_is_named_and_in_no_table(tmp_path):
-    folders = [write_run(tmp_path, head="fixed-etf", seed=seed, epochs=8) for seed in range(3)]
-    good = lines("fixed-etf", 0, 8)[-1]["train"]["loss"]
-    altered, damaged = folders[1] / "metrics.jsonl", folders[2] / "margins.npz"
-    altered.write_text(altered.read_text().replace('"loss": 0.', '"loss": 777.'))
-    damaged.write_bytes(damaged.read_bytes()[:100])
-    with pytest.warns(UserWarning, match="left out"):
-        text = Reader(page_of(tmp_path)).text
-    assert "Not all runs count in full: 2 could not be used." in text.partition("Results")[0]
-    for folder, file in ((folders[1], altered), (folders[2], damaged)):
-        assert f"Left out: {folder}: {file.name} is not as it was when the run finished" in text
-    assert "777" not in text
-    assert f" {good:.4g} " in text
-    assert "Seeds in toy: 1 of each head." in text
-
-
-def test_a_metric_that_is_missing_is_named_unless_it_makes_sense_for_some_runs_only(tmp_path):
-    written = lines("cosine", 0, 3)
-    for line in written:
-        line["train"]["nc3"] = None
-        line["test"]["top1_few"] = 0.25
-    write_run(tmp_path, lines=written)
-    text = Reader(page_of(tmp_path)).text
-    assert "Not measured in these runs: NC3, weights to class means." in text
-    assert text.count("Top-1 accuracy, test, classes with few samples (%)") > text.count("classes with many samples (%)")
+    assert "toy, cosine, seed 1 failed: the loss is not finite" in text
+    assert "toy, cosine, seed 2 is unfinished: 7 of 20 epochs" in text
+    assert "3 runs: cpu Abacus, cores 2, threads 1, devices cpu, processes 1." in text
+    assert "torch 2.13.0, python 3.11.9. Commit: 0123abc" in text
 
 
 def test_settings_and_protocols_say_in_what_runs_differ(tmp_path):
@@ -157,7 +124,6 @@ def test_settings_and_protocols_say_in_what_runs_differ(tmp_path):
     assert protocols(experiment_of(tmp_path)) == [fair, "augmented", "fixed-etf: own batches"]
     write_run(tmp_path, head="nearest-etf", protocol="other")
     assert "other (nearest-etf)" in protocols(experiment_of(tmp_path))
-    assert "20 (cosine, nearest-etf); 30 (fixed-etf)" in Reader(page_of(tmp_path)).text
 
 
 def test_failures_alone_make_a_page_and_nothing_that_is_filled_in_is_filled_again(tmp_path):
@@ -250,16 +216,6 @@ def test_animations_show_the_first_seed_that_has_a_trace_and_numbers_of_it(tmp_p
     np.testing.assert_allclose(numbers, points, atol=1e-4 * np.abs(points).max())
 
 
-def test_many_moments_are_thinned_and_points_that_coincide_give_no_number(tmp_path):
-    arrays = trace(epochs=range(1, 1001))
-    write_run(tmp_path, trace=arrays | {name: np.zeros_like(arrays[name]) for name in ("means", "samples", "weights")})
-    (animation,) = animations_of(experiment_of(tmp_path))
-    assert len(animation.trace.epochs) == len(animation.spread) == MOST_MOMENTS
-    assert (animation.trace.epochs[0], animation.trace.epochs[-1]) == (1, 1000)
-    assert np.isnan([animation.spread, animation.alignment]).all()
-    assert packed(animation.trace)["scale"] == 1.0
-
-
 def test_a_table_is_escaped_and_has_headings_and_medians_with_their_range():
     parts = templates().get_template("parts.html").module
     evil = f"{EVIL}\" onmouseover='x"
@@ -273,5 +229,3 @@ def test_a_table_is_escaped_and_has_headings_and_medians_with_their_range():
     assert "<strong>5 <small>(4 to 6)</small> <small>[epoch 3]</small></strong>" in found
     assert "<td>7 <small>(6 to 8)</small> <small>2 of 3</small></td><td>7</td>" in found
     assert ">name<" not in found
-    with pytest.raises(UndefinedError):
-        templates().from_string("{{ absent }}").render()

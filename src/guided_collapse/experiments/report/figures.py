@@ -47,7 +47,6 @@ PANELS_IN_A_ROW = 4
 LONGEST_NAME, SHORT_NAME = 120, 30  # letters in the width of a figure, and in a quarter of it
 LONGEST_FILE_NAME = 80
 NARROW = 20  # up to this ratio of its ends, a logarithmic axis is marked as a linear one
-MOST_EXPERIMENTS = 50  # a figure takes a second or two, and nobody prints hundreds
 
 Styles = Mapping[str, HeadStyle]
 
@@ -84,8 +83,7 @@ def plot_collapse(measured: "CollapseResult | DataFrame") -> Figure:
 
     if isinstance(measured, CollapseResult):
         return _result_figure(measured)
-    found = type(measured).__name__
-    raise TypeError(f"plot_collapse takes a CollapseResult or the DataFrame from load_runs(folder); got {found}.")
+    raise TypeError(f"plot_collapse takes a CollapseResult or the DataFrame from load_runs(folder); got {type(measured).__name__}.")
 
 
 class Picture(Figure):
@@ -101,9 +99,8 @@ class Picture(Figure):
 def _result_figure(result: "CollapseResult") -> Figure:
     values = result.scalars()
     margins: Any = result.to_dict().get("cosine_margins")
-    shown = {
-        entry.metric.label: values[entry.key] for entry in entries() if entry.metric.at_collapse == "0" and entry.key in values
-    }
+    at_zero = [entry for entry in entries() if entry.metric.at_collapse == "0" and entry.key in values]
+    shown = {entry.metric.label: values[entry.key] for entry in at_zero}
     with print_style():
         figure = Picture(figsize=(9, 1 + 0.24 * len(shown)), layout="constrained")
         bars, *others = figure.subplots(1, 2 if margins else 1, squeeze=False)[0]
@@ -119,7 +116,7 @@ def _result_figure(result: "CollapseResult") -> Figure:
         bars.invert_yaxis()
         bars.grid(visible=False, axis="y")
         bars.set_title("0 at collapse")
-        for panel in others:
+        for panel in others:  # one, if there are margins
             panel.plot(np.linspace(0, 100, len(margins)), margins, color=styles_of(["nearest-etf"])["nearest-etf"].light)
             if BEST_MARGIN.name in values:
                 panel.axhline(values[BEST_MARGIN.name], **THEORY)
@@ -160,15 +157,7 @@ def _runs_figure(table: DataFrame) -> Figure:
 
 
 def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, bytes]:
-    """The files of all figures for print for which there is something to draw, by name.
-
-    Warns:
-        UserWarning: for more experiments than anybody prints, of which none are drawn.
-    """
-    if len(experiments) > MOST_EXPERIMENTS:
-        limit = f"figures for print are drawn of at most {MOST_EXPERIMENTS} experiments; got {len(experiments)}. "
-        warnings.warn(f"{limit}The page has all curves; make a report of fewer folders for figures.", stacklevel=3)
-        return {}
+    """The files of all figures for print for which there is something to draw, by name."""
     files: dict[str, bytes] = {}
     with print_style():
         for experiment, name in zip(experiments, file_names([experiment.name for experiment in experiments]), strict=True):
@@ -182,19 +171,15 @@ def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, 
 
 def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
     """Seven panels, or six for an experiment without test samples, which then begins with the loss."""
-    tested = experiment.has_test
     figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
-    panels = figure.subplot_mosaic("AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.." if tested else "ABC\nDEF")
-    shown = {
-        "A": (TRAIN_TOP1, "(a) Train top-1 (%)") if tested else (TRAIN_LOSS, "(a) CE loss"),
-        "B": (MARGIN, "(b) Mean cosine margin"),
-        "D": (NC1, "(d) NC1"),
-        "E": (NC3, "(e) NC3"),
-        "F": (EQUINORM, "(f) WH-equinorm"),
-        **({"G": (TEST_TOP1, "(g) Test top-1 (%)")} if tested else {}),
-    }
+    panels = figure.subplot_mosaic("AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.." if experiment.has_test else "ABC\nDEF")
+    shown = {"B": (MARGIN, "Mean cosine margin"), "D": (NC1, "NC1"), "E": (NC3, "NC3"), "F": (EQUINORM, "WH-equinorm")}
+    if experiment.has_test:
+        shown |= {"A": (TRAIN_TOP1, "Train top-1 (%)"), "G": (TEST_TOP1, "Test top-1 (%)")}
+    else:
+        shown["A"] = (TRAIN_LOSS, "CE loss")
     for place, (quantity, title) in shown.items():
-        _draw_quantity(panels[place], experiment, styles, quantity, title)
+        _draw_quantity(panels[place], experiment, styles, quantity, f"({place.lower()}) {title}")
     margins = {head: margins_over_seeds(experiment.of(head), "train") for head in experiment.heads}
     at: dict[str, Any] = {"references": experiment.references(MARGIN), "horizontal": "% of training samples"}
     _draw(panels["C"], margins, styles, title="(c) Cosine margins at the end", **at)
@@ -260,8 +245,8 @@ def _draw(
 
 
 def _line(style: HeadStyle) -> dict[str, Any]:
-    mark = {"marker": style.print_marker, "markersize": 3}
-    return {"color": style.light, "linestyle": style.print_dash, "linewidth": 1.2, **mark}
+    line = {"color": style.light, "linestyle": style.print_dash, "linewidth": 1.2}
+    return line | {"marker": style.print_marker, "markersize": 3}
 
 
 def _draw_legend(figure: Figure | SubFigure, styles: Styles, *, reference: bool = False) -> None:
@@ -287,9 +272,8 @@ def plain(text: str, most: int = LONGEST_NAME) -> str:
 
 def as_files(figure: Figure, name: str) -> dict[str, bytes]:
     """The figure as PDF and PNG, by file name; the same figure gives the same PDF."""
-    # The layout is worked out once, and each file is drawn once: savefig would draw everything twice for each.
-    layout = figure.get_layout_engine()
-    if layout is not None:
+    # Laid out once and drawn once for each file, where savefig would draw twice.
+    if (layout := figure.get_layout_engine()) is not None:
         layout.execute(figure)
     figure.set_layout_engine("none")
     pdf, png = io.BytesIO(), io.BytesIO()

@@ -13,8 +13,8 @@ from guided_collapse.experiments.report.summaries import Spread
 
 NOTHING, NEVER = "-", "never"
 NUMBER = rf"[+-]?\d[\d.]*(?:e[+-]\d+)?|{NEVER}"
+# The median of a cell, the ends of its range, and what else the cell says.
 MEDIAN_AND_RANGE = re.compile(rf"({NUMBER})(?: \(({NUMBER}) to ({NUMBER})\))?(|[ ,].*)")
-"""A cell with a median: the median, the ends of its range, and what else the cell says."""
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "{}$&#_%"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -80,12 +80,10 @@ def plain_text(table: Table) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """The numbers as comma-separated values.
-
-    A spreadsheet takes text that begins with =, +, - or @ for a formula and may run it, so such text begins with an apostrophe.
-    """
+    """The numbers as comma-separated values."""
 
     def harmless(value: Any) -> Any:
+        # A spreadsheet takes such text for a formula and may run it.
         return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
 
     rows = [{name: harmless(value) for name, value in row.items()} for row in table.numbers]

@@ -5,7 +5,8 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -13,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import QUANTITIES, Records, one_line, short_commit, shortened
+from guided_collapse.experiments.records import QUANTITIES, Records, Run, one_line, short_commit, shortened
 from guided_collapse.experiments.report.formats import MEDIAN_AND_RANGE, Table, number_text
 from guided_collapse.experiments.report.page_data import Animation, Panel, animation_table, animations_of, page_data, panels_of
 from guided_collapse.experiments.report.page_data import thinned as thinned_panels
@@ -22,15 +23,15 @@ from guided_collapse.experiments.report.summaries import Experiment, outcome, sp
 from guided_collapse.experiments.report.tables import final_table, outcome_table, outcomes_table, pairs_table, reaching_table
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
-ELSEWHERE = frozenset({"pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs"})
-"""Tables that have another place than among the tables of all experiments."""
+# Tables that have another place than among the tables of all experiments.
+ELSEWHERE = ("pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs")
 # Those of plotly, as lengths of lines and gaps.
 DASHES = {"solid": "", "dash": "7 4", "longdash": "11 4", "dot": "2 3", "dashdot": "8 3 2 3", "longdashdot": "11 3 2 3"}
 PROTOCOLS = {
     "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centering",
     "paper": ", every head as the paper has it",
 }
-OWN = frozenset({"experiment", "head", "seed"})  # fields of the configuration that every run has its own value of
+OWN = ("experiment", "head", "seed")  # fields of the configuration that every run has its own value of
 
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
@@ -39,17 +40,17 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
     animations = [animations_of(experiment) for experiment in experiments]
     plotly = _script(importlib.import_module("plotly.offline").get_plotlyjs())
     own = _script("\n".join(_asset(name) for name in SCRIPTS))
-    colors = {
-        ground: "".join(f"--head-{number}:{getattr(style, ground)};" for number, style in enumerate(styles.values()))
-        for ground in ("light", "dark")
-    }
+    numbered = list(enumerate(styles.values()))
+    light, dark = (
+        "".join(f"--head-{number}:{getattr(style, ground)};" for number, style in numbered) for ground in ("light", "dark")
+    )
     links = {f"experiment-{number}": experiment.name for number, experiment in enumerate(experiments)}
     return (
         templates()
         .get_template("page.html")
         .render(
             policy=_policy(plotly, own),
-            style=Markup(f"{_asset('page.css')}:root{{{colors['light']}}}:root[data-theme=dark]{{{colors['dark']}}}"),
+            style=Markup(f"{_asset('page.css')}:root{{{light}}}:root[data-theme=dark]{{{dark}}}"),
             links=links | {"tables": "Tables", "reading": "How to read this", "runs": "Runs and machines"},
             heads={head: DASHES.get(s.dash, s.dash.replace("px", "").replace(",", " ")) for head, s in styles.items()},
             # A single experiment says them itself.
@@ -68,17 +69,13 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
 
 def templates() -> Environment:
     """What fills in the templates. Names may hold anything: each is put on one line and escaped wherever it stands."""
-
-    def on_one_line(value: object) -> object:
-        return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
     environment = Environment(
         loader=PackageLoader("guided_collapse.experiments.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=on_one_line,
+        finalize=lambda value: one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     environment.filters |= {"number": number_text, "in_parts": _in_parts}
     return environment
@@ -120,26 +117,25 @@ def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[
     """Names and values of the settings that all runs share, and of those in which they differ, there with the heads."""
     shared, differences = [], []
     for name in dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN):
-        heads: dict[str, list[str]] = {}
-        for run in experiment.runs:
-            heads.setdefault(_text(run.configuration.get(name)), []).append(run.head)
+        heads = _heads_by_text(experiment, lambda run, name=name: _text(run.configuration.get(name)))
         if len(heads) == 1:
-            shared.append((name, next(iter(heads))))
+            shared.append((name, *heads))
         else:
-            values = (f"{value} ({', '.join(dict.fromkeys(found))})" for value, found in heads.items())
-            differences.append((name, "; ".join(values)))
+            differences.append((name, "; ".join(f"{value} ({found})" for value, found in heads.items())))
     return shared, differences
+
+
+def _heads_by_text(experiment: Experiment, text_of: Callable[[Run], str]) -> dict[str, str]:
+    heads: dict[str, dict[str, None]] = {}
+    for run in experiment.runs:
+        heads.setdefault(text_of(run), {})[run.head] = None
+    return {text: ", ".join(found) for text, found in heads.items()}
 
 
 def protocols(experiment: Experiment) -> list[str]:
     """The protocols of an experiment, each with its heads if there is more than one, and what sets heads apart."""
-    heads: dict[str, list[str]] = {}
-    for run in experiment.runs:
-        heads.setdefault(run.protocol, []).append(run.head)
-    lines = [
-        f"{name}{PROTOCOLS.get(name, '')}" + (f" ({', '.join(dict.fromkeys(found))})" if len(heads) > 1 else "")
-        for name, found in heads.items()
-    ]
+    heads = _heads_by_text(experiment, lambda run: run.protocol)
+    lines = [f"{name}{PROTOCOLS.get(name, '')}" + (f" ({found})" if len(heads) > 1 else "") for name, found in heads.items()]
     own = dict.fromkeys((run.head, difference) for run in experiment.runs for difference in run.protocol_differences)
     of_all = {text for _, text in own if all((head, text) in own for head in experiment.heads)}
     lines += dict.fromkeys(text for _, text in own if text in of_all)
@@ -148,24 +144,21 @@ def protocols(experiment: Experiment) -> list[str]:
 
 def runs_section(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table]) -> dict[str, Any]:
     """The end of the page: what was run, on what, and everything that failed, is unfinished or could not be used."""
-    states = [run.state for run in records.runs]
-    failed, unfinished, skipped = states.count("failed"), states.count("unfinished"), len(records.skipped)
-    exceptions = {"failed": failed, "unfinished": unfinished, "could not be used": skipped}
-    machines: dict[tuple[str, str, str], int] = {}
-    for run in records.runs:
-        key = (listed(run.hardware), listed(run.versions), short_commit(run.commit or "not recorded"))
-        machines[key] = machines.get(key, 0) + 1
+    states = Counter(run.state for run in records.runs)
+    exceptions = {"failed": states["failed"], "unfinished": states["unfinished"], "could not be used": len(records.skipped)}
+    counts = {
+        "experiment" if len(experiments) == 1 else "experiments": len(experiments),
+        "run" if len(records.runs) == 1 else "runs": len(records.runs),
+        **{state: states[state] for state in ("finished", "unfinished", "failed")},
+        "records left out": len(records.skipped),
+    }
+    machines = Counter(
+        (_listed(run.hardware), _listed(run.versions), short_commit(run.commit or "not recorded")) for run in records.runs
+    )
     return {
         "exceptions": [f"{count} {name}" for name, count in exceptions.items() if count],
         # A number, what it counts, and whether it is bad news.
-        "tiles": [
-            (len(experiments), "experiment" if len(experiments) == 1 else "experiments", False),
-            (len(states), "run" if len(states) == 1 else "runs", False),
-            (states.count("finished"), "finished", False),
-            (unfinished, "unfinished", False),
-            (failed, "failed", failed > 0),
-            (skipped, "records left out", skipped > 0),
-        ],
+        "tiles": [(count, name, name in ("failed", "records left out") and count > 0) for name, count in counts.items()],
         "problems": list(_problems(records)),
         "experiments": _experiments_table(experiments),
         "machines": machines,
@@ -174,30 +167,34 @@ def runs_section(records: Records, experiments: Sequence[Experiment], tables: Se
 
 
 def _problems(records: Records) -> Iterable[str]:
-    for state in ("failed", "unfinished"):
+    for state, verb in (("failed", "failed"), ("unfinished", "is unfinished")):
         for run in (run for run in records.runs if run.state == state):
-            of_planned = "" if run.planned is None else f" of {run.planned}"
-            said = shortened(run.error or "no reason recorded") if state == "failed" else f"{run.epochs.last}{of_planned} epochs"
-            yield f"{run.experiment}, {run.head}, seed {run.seed} {'failed' if state == 'failed' else 'is unfinished'}: {said}"
+            epochs = f"{run.epochs.last}" + ("" if run.planned is None else f" of {run.planned}") + " epochs"
+            said = shortened(run.error or "no reason recorded") if state == "failed" else epochs
+            yield f"{run.experiment}, {run.head}, seed {run.seed} {verb}: {said}"
     for message in records.skipped:
         yield f"Left out: {message}"
 
 
 def _experiments_table(experiments: Sequence[Experiment]) -> Table:
-    sizes = {"num_classes": "classes", "feature_dim": "features", "num_train": "train", "num_test": "test"}
-    sizes["global_batch"] = "global batch"
+    sizes = {
+        "classes": "num_classes",
+        "features": "feature_dim",
+        "train": "num_train",
+        "test": "num_test",
+        "global batch": "global_batch",
+    }
     rows = []
     for experiment in experiments:
         runs = experiment.runs
         row = {"experiment": experiment.name, "heads": ", ".join(experiment.heads)}
         row |= {"seeds": ", ".join(map(str, sorted({run.seed for run in runs}))), "epochs": span([run.epochs.last for run in runs])}
         row |= {"protocol": ", ".join(dict.fromkeys(run.protocol for run in runs))}
-        rows.append(row | {name: span([getattr(run, size) for run in runs]) for size, name in sizes.items()})
+        rows.append(row | {name: span([getattr(run, size) for run in runs]) for name, size in sizes.items()})
     return Table("experiments", "Experiments", DataFrame(rows), stub=1)
 
 
-def listed(entries: Mapping[str, Any]) -> str:
-    """Names and values on one line."""
+def _listed(entries: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {_text(value)}" for name, value in entries.items()) or "not recorded"
 
 

@@ -13,7 +13,7 @@ from guided_collapse.experiments.records import MARGIN, QUANTITIES, Floats, Run,
 from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, spread_text
 from guided_collapse.experiments.report.styles import HeadStyle
 from guided_collapse.experiments.report.summaries import Experiment, Spread, margins_over_seeds, over_seeds
-from guided_collapse.experiments.run_format import SPLITS
+from guided_collapse.metrics.declared import SPLITS
 
 MOST_POINTS = 250_000  # about 7 MB of the page: four heads with 5000 measured epochs
 FEWEST_POINTS = 50  # of a curve, however many curves there are

@@ -4,11 +4,9 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-import numpy as np
 from pandas import DataFrame, MultiIndex, read_csv
 
 from guided_collapse.experiments.records import (
@@ -18,14 +16,23 @@ from guided_collapse.experiments.records import (
     TRAIN_LOSS,
     TRAIN_TOP1,
     Quantity,
-    Run,
     SearchRecord,
     setting_in_words,
     short_commit,
 )
 from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, short_text, spread_text
 from guided_collapse.experiments.report.styles import in_order
-from guided_collapse.experiments.report.summaries import LEVELS, Experiment, Spread, at_epoch, outcome, span, spread, when_reached
+from guided_collapse.experiments.report.summaries import (
+    LEVELS,
+    Experiment,
+    Spread,
+    at_epoch,
+    measured,
+    outcome,
+    span,
+    spread,
+    when_reached,
+)
 
 
 def all_tables(experiments: Sequence[Experiment], epochs: Sequence[int], searches: Sequence[SearchRecord] = ()) -> list[Table]:
@@ -63,7 +70,7 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: Quantity, epochs
         for source, spreads in (("ours", ours), ("paper", papers)):
             for (epoch, head), found in spreads.items():
                 start = {"experiment": experiment.name, "source": source, "head": head, "epoch": epoch}
-                numbers.append({**start, "measured_at": span(found.epochs), **_fields(found)})
+                numbers.append({**start, "measured_at": span(found.epochs), **_numbers(found)})
     heads = in_order(head for experiment in shown for head in experiment.heads)
     columns = [(epoch, head) for epoch in epochs for head in heads]
     cells = _cells(["experiment", "source"], columns, rows)
@@ -85,22 +92,13 @@ def paper_accuracy(split: str, experiment: str) -> dict[tuple[int, str], Spread]
     On ImageNet the paper omits the gradient through the solve, so its number is that of the head `nearest-etf-detached`. One low
     is printed above its median; it stands as printed.
     """
-    found = _printed().query("split == @split and experiment == @experiment")
+    with files("guided_collapse.experiments.report").joinpath("assets", "published.csv").open() as file:
+        found = read_csv(file).query("split == @split and experiment == @experiment")
     return {(row.epoch, row.head): Spread(row.median, row.low, row.high, 5, (row.epoch,)) for row in found.itertuples()}
 
 
-@cache
-def _printed() -> DataFrame:
-    with files("guided_collapse.experiments.report").joinpath("assets", "published.csv").open() as file:
-        return read_csv(file)
-
-
 def pairs_table(experiments: Sequence[Experiment]) -> Table:
-    """How far each head is ahead of the others in test accuracy, seed by seed, if any two heads share two seeds.
-
-    Heads of a seed start from the same network and see the same batches. What they owe to that cancels in the difference, which
-    tells heads apart even where their medians and ranges do not.
-    """
+    """How far each head is ahead of the others in test accuracy, seed by seed, if any two heads share two seeds."""
     heads = in_order(head for experiment in experiments if experiment.has_test for head in experiment.heads)
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     numbers = []
@@ -113,7 +111,7 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table:
             over, ahead = spread(found), sum(gain > 0 for gain in found)
             text = f"{over.median:+.2f} ({over.low:+.2f} to {over.high:+.2f}), {ahead} of {over.seeds}"
             rows[experiment.name, head][f"ahead of {other}"] = text
-            numbers.append({"experiment": experiment.name, "head": head, "against": other, **_fields(over), "ahead": ahead})
+            numbers.append({"experiment": experiment.name, "head": head, "against": other, **_numbers(over), "ahead": ahead})
     note = (
         "Median and range at the last epoch that both runs of a seed have measured, and on how many seeds the row is ahead. "
         "Heads of a seed share the initial network and, unless the protocol is the paper's, the batches."
@@ -124,15 +122,10 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table:
 
 def _gains(experiment: Experiment, head: str, other: str) -> list[float]:
     """Points of test accuracy, one for each seed that both heads have measured."""
-
-    def measured(run: Run) -> dict[int, float]:
-        values = run.epochs.of(TEST_TOP1.split, TEST_TOP1.name) * TEST_TOP1.factor
-        return {int(epoch): float(value) for epoch, value in zip(run.epochs.numbers, values, strict=True) if not np.isnan(value)}
-
-    others = {run.seed: measured(run) for run in experiment.of(other)}
-    pairs = [(measured(run), others.get(run.seed, {})) for run in experiment.of(head)]
-    lasts = [(mine, theirs, max(mine.keys() & theirs.keys(), default=None)) for mine, theirs in pairs]
-    return [mine[last] - theirs[last] for mine, theirs, last in lasts if last is not None]
+    others = {run.seed: measured(run, TEST_TOP1) for run in experiment.of(other)}
+    shared = [run for run in experiment.of(head) if run.seed in others]
+    gains = ((measured(run, TEST_TOP1) - others[run.seed]).dropna() for run in shared)
+    return [float(gain.iat[-1]) for gain in gains if len(gain)]
 
 
 def final_table(experiments: Sequence[Experiment]) -> Table:
@@ -148,7 +141,7 @@ def final_table(experiments: Sequence[Experiment]) -> Table:
                 rows[experiment.name, quantity.title] = texts
             for head, end in found.items():
                 start = {"experiment": experiment.name, "head": head, "split": quantity.split, "quantity": quantity.name}
-                numbers.append({**start, "measured_at": span(end.epochs), **_fields(end)})
+                numbers.append({**start, "measured_at": span(end.epochs), **_numbers(end)})
         lasts = {head: [run.epochs.last for run in experiment.of(head) if run.epochs.last] for head in experiment.heads}
         if spans := {head: span(epochs) for head, epochs in lasts.items() if epochs}:
             notes.append(f"Last epoch in {experiment.name}: {_same_or_each(spans)}.")
@@ -233,24 +226,24 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
 def outcome_table(experiment: Experiment) -> Table:
     """The outcome of each head, and beside it the loss and the variability within classes that training ended with."""
     found = outcome(experiment)
-    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    rows = []
     for head in experiment.heads:
         ends = [short_text(at_epoch(experiment.of(head), quantity)) for quantity in (TRAIN_LOSS, NC1)]
-        rows[head, short_text(found.spreads.get(head), percent=found.percent), *ends] = {}
+        rows.append([head, short_text(found.spreads.get(head), percent=found.percent), *ends])
     counts = {len(runs) for head in experiment.heads for runs in (experiment.of(head), experiment.all_of(head))}
     over = f"{min(counts)} seeds" if len(counts) == 1 else "seeds"
     title = "Results of one seed" if counts == {1} else f"Results: median and range over {over}"
     notes = seed_notes([experiment]) if len(counts) > 1 else []
-    return Table("outcome", title, _cells(["head", found.title, "train loss", "NC1"], [], rows), notes=notes, stub=1)
+    cells = DataFrame(rows, columns=["head", found.title, "train loss", "NC1"])
+    return Table("outcome", title, cells, notes=notes, stub=1)
 
 
 def outcomes_table(experiments: Sequence[Experiment]) -> Table:
     """The outcome of every experiment, heads as columns."""
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for experiment in experiments:
-        found = outcome(experiment)
-        texts = {head: short_text(over, percent=found.percent) for head, over in found.spreads.items()}
-        rows[experiment.name, found.title] = texts
+        title, _, percent, spreads = outcome(experiment)
+        rows[experiment.name, title] = {head: short_text(over, percent=percent) for head, over in spreads.items()}
     heads = in_order(head for experiment in experiments for head in experiment.heads)
     return Table("outcomes", "Results: median and range over seeds", _cells(["experiment", "result"], heads, rows))
 
@@ -267,15 +260,15 @@ def seed_notes(experiments: Sequence[Experiment]) -> list[str]:
     return [f"Seeds in {', '.join(names)}: {counts}." for counts, names in notes.items()]
 
 
+def _numbers(over: Spread) -> dict[str, Any]:
+    return dict(zip(Spread._fields[:4], over[:4], strict=True))
+
+
 def _same_or_each(texts: Mapping[str, str], of_all: str = "") -> str:
     """The text that all heads share, or each head with its own."""
     if len(set(texts.values())) == 1:
         return next(iter(texts.values())) + of_all
     return ", ".join(f"{head} {text}" for head, text in texts.items())
-
-
-def _fields(over: Spread) -> dict[str, Any]:
-    return {"median": over.median, "low": over.low, "high": over.high, "seeds": over.seeds}
 
 
 def _cells(stub: list[str], columns: Sequence[Any], rows: Mapping[tuple[str, ...], Mapping[Any, str]]) -> DataFrame:

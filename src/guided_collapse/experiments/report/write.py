@@ -23,9 +23,6 @@ class ReportSummary(NamedTuple):
     page: Path
     files: tuple[Path, ...]  # everything that was written, the page last
     experiments: tuple[str, ...]  # in the order of the report
-    num_finished: int
-    num_unfinished: int  # shown as far as they have come
-    num_failed: int  # named, and in no median
     skipped: tuple[str, ...]  # records that could not be used, each with the reason
 
 
@@ -59,14 +56,19 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     if epochs is not None and (not epochs or min(epochs) < 1):
         raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")
     records = read_records(runs)
-    longest = max((max(run.epochs.last, run.planned or 0) for run in records.runs), default=1)
+    longest = max(max(run.epochs.last, run.planned or 0) for run in records.runs)
     if epochs is not None and max(epochs) > longest:
         raise ValueError(f"epochs must be at most {longest}, the length of the longest run; got {max(epochs)}. Leave it out.")
     for folder in (out, out / "tables", out / "figures"):
-        _make_folder(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise ValueError(f"a report needs a folder that can be written; {folder} cannot: {error}") from error
     experiments = by_experiment(records.runs)
     styles = styles_of(run.head for run in records.runs)
-    last = max((run.epochs.last for run in records.runs), default=0) or 1
+    last = max(run.epochs.last for run in records.runs) or 1
     usual = [epoch for epoch in PAPER_EPOCHS if epoch <= last] or [last]
     tables = all_tables(experiments, usual if epochs is None else sorted(set(epochs)), records.searches)
     contents: dict[Path, bytes] = {}
@@ -79,16 +81,4 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     for path, content in contents.items():
         write_bytes(out / path, content)
     names = tuple(experiment.name for experiment in experiments)
-    states = [run.state for run in records.runs]
-    finished, unfinished, failed = (states.count(state) for state in ("finished", "unfinished", "failed"))
-    files = tuple(out / path for path in contents)
-    return ReportSummary(out / "report.html", files, names, finished, unfinished, failed, records.skipped)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(f"a report needs a folder that can be written; {folder} cannot: {error}") from error
+    return ReportSummary(out / "report.html", tuple(out / path for path in contents), names, records.skipped)
