@@ -10,13 +10,10 @@ and every slice moves by -gain lr (eta/L) s_l grad/|grad|. There is no learning 
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
-
-USUAL_EXPONENT = 40  # of two: gradients of that size have squares well within range, however many there are
-LARGEST_EXPONENT = 60  # of two, of a gradient whose norm needs no unit: far from the 127 at which single precision ends
 
 
 class AGD(torch.optim.Optimizer):
@@ -105,50 +102,20 @@ def layer_scale(weight: Tensor) -> float:
 
 
 def automatic_step(parameters: list[Tensor], gradients: list[Tensor], gains: list[float], *, num_layers: int) -> None:
-    """Takes one step of AGD, in place.
-
-    Finite gradients give a finite step whatever their size and precision: gradients are measured in powers of two, which cost no
-    accuracy, and their mean G in units of u^2, with u = 1 unless G is so large that it might overflow.
-    """
+    """Takes one step of AGD, in place, in float32 or wider."""
     scales = [layer_scale(parameter) for parameter in parameters]
-    layers = [_measured(gradient) for gradient in gradients]
-    device = layers[0].norms.device
-    exponent = torch.stack([layer.exponent.to(device) for layer in layers]).max()
-    unit = torch.exp2(((exponent - LARGEST_EXPONENT) / 2).floor().clamp(min=0))
-    units = [torch.exp2(layer.exponent.to(device)) / unit.square() for layer in layers]
-    sums = [scale * (layer.norms.sum().to(device) * each) for scale, layer, each in zip(scales, layers, units, strict=True)]
+    gradients = [gradient.to(torch.promote_types(gradient.dtype, torch.float32)) for gradient in gradients]
+    norms = [torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True) for gradient in gradients]
+    sums = [scale * norm.sum().to(norms[0].device) for scale, norm in zip(scales, norms, strict=True)]
     mean = torch.stack(sums).sum() / num_layers
-    # The same logarithm, written so that it does not vanish for small gradients.
-    one = 1 / unit
-    step_size = torch.log1p(2 * mean / (one + torch.sqrt(one * one + 4 * mean)) * unit) / num_layers
+    # The logarithm of the formula, written so that it does not vanish for small gradients.
+    step_size = torch.log1p(2 * mean / (1 + torch.sqrt(1 + 4 * mean))) / num_layers
     factors = [
         # A slice without gradient does not move.
-        torch.where(layer.norms > 0, gain * scale * step_size.to(layer.norms.device) / layer.norms, 0.0)
-        for gain, scale, layer in zip(gains, scales, layers, strict=True)
+        torch.where(norm > 0, gain * scale * step_size.to(norm.device) / norm, 0.0)
+        for gain, scale, norm in zip(gains, scales, norms, strict=True)
     ]
-    torch._foreach_addcmul_(parameters, [layer.gradient for layer in layers], factors, value=-1.0)
-
-
-class _Measured(NamedTuple):
-    """A gradient over 2^exponent, (outputs, inputs, *positions), and the norm of each position's slice, (1, 1, *positions)."""
-
-    gradient: Tensor
-    norms: Tensor
-    exponent: Tensor
-
-
-def _measured(gradient: Tensor) -> _Measured:
-    """Returns the gradient in a unit in which its squares neither overflow nor all vanish, in single precision at least."""
-    gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
-    limit = int(-0.8 * math.log2(torch.finfo(gradient.dtype).tiny))  # so that the power of two is well within range itself
-    lowest, highest = gradient.aminmax()  # many times faster than the maximum norm
-    exponent = torch.maximum(-lowest, highest).log2().floor().clamp(-limit, limit)
-    if exponent.device.type == "cpu" and abs(float(exponent)) <= USUAL_EXPONENT:
-        # Known without synchronizing, and saves a copy. Powers of two change no digit, so the step is the same.
-        exponent = torch.zeros_like(exponent)
-    else:
-        gradient = gradient * torch.exp2(-exponent)
-    return _Measured(gradient, torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True), exponent)
+    torch._foreach_addcmul_(parameters, gradients, factors, value=-1.0)
 
 
 def _check_group(group: dict[str, Any]) -> None:
