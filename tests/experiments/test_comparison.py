@@ -3,7 +3,6 @@
 import json
 import statistics
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from guided_collapse.experiments import comparison as module
 from guided_collapse.experiments import loop
 from guided_collapse.experiments.cli.commands import parsed
 from guided_collapse.experiments.comparison import compare
-from tests.experiments.runs import FREE, interrupted_before, placed
+from tests.experiments.runs import FREE, placed
 
 SHORT = replace(FREE, epochs=3)
 
@@ -26,12 +25,6 @@ def test_every_head_with_every_seed_and_finished_runs_are_skipped(tmp_path):
     ]
     assert comparison.failed == ()
     assert (done.path / "metrics.jsonl").stat().st_mtime_ns == before
-
-
-def test_an_interrupted_run_is_resumed(tmp_path, capfd):
-    interrupted_before(2, replace(SHORT, head="cosine"), placed(tmp_path))
-    assert len(compare(SHORT, ["cosine"], [0], placed(tmp_path)).finished) == 1
-    assert "epoch 2 of 3" in capfd.readouterr().err
 
 
 def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
@@ -74,8 +67,6 @@ def test_several_processes_run_as_a_command(tmp_path, monkeypatch):
         compare(SHORT, ["nearest-etf"], [0], placed(tmp_path, devices=2))
     (command,) = commands
     place = command.index("-m")
-    assert command[0] == sys.executable
-    assert command[place : place + 3] == ["-m", "guided_collapse.experiments.cli", "train"]
     request = parsed(command[place + 2 :])
     assert request.configuration == replace(SHORT, head="nearest-etf").resolved()
     assert request.placement == placed(tmp_path, devices=2)
@@ -97,12 +88,6 @@ def test_several_runs_at_a_time_share_the_machine(tmp_path, monkeypatch):
     assert set(environments) <= {("4", "4"), ("5", "4")}
 
 
-def test_finished_runs_are_not_started_as_commands(tmp_path, monkeypatch):
-    done = compare(SHORT, ["cosine", "nearest-etf"], [0], placed(tmp_path))
-    monkeypatch.setattr(module.subprocess, "run", None)
-    assert compare(SHORT, ["cosine", "nearest-etf"], [0], placed(tmp_path), jobs=2) == done
-
-
 @pytest.mark.slow
 def test_runs_beside_each_other_do_not_warn_about_fields_that_nobody_set(tmp_path, capfd):
     shared = replace(SHORT, scale=7.0)
@@ -111,15 +96,10 @@ def test_runs_beside_each_other_do_not_warn_about_fields_that_nobody_set(tmp_pat
     assert "warning" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("how", ["cut", "emptied", "missing", "no records"])
-def test_a_run_whose_records_cannot_be_read_is_named_and_the_rest_is_shown(how, tmp_path):
+def test_a_run_whose_records_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path):
     comparison = compare(SHORT, ["cosine", "nearest-etf"], [0, 1], placed(tmp_path))
     expected = str(replace(comparison, finished=comparison.finished[1:]))
     file = comparison.finished[0].path / "metrics.jsonl"
-    content = file.read_text()
-    if how == "missing":
-        file.unlink()
-    else:
-        file.write_text({"cut": content[:-30], "emptied": "", "no records": "[1]\n" * 3}[how])
+    file.write_text(file.read_text()[:-30])
     with pytest.warns(RuntimeWarning, match=f"left out of the table: {file.parent}: {file.name}"):
         assert str(comparison) == expected

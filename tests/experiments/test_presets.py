@@ -9,42 +9,34 @@ import torch
 from benchmarks.counting import peak_mb, start_counting_memory
 from guided_collapse.experiments.loop import train
 from guided_collapse.experiments.presets import PRESETS, preset
-from tests.experiments.data.made_up import (
-    omniglot_members,
-    write_cifar10_binary,
-    write_folders,
-    write_idx,
-    write_parquet,
-    write_zip,
-)
+from tests.experiments.data import made_up
 from tests.experiments.runs import placed, records
 
 pytestmark = pytest.mark.slow
 
 UNCONSTRAINED = [name for name in PRESETS if name.startswith("ufm")]
-OMNIGLOT = {
-    "omniglot": "images_background.zip",
-    "omniglot-small1": "images_background_small1.zip",
-    "omniglot-small2": "images_background_small2.zip",
-}
+OMNIGLOT = {f"omniglot{part}": f"images_background{part.replace('-', '_')}.zip" for part in ("", "-small1", "-small2")}
 
 
 def write_data(name, root):
+    """Writes made-up data and returns the number of training images."""
     if name == "cifar10":
-        write_cifar10_binary(root / "cifar10" / "cifar-10-binary.tar.gz", 4)
+        made_up.write_cifar10_binary(root / "cifar10" / "cifar-10-binary.tar.gz", 4)
     elif name == "fashion-mnist":
-        write_idx(root / "fashion-mnist", num_train=20, num_test=10)
+        made_up.write_idx(root / "fashion-mnist", num_train=20, num_test=10)
     elif name == "cifar100":
-        write_parquet(root / "cifar100", num_train=20, num_test=10, num_classes=100, label_column="fine_label")
+        made_up.write_parquet(root / name, num_train=20, num_test=10, num_classes=100, label_column="fine_label")
     elif name == "tiny-imagenet-100":
-        write_folders(root / name, num_per_class=10, size=64)
+        made_up.write_folders(root / name, num_per_class=10, size=64)
     elif name in OMNIGLOT:
-        write_zip(root / name / OMNIGLOT[name], omniglot_members())
+        made_up.write_zip(root / name / OMNIGLOT[name], made_up.omniglot_members())
     elif name == "stl10":
-        write_parquet(root / "stl10", num_train=8, num_test=4, size=96, image_column="image")
+        made_up.write_parquet(root / name, num_train=8, num_test=4, size=96, image_column="image")
     elif name == "imagenet":
         options = {"size": 260, "num_classes": 1000, "image_column": "image", "test_part": "validation"}
-        write_parquet(root / "imagenet", num_train=4, num_test=2, **options)
+        made_up.write_parquet(root / name, num_train=4, num_test=2, **options)
+    known = {"digits": 1437, "stl10": 8, "imagenet": 4, "tiny-imagenet-100": 30, **dict.fromkeys(OMNIGLOT, 48)}
+    return known.get(name, 20)
 
 
 @pytest.mark.thorough
@@ -52,10 +44,7 @@ def write_data(name, root):
 @pytest.mark.parametrize("name", [name for name in PRESETS if name not in UNCONSTRAINED])
 def test_images(name, tmp_path):
     configuration = preset(name)
-    write_data(configuration.data, tmp_path)
-    num_train = {"digits": 1437, "stl10": 8, "imagenet": 4, "tiny-imagenet-100": 30, **dict.fromkeys(OMNIGLOT, 48)}.get(
-        configuration.data, 20
-    )
+    num_train = write_data(configuration.data, tmp_path)
     if configuration.backbone != "small":
         # As narrow as leaves enough features for the classes.
         configuration = replace(configuration, width=0.5 if configuration.data == "imagenet" else 0.25)

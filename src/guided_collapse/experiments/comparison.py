@@ -14,7 +14,7 @@ from typing import Any
 from guided_collapse.experiments.configuration import Configuration, HeadName, Placement
 from guided_collapse.experiments.errors import WorkError
 from guided_collapse.experiments.records import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, aligned
-from guided_collapse.experiments.run import RunFolder, run_status
+from guided_collapse.experiments.run import RunFolder, read_epoch_records, run_status
 
 COLUMNS = {"train acc %": TRAIN_TOP1, "test acc %": TEST_TOP1, "train loss": TRAIN_LOSS, "NC1": NC1, "margin": MARGIN}
 
@@ -39,7 +39,7 @@ class Comparison:
             if status.facts is None or status.state != "finished":
                 warnings.warn(f"left out of the table: {run.path}: {status.reason}", RuntimeWarning, stacklevel=2)
                 continue
-            last = run.records()[-1]
+            last = read_epoch_records(run.path)[-1]
             values = {heading: (last.measured(of.split).get(of.name), of.factor) for heading, of in COLUMNS.items()}
             known = {heading: factor * value for heading, (value, factor) in values.items() if value is not None}
             measured.append({"head": status.facts.head, **known})

@@ -19,7 +19,7 @@ from guided_collapse.experiments.errors import DamageError, RequestError, WorkEr
 from guided_collapse.experiments.files import locked, wait_until_free, write_json
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
-from guided_collapse.experiments.run import RunFolder, read_record, run_status
+from guided_collapse.experiments.run import RunFolder, read_epoch_records, read_record, run_status
 
 SEARCHED = ("learning_rate", "scale", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
 """The fields that a grid may have."""
@@ -127,13 +127,15 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
     return SearchOutcome(folder, record, _run(fresh, placement, folder / CHOSEN, jobs))
 
 
-def settings_of_search(folder: Path, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:
-    """The settings that a search has chosen for each of the heads, from the `search.json` in its folder.
+def settings_of_search(folder: Path | None, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:
+    """The settings that a search has chosen for each of the heads, from the `search.json` in its folder; none without a folder.
 
     Raises:
         RequestError: if there is no search, it has not chosen yet, or it did not have all of the heads.
         DamageError: if its record cannot be read.
     """
+    if folder is None:
+        return {}
     if not (folder / SEARCH).is_file():
         raise RequestError(f"settings come from the folder of a search, with its {SEARCH}; got {folder}, which has none.")
     choice = _read(folder / SEARCH).choice
@@ -181,7 +183,7 @@ def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -
     trials = []
     for configuration, settings in wanted.items():
         run = RunFolder.of(configuration, folder / TRIALS)
-        last = run.records()[-1].measured("test") if run in done.finished else None
+        last = read_epoch_records(run.path)[-1].measured("test") if run in done.finished else None
         measured = None if last is None else {name: last.get(name) for name in ("top1", "loss")}
         trials.append(Trial(configuration.head, settings, configuration.seed, measured))
     return tuple(trials)

@@ -30,18 +30,15 @@ def call(capsys, *arguments):
     return status, captured.out, captured.err
 
 
-def test_list(capsys):
+def test_list_and_version(capsys):
     status, out, _ = call(capsys, "list")
     assert status == 0
     assert "cifar10-resnet18" in out
     assert "nearest-etf-lagged" in out
-
-
-def test_version(capsys):
     assert call(capsys, "--version")[:2] == (0, f"{metadata.version('guided-collapse')}\n")
 
 
-def test_an_interrupted_run_says_so_and_continues_after_its_first_epoch(capsys, tmp_path, monkeypatch):
+def test_an_interrupted_run_says_so_continues_and_is_extended(capsys, tmp_path, monkeypatch):
     train_epoch = loop.Training.train_epoch
 
     def interrupted_in_epoch_two(training, epoch, *given):
@@ -59,14 +56,9 @@ def test_an_interrupted_run_says_so_and_continues_after_its_first_epoch(capsys, 
     status, _, err = call(capsys, "resume", tmp_path / "digits" / "fixed-etf" / "seed-0", "--quiet")
     assert status == 0
     assert "epoch 2 of 3" in err
-
-
-def test_a_finished_run_is_extended(capsys, tmp_path):
-    _, out, _ = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
-    run = out.strip()
-    status, out, err = call(capsys, "resume", run, "--epochs", 2, "--quiet")
-    assert (status, out.strip()) == (0, run), err
-    assert "epoch 2 of 2" in err
+    status, out, err = call(capsys, "resume", tmp_path / "digits" / "fixed-etf" / "seed-0", "--epochs", 4, "--quiet")
+    assert (status, out.strip()) == (0, str(tmp_path / "digits" / "fixed-etf" / "seed-0"))
+    assert "epoch 4 of 4" in err
 
 
 def test_train_with_ones_own_images(capsys, tmp_path):
@@ -130,17 +122,13 @@ def test_data(capsys, tmp_path):
         (["train", "cifar100-vgg13", "--data-root", "nowhere"], "guided-collapse data cifar100"),
         (["train", "--data", "nowhere"], "nowhere"),
         (["train", "digits", "--optimizer", "agd", "--affine"], "dimension"),
-        (["train", "digits", "--feature-dim", "1"], "feature_dim must be at least 2"),
         (["train", "digits", "--stem", "cifar"], "small has no option stem"),
         (["train", "digits", "--epochs", "0"], "epochs must be greater than or equal to 1; got 0"),
-        (["train", "digits", "--color", "red"], "--color"),
-        (["report", "--out", "report"], "report needs one or more folders"),
         (["resume", "nowhere"], "nowhere must be the folder of a run"),
         (["resume", "nowhere", "--out", "elsewhere"], "--out"),
         (["export", "nowhere", "--to", "x.pt2"], "nowhere must be the folder of a run"),
         (["search", "digits"], "a search needs heads, seeds, trial seeds and a grid"),
         (["search", "digits", "--grid", "learning_rate=a"], "--grid takes FIELD=NUMBER,NUMBER"),
-        (["search", "digits", "--grid", "learnin_rate=0.1"], "Did you mean learning_rate"),
         (["search", "digits", "--grid", "learning_rate=0.1", "--optimizer", "agd"], "agd has no learning rate"),
     ],
 )
@@ -160,13 +148,6 @@ def test_a_run_that_was_moved_is_not_resumed_elsewhere(capsys, tmp_path):
     status, _, err = call(capsys, "resume", tmp_path / "moved")
     assert status == 2
     assert "ufm-10/nearest-etf/seed-0" in err
-
-
-def test_a_run_of_another_configuration_is_refused(capsys, tmp_path):
-    call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
-    status, _, err = call(capsys, "train", "digits", *SHORT, "--batch-size", "64", "--out", tmp_path)
-    assert status == 2
-    assert "batch_size is 128, not 64" in err
 
 
 @pytest.mark.parametrize("room_for", [0, 2])
@@ -232,15 +213,6 @@ def test_an_output_folder_that_cannot_be_written_is_a_wrong_request_and_one_that
     assert err.endswith("guided-collapse: Permission denied: there\n")
 
 
-def test_a_value_that_is_refused_in_the_middle_of_a_run_is_no_wrong_request(capsys, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise ValueError("not a number")
-
-    monkeypatch.setattr(loop.Training, "train_epoch", refuse)
-    status, _, err = call(capsys, "train", "digits", *SHORT, "--out", tmp_path)
-    assert (status, err.splitlines()[-1]) == (1, "guided-collapse: not a number")
-
-
 def test_a_reader_that_goes_away_is_no_error(monkeypatch, capsys):
     reading, writing = os.pipe()
     os.close(reading)
@@ -250,9 +222,8 @@ def test_a_reader_that_goes_away_is_no_error(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("columns", ["1", "5"])
-def test_help_ends_in_a_terminal_of_few_columns(columns, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", columns)
+def test_help_ends_in_a_terminal_of_few_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "5")
     status, out, _ = call(capsys, "train", "--help")
     assert status == 0
     assert "--epochs" in out

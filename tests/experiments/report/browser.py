@@ -35,7 +35,9 @@ class Browser:
     def __enter__(self) -> Self:
         if DRIVER is None or CHROMIUM is None:
             reason = "needs chromium and chromedriver: apt-get install chromium chromium-driver"
-            pytest.fail(reason) if os.environ.get("REQUIRE_BROWSER") else pytest.skip(reason)
+            if os.environ.get("REQUIRE_BROWSER"):
+                pytest.fail(reason)
+            pytest.skip(reason)
         # The driver must outlive its pipe: it writes little, but it would stop at a full one.
         self.log = (self.profile.parent / f"{self.profile.name}.log").open("w+")
         self.driver = subprocess.Popen([DRIVER, "--port=0"], stdout=self.log, stderr=subprocess.STDOUT)

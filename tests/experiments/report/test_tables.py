@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 import statistics
 
 import numpy as np
@@ -14,7 +13,6 @@ from guided_collapse.experiments.report.formats import Table, csv_text, latex, m
 from guided_collapse.experiments.report.summaries import LEVELS, by_experiment
 from guided_collapse.experiments.report.tables import (
     accuracy_table,
-    all_tables,
     final_table,
     outcome_table,
     outcomes_table,
@@ -281,17 +279,3 @@ def test_latex_is_a_booktabs_table_with_medians_as_in_the_paper():
     table = Table("t", "a_b & 5% of $x$ #1 {y} ~^\\", TABLE.cells, stub=1)
     escaped = r"a\_b \& 5\% of \$x\$ \#1 \{y\} \textasciitilde{}\textasciicircum{}\textbackslash{}."
     assert rf"\caption{{{escaped}}}" in latex(table)
-
-
-def test_every_table_has_a_latex_cell_for_each_column_and_numbers_with_the_same_fields(tmp_path):
-    for head in ("cosine", "fixed-etf", "nearest-etf"):
-        for seed in range(2):
-            write_run(tmp_path, "cifar10-resnet18", head, seed, epochs=5)
-    tables = all_tables(experiments(tmp_path), (50, 200))
-    names = ["train-top1", "test-top1", "pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs"]
-    assert [table.name for table in tables] == names
-    for table in tables:
-        assert len({tuple(numbers) for numbers in table.numbers}) == 1
-        body = re.search(r"\\midrule\n(.*)\\bottomrule", latex(table), re.DOTALL)[1]
-        assert {len(re.findall(r"(?<!\\)&", line)) for line in body.strip().splitlines()} == {len(table.columns) - 1}
-    assert all_tables([], (50,)) == []

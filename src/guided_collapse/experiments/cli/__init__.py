@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     show_traceback = words[:1] == ["--traceback"]
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *_, **__: print(
+            f"guided-collapse: warning: {' '.join(str(message).split())}", file=sys.stderr
+        )
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)  # addressed to the developers of other libraries
         try:
@@ -49,7 +51,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("guided-collapse: interrupted. Repeat the command: a run continues from its last checkpoint.", file=sys.stderr)
             return INTERRUPTED
     return status
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"guided-collapse: warning: {' '.join(str(message).split())}", file=sys.stderr)

@@ -14,9 +14,9 @@ import tyro
 from tyro import MISSING_NONPROP
 
 from guided_collapse.experiments.cli.requests import (
-    HIDDEN,
     ConfigurationFlags,
     PlacementFlags,
+    ResumeFlags,
     SharedFlags,
     configuration_of,
     given_fields,
@@ -124,7 +124,9 @@ class Compare(_Several):
 
     def checked(self, start: Configuration, given: Collection[str]) -> Self:
         """The same with checked values."""
-        searched = {field for own in self._settings().values() for field in own}
+        from guided_collapse.experiments.grid_search import settings_of_search
+
+        searched = {field for own in settings_of_search(self.settings_of, self.heads).values() for field in own}
         if both := sorted(searched & set(given)):
             raise RequestError(f"{', '.join(both)} must come from the search or from a flag; got both. Leave out one of them.")
         return super().checked(start, given)
@@ -132,16 +134,12 @@ class Compare(_Several):
     def run(self) -> int:
         """Trains all runs and writes a report."""
         from guided_collapse.experiments.comparison import compare
-
-        self.check_launch()
-        settings = self._settings()
-        comparison = compare(self.configuration, self.heads, self.seeds, self.placement, settings=settings, jobs=self.jobs)
-        return _conclude(comparison, self.placement.out / self.configuration.experiment)
-
-    def _settings(self) -> Mapping[HeadName, Mapping[str, Any]]:
         from guided_collapse.experiments.grid_search import settings_of_search
 
-        return settings_of_search(self.settings_of, self.heads) if self.settings_of else {}
+        self.check_launch()
+        settings = settings_of_search(self.settings_of, self.heads)
+        comparison = compare(self.configuration, self.heads, self.seeds, self.placement, settings=settings, jobs=self.jobs)
+        return _conclude(comparison, self.placement.out / self.configuration.experiment)
 
 
 @dataclass(frozen=True)
@@ -204,13 +202,6 @@ def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
             raise RequestError(f"--grid takes FIELD=NUMBER,NUMBER, each field once; got {' '.join(words)!r}.")
         grid[name] = numbers
     return grid
-
-
-class ResumeFlags(PlacementFlags):
-    """Where to compute it; its folder stays the same."""
-
-    out: Annotated[Path, *HIDDEN] = Path("runs")
-    lengthen: Annotated[bool, *HIDDEN] = True
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,13 @@ class PlacementFlags(_Unchecked, Placement):
     """Where to compute and store it."""
 
 
+class ResumeFlags(PlacementFlags):
+    """Where to compute it; its folder stays the same."""
+
+    out: Annotated[Path, *HIDDEN] = Path("runs")
+    lengthen: Annotated[bool, *HIDDEN] = True
+
+
 def starting_point(words: Sequence[str]) -> Configuration:
     """The configuration that flags override: the preset of that name, or the recipe for a user's own images."""
     if words and not words[0].startswith("-"):

@@ -6,7 +6,7 @@ import importlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import QUANTITIES, Records, Run, one_line, short_commit, shortened
+from guided_collapse.experiments.records import QUANTITIES, Records, one_line, short_commit, shortened
 from guided_collapse.experiments.report.formats import MEDIAN_AND_RANGE, Table, number_text
 from guided_collapse.experiments.report.page_data import Animation, Panel, animation_table, animations_of, page_data, panels_of
 from guided_collapse.experiments.report.page_data import thinned as thinned_panels
@@ -117,24 +117,24 @@ def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[
     """Names and values of the settings that all runs share, and of those in which they differ, there with the heads."""
     shared, differences = [], []
     for name in dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN):
-        heads = _heads_by_text(experiment, lambda run, name=name: _text(run.configuration.get(name)))
+        heads = _heads_by_text(experiment, [_text(run.configuration.get(name)) for run in experiment.runs])
         if len(heads) == 1:
-            shared.append((name, *heads))
+            shared.append((name, next(iter(heads))))
         else:
             differences.append((name, "; ".join(f"{value} ({found})" for value, found in heads.items())))
     return shared, differences
 
 
-def _heads_by_text(experiment: Experiment, text_of: Callable[[Run], str]) -> dict[str, str]:
+def _heads_by_text(experiment: Experiment, texts: Sequence[str]) -> dict[str, str]:
     heads: dict[str, dict[str, None]] = {}
-    for run in experiment.runs:
-        heads.setdefault(text_of(run), {})[run.head] = None
+    for run, text in zip(experiment.runs, texts, strict=True):
+        heads.setdefault(text, {})[run.head] = None
     return {text: ", ".join(found) for text, found in heads.items()}
 
 
 def protocols(experiment: Experiment) -> list[str]:
     """The protocols of an experiment, each with its heads if there is more than one, and what sets heads apart."""
-    heads = _heads_by_text(experiment, lambda run: run.protocol)
+    heads = _heads_by_text(experiment, [run.protocol for run in experiment.runs])
     lines = [f"{name}{PROTOCOLS.get(name, '')}" + (f" ({found})" if len(heads) > 1 else "") for name, found in heads.items()]
     own = dict.fromkeys((run.head, difference) for run in experiment.runs for difference in run.protocol_differences)
     of_all = {text for _, text in own if all((head, text) in own for head in experiment.heads)}

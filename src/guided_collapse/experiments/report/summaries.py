@@ -150,7 +150,7 @@ def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
         accuracies = measured(run, TRAIN_TOP1)
         if accuracies.empty:
             continue
-        elapsed = run.epochs.elapsed()
+        elapsed = np.cumsum(run.epochs.seconds)
         first = first_epoch(accuracies >= level - TOLERANCE)
         never = math.nan if np.isnan(elapsed).all() else math.inf
         epochs.append(first)
