@@ -56,13 +56,7 @@ def tight_frame_cross_entropy_bound(feature_dim: int, num_classes: int, scale: f
     meets it at -1 stays below it on [-1, 1], and its sum over the cosines t depends on the moments only.) It is reached for
     C = d + 1 and by the orthoplex, C = 2d. For other sizes it is a bound that no frame need reach.
 
-    Args:
-        feature_dim: d, at least 1; at least 2 for more than two classes.
-        num_classes: C, at least 2.
-        scale: tau.
-
-    Raises:
-        ValueError: for sizes without such a frame, or a scale that is not a positive, finite number.
+    With more than two classes feature_dim must be at least 2; scale is tau, positive and finite.
     """
     check_num_classes(num_classes)
     check_feature_dim(feature_dim)

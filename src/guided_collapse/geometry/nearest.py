@@ -24,15 +24,7 @@ SOLVERS: tuple[str, ...] = get_args(Solver)
 
 @dataclass(frozen=True)
 class NearestFrame:
-    """The nearest frame, and how well the class means determine it.
-
-    Example:
-        >>> import torch
-        >>> from guided_collapse.geometry import nearest_frame
-        >>> found = nearest_frame(torch.randn(20, 6, generator=torch.Generator().manual_seed(0)))
-        >>> tuple(found.weight.shape), float(found.tightness_defect) < 1e-3, float(found.norm_defect) < 1e-6
-        ((20, 6), True, True)
-    """
+    """The nearest frame, and how well the class means determine it."""
 
     basis: Tensor
     """U, (feature_dim, num_classes): the proximal point of the next solve. Orthonormal columns for feature_dim >= num_classes,
@@ -67,14 +59,7 @@ class NearestFrame:
 
 
 class NearestETF(NearestFrame):
-    """The nearest simplex ETF: `weight` is M U', with unit rows that sum to zero.
-
-    Example:
-        >>> from guided_collapse import nearest_etf, simplex_etf
-        >>> found = nearest_etf(7 * simplex_etf(3))
-        >>> round(float(found.distance), 6), tuple(found.basis.shape), tuple(found.weight.shape)
-        (0.0, (3, 3), (3, 3))
-    """
+    """The nearest simplex ETF: `weight` is M U', with unit rows that sum to zero."""
 
 
 def nearest_etf(
@@ -124,11 +109,10 @@ def nearest_etf(
         True
         >>> found.distance.backward()
     """
-    check_means(centered_class_means, proximal_basis, proximal_weight)
-    num_classes, feature_dim = centered_class_means.shape
+    means = checked_means(centered_class_means, proximal_basis, proximal_weight)
+    num_classes, feature_dim = means.shape
     check_frame_exists(feature_dim, num_classes)
-    with without_autocast(centered_class_means.device):
-        means = centered_class_means.to(torch.promote_types(centered_class_means.dtype, torch.float32))
+    with without_autocast(means.device):
         if proximal_basis is None:
             proximal_basis, proximal_weight = frame_basis(feature_dim, num_classes, dtype=means.dtype).to(means.device), 0.0
         rows, _, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
@@ -168,10 +152,8 @@ def unit_frobenius_norm(matrix: Tensor) -> Tensor:
 def tightness_defect(weight: Tensor) -> Tensor:
     """Returns the root mean square deviation from 1 of the eigenvalues of the m x m matrix (m/C) W'W: 0 for a tight frame.
 
-    For num_classes <= feature_dim it compares W W' on the complement of 1, whose other eigenvalues are those of W'W: 0 for an ETF.
-
-    Args:
-        weight: W, (num_classes, feature_dim), rows of norm 1 on average; centered for num_classes <= feature_dim.
+    W is (num_classes, feature_dim), with rows of norm 1 on average. For num_classes <= feature_dim it must be centered, and W W' is
+    compared on the complement of 1, whose other eigenvalues are those of W'W: 0 for an ETF.
     """
     num_classes, feature_dim = weight.shape
     rank = min(feature_dim, num_classes - 1)
@@ -189,13 +171,11 @@ def check_proximal_weight(proximal_weight: float) -> None:
         raise ValueError(f"proximal_weight must be a finite number that is not negative; got {proximal_weight}.")
 
 
-def check_means(centered_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> None:
-    """Raises unless these can be arguments of a solve."""
+def checked_means(centered_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> Tensor:
+    """Returns the means in the dtype of the computation, if these can be arguments of a solve."""
     if not isinstance(centered_class_means, Tensor) or not centered_class_means.is_floating_point():
-        raise TypeError(
-            "centered_class_means must be a floating-point tensor; "
-            f"got {centered_class_means.dtype if isinstance(centered_class_means, Tensor) else type(centered_class_means)}."
-        )
+        found = centered_class_means.dtype if isinstance(centered_class_means, Tensor) else type(centered_class_means)
+        raise TypeError(f"centered_class_means must be a floating-point tensor; got {found}.")
     if centered_class_means.ndim != 2:
         raise ValueError(
             f"centered_class_means must be a matrix (num_classes, feature_dim); got shape {tuple(centered_class_means.shape)}."
@@ -207,3 +187,4 @@ def check_means(centered_class_means: Tensor, proximal_basis: Tensor | None, pro
             f"proximal_basis must be (feature_dim, num_classes) = {tuple(expected)}; got {tuple(proximal_basis.shape)}. "
             "Pass the `basis` of an earlier solution."
         )
+    return centered_class_means.to(torch.promote_types(centered_class_means.dtype, torch.float32))

@@ -59,13 +59,8 @@ def operation(name: str) -> Callable[[Callable[Arguments, Result]], Operation[Ar
 class DifferentiableOperation:
     """Operations `<name>` and `<name>_backward`, differentiable once: in the first argument, through the first result.
 
-    Args:
-        forward: returns a tuple of tensors. Results after the first carry no gradient.
-        fake: as for `Operation.register_fake`.
-        saved: what the backward pass needs, a function of the tuples of arguments and results; the first tensor must have the shape
-            and dtype of the first argument.
-        backward: takes the gradient of the first result and the saved tensors, and returns the gradient of the first argument.
-        way_out: a sentence for those who differentiate twice.
+    `saved` gives the tensors for the backward pass, from the tuples of arguments and results; the first must have the shape and
+    dtype of the first argument. `way_out` is a sentence for those who differentiate twice.
     """
 
     def __init__(
@@ -153,10 +148,7 @@ def is_transformed() -> bool:
 
 
 def constant_in_graphs(function: Function) -> Function:
-    """Marks a function of plain values whose result compilers take as a constant instead of tracing the function.
-
-    It does what `torch.compiler.assume_constant_result` does, without loading torch's compiler.
-    """
+    """Does what `torch.compiler.assume_constant_result` does, without loading torch's compiler."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
@@ -203,8 +195,7 @@ def float32_is_float32() -> bool:
 class _ProductOfParts(torch.autograd.Function):
     """The product of matrices split into parts of eight binary digits, which are exact whatever the user's switches are.
 
-    The switches belong to the user and stay untouched, also in the backward pass. There is no forward mode: torch's compiler
-    refuses functions that have one.
+    There is no forward mode: torch's compiler refuses functions that have one.
     """
 
     generate_vmap_rule = True

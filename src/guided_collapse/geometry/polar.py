@@ -22,12 +22,10 @@ SAFE_NORMS = (1e-10, 1e10)
 # A completion whose component in the open directions is below this says nothing about them.
 COMPLETION_FLOOR = 1e-6
 
-# From this number of rows on, eigenvectors in float32 save more time than it takes to find out whether they will do.
-MANY_ROWS = 128
-
-# Down to this ratio of the smallest to the largest singular value they do: a first-order correction is enough. What is corrected
-# must be small beside 1, because its square is left over.
-WELL_CONDITIONED, CORRECTABLE = 1e-2, 1e-3
+# From this number of rows on, eigenvectors in float32 save more time than it takes to find out whether they will do. They do down
+# to the second, a ratio of the smallest to the largest singular value, with a first-order correction. What is corrected must be
+# small beside 1, because its square is left over.
+MANY_ROWS, WELL_CONDITIONED, CORRECTABLE = 128, 1e-2, 1e-3
 
 # Up to this ratio to the others a direction turns them by less than float32 can show.
 VANISHING = 1e-7
@@ -44,23 +42,17 @@ class Factors(NamedTuple):
     left: Tensor
     """The left singular vectors Q as columns, (num_rows, num_rows)."""
     values: Tensor
-    """s, (num_rows,)."""
     right: Tensor
     """The right singular vectors A as rows, (num_rows, num_columns); arbitrary where the value is 0."""
-
     rank: int
-    """How many directions the matrix determines: the number of values above 0."""
+    """The number of values above 0: how many directions the matrix determines."""
 
 
 def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> Factors:
     """Returns the factors in float64, by SVD, or in float32, from eigenvectors of XX', which is faster and exact to rounding there.
 
     With many well-conditioned rows, float32 factors are only close enough for a gradient; their product Q A is exact to rounding.
-
-    Args:
-        matrix: X, (num_rows, num_columns) with num_rows <= num_columns, finite, in float64.
-        negligible: singular values up to this are set to 0.
-        dtype: float64 or float32.
+    X is finite and in float64; singular values up to `negligible` are set to 0.
     """
     if dtype == torch.float64:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
@@ -219,24 +211,13 @@ def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor)
 def rows_by_factors(
     means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the transposed basis U' of the frame nearest to the means, differentiable in them once.
+    """Returns U', (num_classes, feature_dim), of the frame nearest to the means, differentiable in them once.
 
     U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), and for delta = 0 its limit for delta -> 0+.
-    Where num_classes columns do not fit into feature space, the problem is solved on the complement of 1.
-
-    Args:
-        means: (num_classes, feature_dim), centered class means of any scale; H~ is their multiple of unit Frobenius norm, or zero.
-        proximal: U_prox', (num_classes, feature_dim), of the same dtype, float32 or float64; held constant.
-        proximal_weight: delta.
-        first_step: whether to take the solution without proximal term for U_prox.
-
-    Returns:
-        U' and U_prox', (num_classes, feature_dim), and the singular values of X up to a factor, without gradient; 0 for
-        directions that were completed.
-
-    Raises:
-        ValueError: for NaN or infinite means.
-        NotImplementedError: when it is differentiated twice, in forward mode, or under a transform of torch.func.
+    H~ is the multiple of unit Frobenius norm of the means, or zero. `proximal` is U_prox', held constant, for which the first step
+    takes the solution without proximal term. Where num_classes columns do not fit into feature space, the problem is solved on the
+    complement of 1. The other results are the U_prox' that was taken, and the singular values of X up to a factor, 0 for directions
+    that were completed.
     """
     if isinstance(first_step, Tensor) and not is_plain(means):
         proximal = _proximal_point(means.detach(), proximal, first_step)

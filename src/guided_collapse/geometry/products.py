@@ -17,20 +17,17 @@ from guided_collapse.geometry.operations import add_product, constant_in_graphs,
 from guided_collapse.geometry.simplex import center_classes
 
 # The best polynomial for a wide interval takes some large values almost to 0, where their rounding errors drown the small ones. So
-# each is made for an interval whose ends have at least this ratio, and grows what lies below it. It costs one polynomial more, and
-# float32 gradients gain two digits.
+# each is made for an interval whose ends have at least this ratio, and grows what lies below it.
 LEAST_RATIO = 0.2
 
-# Outside its interval a polynomial grows what it is given, and so does the next. So each ends this far below the end of the next
-# one's interval, which is more than rounding in float32 can add.
+# So far below the end of the next one's interval each ends: rounding must not lead outside, where polynomials grow what they get.
 MARGIN = 1e-5
 
 # From the first on the polynomial of the interval is that of its limit, the point 1, to the digits that matter. The second is how
 # far from 1 the composition may leave a singular value: its error cubed is below the rounding unit of float64.
 NEARLY_ONE, TOLERANCE = 1e-2, 1e-5
 
-# The pull toward the initial direction that stands for none, relative to the singular values of collapsed means. The frame is then
-# that far from the documented limit, relative to 1.
+# The pull that stands for none, relative to the singular values of collapsed means; the frame is that far from the limit.
 VANISHING_PULL = 1e-3
 
 # Singular values are trusted down to this share of the proximal weight. They fall below it only where the means oppose the proximal
@@ -55,11 +52,7 @@ class OddPolynomial(NamedTuple):
 
 @lru_cache(maxsize=256)
 def polar_polynomials(smallest: float) -> tuple[OddPolynomial, ...]:
-    """Returns polynomials whose composition takes every number from `smallest` to 1 to 1, to the rounding of float64.
-
-    Args:
-        smallest: above 0 and at most 1. Smaller numbers still grow, but fall short of 1.
-    """
+    """Returns polynomials whose composition takes every number from `smallest` to 1 to 1, to the rounding of float64."""
     low, high = smallest, 1.0
     polynomials = []
     while 1 - low / high > TOLERANCE:
@@ -98,12 +91,7 @@ def _nearest_to_one(low: float, high: float) -> OddPolynomial:
 
 
 def polar_by_products(matrix: Tensor, polynomials: tuple[OddPolynomial, ...]) -> Tensor:
-    """Returns the polar factor U of X = S U, with U U' = I and S symmetric, positive definite; all derivatives exist.
-
-    Args:
-        matrix: X, (num_rows, num_columns) with num_rows <= num_columns, and singular values in the polynomials' interval.
-        polynomials: from `polar_polynomials`.
-    """
+    """Returns the polar factor of X, wide with singular values in the polynomials' interval; all derivatives exist."""
     for first, third, fifth in polynomials:
         gram = product(matrix, matrix.T)
         higher = add_product(third, gram, fifth, gram, gram)
@@ -112,11 +100,9 @@ def polar_by_products(matrix: Tensor, polynomials: tuple[OddPolynomial, ...]) ->
 
 
 def vanishing_pull(num_classes: int, proximal_weight: float) -> float:
-    """Returns the proximal weight that stands for none: on the first step, and where none is asked for.
+    """Returns the weight that stands for none, on the first step and where none is asked for: at most delta, unless that is 0.
 
-    Args:
-        num_classes: C, or for a tight frame feature_dim + 1.
-        proximal_weight: delta, which it never exceeds, unless that is 0.
+    For a tight frame, num_classes is feature_dim + 1.
     """
     vanishing = VANISHING_PULL * 2 / (num_classes - 1)
     return min(vanishing, proximal_weight) if proximal_weight > 0 else vanishing
@@ -132,16 +118,10 @@ def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype
 
 
 def rows_by_products(unit_means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False) -> Tensor:
-    """Returns the transposed basis U', (num_classes, feature_dim), of the frame nearest to the means, with all derivatives.
+    """Returns U', (num_classes, feature_dim), of the frame nearest to the means, with all derivatives.
 
-    U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), as in `rows_by_factors`, with
-    `vanishing_pull` for delta = 0 and on the first step. No factorization, no float64, nothing that synchronizes with the device.
-
-    Args:
-        unit_means: H~, (num_classes, feature_dim), centered class means of unit Frobenius norm, or zero.
-        proximal: U_prox', (num_classes, feature_dim), of the same dtype, float32 or float64.
-        proximal_weight: delta.
-        first_step: whether the proximal basis is only an initial direction.
+    The problem is that of `rows_by_factors`, for means of unit Frobenius norm or zero, with `vanishing_pull` for delta = 0 and on
+    the first step. No factorization, no float64, nothing that synchronizes with the device.
     """
     num_classes, feature_dim = unit_means.shape
     rank = min(feature_dim, num_classes - 1)

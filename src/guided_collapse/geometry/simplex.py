@@ -11,10 +11,7 @@ Direction = Literal["canonical", "random"]
 
 
 def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Returns the rows, one per class, minus their mean: P @ rows with the projector P = I - 11'/C, which nothing builds.
-
-    `out` receives the result, and may be `rows` itself.
-    """
+    """Returns the rows, one per class, minus their mean: P @ rows with P = I - 11'/C. `out` may be `rows` itself."""
     return torch.sub(rows, rows.mean(dim=0, keepdim=True), out=out)
 
 
@@ -72,23 +69,17 @@ def frame_basis(
 def haar_basis(
     num_rows: int, num_columns: int, *, generator: torch.Generator | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Returns orthonormal columns drawn from the Haar measure, (num_rows, num_columns).
-
-    The QR routine's own sign convention would bias the distribution, so the signs of R's diagonal are undone (Mezzadri, 2006).
-    """
+    """Returns orthonormal columns drawn from the Haar measure, (num_rows, num_columns)."""
     dtype = dtype or torch.get_default_dtype()
     # There is no QR in half precision.
     gaussian = torch.randn(num_rows, num_columns, generator=generator, dtype=torch.promote_types(dtype, torch.float32))
     columns, triangle = torch.linalg.qr(gaussian)
-    diagonal = triangle.diagonal()
-    return (columns * torch.where(diagonal < 0, -torch.ones_like(diagonal), torch.ones_like(diagonal))).to(dtype)
+    # QR's own convention for signs would bias the distribution (Mezzadri, 2006).
+    return (columns * torch.where(triangle.diagonal() < 0, -1, 1)).to(dtype)
 
 
 def helmert_basis(num_classes: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns an orthonormal basis B of the complement of 1, BB' = I - 11'/C, (num_classes, num_classes - 1).
-
-    Column k compares class k+1 with the k+1 classes before it.
-    """
+    """Returns an orthonormal basis B of the complement of 1, BB' = I - 11'/C, (num_classes, num_classes - 1)."""
     order = torch.arange(1, num_classes, dtype=torch.float64)
     above = torch.ones(num_classes, num_classes - 1, dtype=torch.float64).triu()
     below = torch.cat([torch.zeros(1, num_classes - 1, dtype=torch.float64), torch.diag(-order)])

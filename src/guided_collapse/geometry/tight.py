@@ -18,7 +18,7 @@ from torch.nn import functional
 from guided_collapse.geometry.nearest import (
     NearestFrame,
     Solver,
-    check_means,
+    checked_means,
     checked_solver,
     nearest_etf,
     solve,
@@ -39,32 +39,24 @@ from guided_collapse.geometry.simplex import (
 )
 
 # With 40 the tightness defect of Gaussian means was above 1e-3 in one of 3384 cases, 4 classes in 2 dimensions, and above 1e-5 in
-# two, of all sizes up to 50 classes.
-ROUNDS = 60
+# two, of all sizes up to 50 classes. Fixed frames are close to nothing that matters, and only need to be tight.
+ROUNDS, ROUNDS_OF_FIXED_FRAMES = 60, 20
 
-# Fixed frames are close to nothing that matters, and only need to be tight.
-ROUNDS_OF_FIXED_FRAMES = 20
-
-# That few rounds are too few for scales to settle. They are enough for a training step.
-FEW_ROUNDS = 3
-
-# From this many classes per dimension on, one round is enough in training.
-MANY_CLASSES = 16
+# That few rounds are too few for scales to settle. They are enough for a training step, where one is from so many classes per
+# dimension on.
+FEW_ROUNDS, MANY_CLASSES = 3, 16
 
 # How far a round goes toward the target, whose rows have norm 1 on average as those of the frame have: one of the first rounds, and
 # one with scales. For these less is slow, and with twice as much the scales take long to settle.
 PULL, SETTLING_PULL = 0.3, 1.0
 
-# The least square of a spare row's norm, as a share of the mean.
-LEAST_SPARE_SHARE = 1e-2
+LEAST_SPARE_SHARE = 1e-2  # the least square of a spare row's norm, as a share of the mean
 
 # Singular values of orthonormal columns whose rows were made even are not further apart than this.
 ROUND_POLYNOMIALS = polar_polynomials(0.02)
 
 # The gradient of differences between equal rows is at most this much larger than the rest of the gradient.
 LARGEST_SHARE_APART = 10.0
-
-GOLDEN_RATIO = (1 + math.sqrt(5)) / 2
 
 
 def nearest_frame(
@@ -99,8 +91,7 @@ def nearest_frame(
     returned, with what the rounds make of its rows.
 
     Args:
-        centered_class_means: (num_classes, feature_dim), class means minus the global mean, of any scale: they are divided by
-            their Frobenius norm. float16 and bfloat16 are computed in float32.
+        centered_class_means: (num_classes, feature_dim), as for `nearest_etf`.
         proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution. For
             num_classes > feature_dim + 1 it is sqrt(d/C) W' of a tight frame W.
         proximal_weight: delta, used when there is a proximal point.
@@ -127,21 +118,18 @@ def nearest_frame(
         True
         >>> found.distance.backward()
     """
-    check_means(centered_class_means, proximal_basis, proximal_weight)
-    num_classes, feature_dim = centered_class_means.shape
+    means = checked_means(centered_class_means, proximal_basis, proximal_weight)
+    num_classes, feature_dim = means.shape
     check_num_classes(num_classes)
     check_feature_dim(feature_dim)
     if rounds < 0:
         raise ValueError(f"rounds must not be negative; got {rounds}.")
     if has_simplex_etf(feature_dim, num_classes):
-        return nearest_etf(
-            centered_class_means, proximal_basis, proximal_weight=proximal_weight, solver=solver, first_step=first_step
-        )
-    with without_autocast(centered_class_means.device):
-        means = centered_class_means.to(torch.promote_types(centered_class_means.dtype, torch.float32))
-        if proximal_basis is None:
-            columns = harmonic_columns(feature_dim, num_classes, dtype=means.dtype)
-            proximal_basis, proximal_weight = columns.to(means.device).T, 0.0
+        return nearest_etf(means, proximal_basis, proximal_weight=proximal_weight, solver=solver, first_step=first_step)
+    if proximal_basis is None:
+        columns = harmonic_columns(feature_dim, num_classes, dtype=means.dtype)
+        proximal_basis, proximal_weight = columns.to(means.device).T, 0.0
+    with without_autocast(means.device):
         columns, proximal, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
         if not unit_rows:
             return NearestFrame(columns.T, math.sqrt(num_classes / feature_dim) * columns, means, values)
@@ -169,18 +157,13 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
 
     Rounds without a pull remove only what is not tight (the alternating projections of Tropp, Dhillon, Heath and Strohmer, 2005).
     They work on the smaller of two sides: columns V, or orthonormal columns E that complete them (and 1, for centered frames) to a
-    basis of all of R^C. Rows of V have equal norms exactly when rows of E have, and the share of the defect that a round leaves is
-    about the number of columns over C: at most a half on the smaller side, where it would be close to 1 for num_classes little
-    above feature_dim. E itself is not needed. Let D have the norms of its rows, D^2 = 1 - |v|^2 (less 1/C if V is centered). What
-    is orthogonal to D^-1 E is the span of D V; and to D^-1 E centered, that part of the span of D V and D 1 which sums to zero.
+    basis of R^C. Rows of V have equal norms exactly when rows of E have, and a round leaves a share of the defect that is about the
+    number of columns over C: at most a half on the smaller side. E itself is not needed. Let D have the norms of its rows,
+    D^2 = 1 - |v|^2 (less 1/C if V is centered). What is orthogonal to D^-1 E is the span of D V; and to D^-1 E centered, that part
+    of the span of D V and D 1 which sums to zero.
 
-    Args:
-        columns: V, (num_classes, feature_dim), orthonormal columns, centered; num_classes > feature_dim + 1.
-        target: T, (num_classes, feature_dim), of any scale but 0.
-        fallback: (num_classes, feature_dim), rows for those of V that are zero.
-        has_mean: (num_classes, 1), which classes have a mean; the rows of others start from `fallback`.
-        rounds: how many with the pull; twice as many without follow.
-        solver: how polar factors are found.
+    All are (num_classes, feature_dim): V with orthonormal columns, T of any scale but 0, and `fallback` with rows for those of V
+    that are zero. `has_mean`, (num_classes, 1), tells which classes do not start from `fallback`.
     """
     num_classes, feature_dim = columns.shape
     centered = can_be_centered(feature_dim, num_classes)
@@ -221,9 +204,8 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
 def can_be_centered(feature_dim: int, num_classes: int) -> bool:
     """Returns whether the rounds keep the rows' sum at zero, for num_classes > feature_dim + 1.
 
-    They do not in one dimension, nor for num_classes = feature_dim + 2: unit rows are then given by signs (their own, or those of
-    the one dimension that the frame and its mean leave over), and an odd number of signs does not sum to zero. No frame
-    with unit rows is tight and centered there if num_classes is odd, and steps between signs do not lead to one if it is even.
+    They do not in one dimension, nor for num_classes = feature_dim + 2. Unit rows are then given by signs, and an odd number of
+    signs does not sum to zero, nor do steps between signs lead to a sum of zero if it is even.
     """
     return feature_dim > 1 and num_classes > feature_dim + 2
 
@@ -339,18 +321,16 @@ def tight_frame(
 
 
 def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns orthonormal columns that sum to zero: cos(2 pi f c / C) and sin(2 pi f c / C) for whole frequencies f.
+    """Returns orthonormal columns that sum to zero, cos(2 pi f c / C) and sin(2 pi f c / C) for whole f; d is at most C - 2.
 
     Times sqrt(C/d) they are a tight frame. Its rows have norm 1 when d is even, or C is: an odd column is then (-1)^c. When both
     are odd the last column is a cosine alone, and rows have norm 1 on average only.
 
     The frequencies are spread over all available ones, in the order of f^2 golden ratio mod 1. The lowest ones would put
     neighboring classes next to each other, and equally spaced ones would repeat themselves.
-
-    The result is (num_classes, feature_dim), for feature_dim <= num_classes - 2.
     """
     available = torch.arange(1, (num_classes - 1) // 2 + 1)
-    spread = (available.double().square() * GOLDEN_RATIO).frac().argsort()
+    spread = (available.double().square() * ((1 + math.sqrt(5)) / 2)).frac().argsort()
     frequencies = available[spread[: (feature_dim + 1) // 2]]
     classes = torch.arange(num_classes)
     # Whole numbers modulo C are exact, where large angles would be rounded.
@@ -374,10 +354,9 @@ def rounds_in_training(feature_dim: int, num_classes: int) -> int:
 def default_every(feature_dim: int, num_classes: int) -> int:
     """Returns after how many steps a lagged frame moves: 1 for a simplex ETF, else so many that it costs a tenth of training.
 
-    Moving it with r rounds sums d x d products over C rows and applies a d x d matrix to each, 1 + 3 r times:
-    4 C d^2 (1 + 3 r) operations. A step of training is assumed to be a batch of 128, each sample with 4 C d operations in the head
-    and 6e7 in a small network (forward and backward through ten million multiplications). The result is at most 1000: 1 for 1000
-    classes and 128 features, 14 for 1000 and 512, 51 for 100,000 and 256.
+    Moving it with r rounds takes 4 C d^2 (1 + 3 r) operations. A step of training is assumed to be a batch of 128, each sample with
+    4 C d operations in the head and 6e7 in a small network. The result is at most 1000: 1 for 1000 classes and 128 features, 14
+    for 1000 and 512, 51 for 100,000 and 256.
     """
     if has_simplex_etf(feature_dim, num_classes):
         return 1
