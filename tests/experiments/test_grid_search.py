@@ -166,7 +166,7 @@ def test_a_search_is_not_changed_once_it_is_begun(plan, done):
 )
 def test_wrong_plans_are_refused(changes, reason, plan):
     with pytest.raises(RequestError, match=reason):
-        planned_search(Configuration.from_dict(plan.configuration), HEADS, **{"grid": GRID, "seeds": [0, 1], **changes})
+        planned_search(Configuration(**plan.configuration), HEADS, **{"grid": GRID, "seeds": [0, 1], **changes})
 
 
 def test_a_report_shows_the_trials_as_a_table_and_not_as_runs(done):
