@@ -1,8 +1,6 @@
 """A training step on a device that must not be waited for, has no float64 and no factorizations worth their time."""
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -88,37 +86,6 @@ def test_two_processes_ask_nothing_that_an_accelerator_lacks(tmp_path):
 def test_a_step_needs_no_values_at_all(name):
     """Tensors on the meta device have shapes alone, and are on no CPU."""
     steps(head_of(name).to("meta"), device="meta")
-
-
-PRETEND = """
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
-from tests.heads.test_devices import head_of, steps
-
-class Backend(_DummyBackendModule):
-    def get_amp_supported_dtype(self):
-        return [torch.bfloat16]
-
-_setup_privateuseone_for_python_backend("pretend", backend_module=Backend())
-for name in ("nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "nearest-etf-lagged every 3", "fixed-etf"):
-    with FakeTensorMode():
-        head = head_of(name).to("pretend")
-        steps(head, device="pretend")
-        assert head.frame.device.type == "pretend"
-print("done")
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="this torch cannot pretend to have a device",
-)
-def test_fake_tensors_on_another_device_trace_a_whole_step():
-    done = subprocess.run([sys.executable, "-c", PRETEND], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "done", done.stderr
 
 
 @pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "cosine-centered"])

@@ -1,7 +1,7 @@
 """A training batch: checked before anything changes, centered, and summed by class over all processes."""
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -114,18 +114,10 @@ class Sizes(Protocol):
 
 
 def checked(features: Tensor, labels: Tensor | None, sizes: Sizes, *, training: bool = True, needs_labels: bool = True) -> Tensor:
-    """The features, once the batch is known to fit.
-
-    Args:
-        features: (..., feature_dim), with at least one leading dimension in training mode.
-        labels: (...), class indices, or (..., num_classes), soft, or None; ignored unless training.
-        sizes: what the batch has to fit.
-        training: whether the batch will update the state.
-        needs_labels: whether labels are required in training mode.
+    """The features, (..., feature_dim), once the batch is known to fit; labels, as for `Head.forward`, count in training mode only.
 
     Raises:
-        TypeError: for arguments that are not tensors, or of the wrong dtype.
-        ValueError: for shapes that do not fit, NaN or infinite features, and labels out of range.
+        TypeError, ValueError: for a batch that does not fit.
         RuntimeError: for a training pass inside activation checkpointing.
     """
     feature_dim, num_classes = sizes.feature_dim, sizes.num_classes
@@ -217,11 +209,7 @@ _checked_values.register_autograd(lambda ctx, grad: (grad, None, None, None, Non
 
 
 def largest_finite(values: Tensor, name: str, context: str = "") -> float:
-    """The largest absolute value, 0 if there are none; one pass and no temporary as long as all are finite.
-
-    Raises:
-        ValueError: for NaN and infinite values, naming them as `name`.
-    """
+    """The largest absolute value, 0 if there are none; ValueError for NaN and infinite values. One pass, no temporary."""
     if values.numel() == 0:
         return 0.0
     lowest, highest = torch.aminmax(values.detach())
@@ -282,20 +270,13 @@ def _(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def _sum_gradients(ctx: Any, grad: Tensor) -> Tensor:
-    return _sum_over_processes(grad)
-
-
-_sum_over_processes.register_autograd(_sum_gradients)
+_sum_over_processes.register_autograd(lambda ctx, grad: _sum_over_processes(grad))
 
 
 def gather_over_processes(tensor: Tensor) -> Tensor:
     """The rows of every process's tensor, in the order of the processes; without gradient.
 
     Processes may have different numbers of rows, but not in a compiled graph. Finding out synchronizes with the device.
-
-    Raises:
-        RuntimeError: for different numbers of rows in a compiled graph.
     """
     return _gather_over_processes(tensor, torch.compiler.is_compiling()) if num_processes() > 1 else tensor
 

@@ -148,15 +148,11 @@ class RunningClassMeans(SinglePrecisionState):
         batch = center_batch(features, flat_labels(labels, features), check_values=self.check_values)
         return BatchMeans(self.take_in(batch), batch.global_mean)
 
-    def take_in(self, batch: Batch) -> Tensor:
-        """Takes in one checked batch and returns the class means with it, (num_classes, feature_dim), with gradient."""
-        return self._update(batch, only_present=False)
-
     @torch.no_grad()
     def take_in_present(self, batch: Batch) -> None:
         """The same without gradient and result. Only the rows of the batch's classes are touched if they are fewer than all."""
         few = not is_soft(batch.labels) and len(batch.labels) * num_processes() < self.num_classes
-        self._update(batch, only_present=few)
+        self.take_in(batch, only_present=few)
 
     def value(self) -> Tensor:
         """The class means, (num_classes, feature_dim), without gradient; folds the common factor into the rows."""
@@ -166,7 +162,11 @@ class RunningClassMeans(SinglePrecisionState):
             self.squares.copy_(torch.linalg.vector_norm(self.running).square())
         return self.running
 
-    def _update(self, batch: Batch, *, only_present: bool) -> Tensor:
+    def take_in(self, batch: Batch, *, only_present: bool = False) -> Tensor:
+        """Takes in one checked batch and returns the class means with it, (num_classes, feature_dim), with gradient.
+
+        With `only_present`, only the rows of the batch's classes are touched, and the result has one row for each sample.
+        """
         sums, counts, classes = sums_of_present_classes(batch) if only_present else sums_of_all_classes(batch, self.num_classes)
         stored, seen = (self.running, self.seen) if classes is None else (self.running[classes], self.seen[classes])
         dtype = torch.promote_types(sums.dtype, stored.dtype)

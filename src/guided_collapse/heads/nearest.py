@@ -69,7 +69,7 @@ class NearestETFHead(LaggedFrameHead):
         if cls is NearestETFHead and isinstance(feature_dim, Integral) and isinstance(num_classes, Integral):
             from guided_collapse.heads.nearest_tight import NearestTightFrameHead
 
-            cls = cls if has_simplex_etf(feature_dim, num_classes) else NearestTightFrameHead  # type: ignore[assignment]
+            cls = cls if has_simplex_etf(feature_dim, num_classes) else NearestTightFrameHead
         return super().__new__(cls)
 
     def __init__(

@@ -49,39 +49,17 @@ class NearestTightFrameHead(NearestETFHead):
         self.frame.copy_(tight_frame(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype))
 
 
-def solve(
-    class_means: Tensor,
-    basis: Tensor,
-    seen: Tensor,
-    *,
-    proximal_weight: float,
-    solver: Solver | None,
-    first_step: bool | Tensor = False,
-) -> NearestFrame:
+def solve(class_means: Tensor, basis: Tensor, seen: Tensor, *, first_step: bool | Tensor = False, **options: Any) -> NearestFrame:
     """The tight frame nearest to the class means, with the few rounds toward unit rows that a training step takes.
 
-    Unseen classes stay at their rows of the present frame, in the size of the other means: at zero, with nothing to tell them
-    apart, they would be drawn together.
-
-    Args:
-        class_means: (num_classes, feature_dim), of any scale.
-        basis: U, (feature_dim, num_classes), of the present frame.
-        seen: (num_classes,), which classes have a mean.
-        proximal_weight: delta.
-        solver: as for `nearest_frame`.
-        first_step: whether the present frame is only the initial direction.
+    Classes that are not `seen`, (num_classes,), stay at their rows of the present frame, in the size of the other means: at zero,
+    with nothing to tell them apart, they would be drawn together. The other arguments are those of `nearest_frame`.
     """
     feature_dim, num_classes = basis.shape
     size = torch.linalg.vector_norm(class_means.detach()) / seen.sum(dtype=class_means.dtype).clamp(min=1).sqrt()
     frame = (math.sqrt(num_classes / feature_dim) * basis.T).to(class_means.dtype)
-    return nearest_frame(
-        torch.where(seen[:, None], class_means, size * frame),
-        basis,
-        proximal_weight=proximal_weight,
-        rounds=rounds_in_training(feature_dim, num_classes),
-        solver=solver,
-        first_step=first_step,
-    )
+    means = torch.where(seen[:, None], class_means, size * frame)
+    return nearest_frame(means, basis, rounds=rounds_in_training(feature_dim, num_classes), first_step=first_step, **options)
 
 
 def solve_lagged(

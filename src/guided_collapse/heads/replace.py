@@ -69,11 +69,7 @@ def replace_classifier(
 
 
 def last_layer(model: nn.Module) -> str:
-    """The name of a model's last linear layer, found as `replace_classifier` says.
-
-    Raises:
-        ValueError: if there is none, or more than one candidate.
-    """
+    """The name of a model's last linear layer, found as `replace_classifier` says; ValueError unless there is one candidate."""
     modules = dict(model.named_modules())
     places = _classifiers_of_timm(model) or [name for name in USUAL_NAMES if name in modules]
     found = [names[-1] for names in (linear_names(modules[place], place) for place in places) if names]
@@ -88,11 +84,7 @@ def last_layer(model: nn.Module) -> str:
 
 
 def linear_layer(model: nn.Module, name: str) -> nn.Linear:
-    """The linear layer of that name.
-
-    Raises:
-        ValueError: if the model has no such layer.
-    """
+    """The linear layer of that name; ValueError if the model has none."""
     found = dict(model.named_modules()).get(name)
     if not name or not isinstance(found, nn.Linear):
         kind = "no module of that name" if found is None else f"a {type(found).__name__}"

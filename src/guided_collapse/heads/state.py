@@ -67,20 +67,11 @@ def _(state: Tensor) -> Tensor:
     return torch.empty_like(state)
 
 
-def _pass_gradient(ctx: Any, grad: Tensor) -> Tensor:
-    return grad
-
-
-_snapshot.register_autograd(_pass_gradient)
+_snapshot.register_autograd(lambda ctx, grad: grad)
 
 
 def replace(state: Tensor, value: Tensor) -> None:
-    """Gives a buffer a new value; graphs that hold the old one, by `held`, keep it.
-
-    Args:
-        state: the buffer.
-        value: of the same shape and device, a new tensor that nothing else refers to.
-    """
+    """Gives a buffer a new value, a tensor that nothing else refers to; graphs that hold the old one, by `held`, keep it."""
     if _replaces_memory():
         state.data = value.to(state.dtype).contiguous()
     else:
