@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from guided_collapse.experiments import loop
 from guided_collapse.experiments.configuration import Configuration, Placement
 from guided_collapse.experiments.presets import PRESETS
-from guided_collapse.experiments.run import MARGINS, MODEL, TRACE, RunFolder
+from guided_collapse.experiments.run import MARGINS, MODEL, TRACE, RunFolder, read_epoch_records
 
 DIGITS = replace(PRESETS["digits"], epochs=2, batch_size=256)
 FREE = replace(PRESETS["ufm-10"], num_samples=60, feature_dim=16, batch_size=60, epochs=12, measure_every=5)
@@ -47,7 +47,7 @@ def interrupted_before(epoch: int, configuration: Configuration, placement: Plac
 
 def records(run: RunFolder) -> list[dict[str, Any]]:
     """All records, without the times, which no two runs share."""
-    return [replace(record, seconds=None).to_json() for record in run.records()]
+    return [replace(record, seconds=None).to_json() for record in read_epoch_records(run.path)]
 
 
 def weights(run: RunFolder) -> dict[str, npt.NDArray[Any]]:
@@ -62,7 +62,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def assert_same(one: RunFolder, other: RunFolder) -> None:
     """Bit for bit the same result."""
     assert records(one) == records(other)
-    assert one.configuration() == other.configuration()
+    assert one.facts().configuration == other.facts().configuration
     assert_equal_arrays(weights(one), weights(other))
     for name in (MARGINS, TRACE):
         assert (one.path / name).exists() == (other.path / name).exists()

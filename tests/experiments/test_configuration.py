@@ -28,28 +28,14 @@ def test_the_resolved_configuration_has_the_optimizers_defaults():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "nearest"}, "^head must be one of linear, .*; got 'nearest'. Did you mean nearest-etf"),
-        ({"backbone": "resnet19"}, "Did you mean resnet18"),
-        ({"optimizer": "adam"}, "optimizer must be one of agd, sgd, adamw; got 'adam'"),
-        ({"protocol": "unfair"}, "protocol must be one of fair, paper"),
-        ({"head": ["nearest-etf"]}, "head must be one of linear"),
-        ({"stem": "paper"}, "stem must be one of imagenet, cifar; got 'paper'"),
+        ({"head": "nearest"}, "^head must be 'linear', .* or 'nearest-etf-lagged'; got 'nearest'"),
+        ({"stem": "paper"}, "stem must be 'imagenet' or 'cifar'; got 'paper'"),
         ({"epochs": 0}, "epochs must be greater than or equal to 1; got 0"),
-        ({"epochs": 10**20}, "epochs must be less than or equal to 2147483647; got 100000000000000000000"),
-        ({"epochs": 2.5}, "epochs must be a valid integer; got 2.5"),
         ({"epochs": 2.0}, "epochs must be a valid integer; got 2.0"),
-        ({"epochs": None}, "epochs must be a valid integer; got None"),
-        ({"seed": -1}, "seed must be greater than or equal to 0"),
         ({"seed": "5"}, "seed must be a valid integer; got '5'"),
-        ({"seed": True}, "seed must be a valid integer; got True"),
         ({"scale": 0.0}, "scale must be greater than 0; got 0.0"),
-        ({"scale": None}, "scale must be a valid number; got None"),
         ({"scale": True}, "scale must be a valid number; got True"),
-        ({"width": 2000.0}, "width must be less than or equal to 1000; got 2000"),
         ({"test_fraction": float("nan")}, "test_fraction must be a finite number; got nan"),
-        ({"test_fraction": 1.0}, "test_fraction must be less than 1; got 1.0"),
-        ({"momentum": 1.0}, "momentum must be less than 1; got 1.0"),
-        ({"num_classes": 0}, "num_classes must be greater than or equal to 2; got 0"),
         ({"flip": 1}, "flip must be a valid boolean; got 1"),
         ({"data": 5}, "data must be a valid string; got 5"),
         ({"learning_rate": 0.1}, "agd has no learning rate"),
@@ -60,7 +46,6 @@ def test_the_resolved_configuration_has_the_optimizers_defaults():
         ({"random_resized": True, "crop_padding": 2}, "random_resized leaves no room for padding"),
         ({"experiment": ".."}, "experiment must be a folder name: .*; got '..'.*--out"),
         ({"experiment": "a/b"}, "experiment must be a folder name"),
-        ({"experiment": "a\0b"}, "experiment must be a folder name"),
         ({"experiment": "n" * 300}, "experiment must be a folder name: at most 150"),
         ({"color": "red"}, "color is not a known field; got color='red'"),
     ],
@@ -71,12 +56,6 @@ def test_bad_values_are_refused_in_words(changes, message):
     if set(changes) <= set(IMAGES) | set(Configuration(**IMAGES).to_dict()):
         with pytest.raises(RequestError, match=message):
             replace(Configuration(**IMAGES), **changes)
-
-
-def test_no_field_takes_an_object():
-    for field in Configuration(**IMAGES).to_dict():
-        with pytest.raises(RequestError, match=f"^{field} must be "):
-            Configuration(**{**IMAGES, field: {}})
 
 
 def test_a_whole_number_is_a_number_and_missing_fields_are_named():
@@ -92,13 +71,8 @@ def test_placements_are_checked_too():
             Placement(**changes)
 
 
-def test_only_a_longer_run_with_a_constant_learning_rate_becomes_another():
-    short = Configuration(**IMAGES, epochs=2).resolved()
-    assert short.becomes(replace(short, epochs=3))
-    assert not short.becomes(replace(short, epochs=1))
-    assert not short.becomes(replace(short, epochs=3, gain=1.0))
-    sgd = Configuration(**IMAGES, epochs=2, optimizer="sgd").resolved()
-    assert not sgd.becomes(replace(sgd, epochs=3))
+def test_differences_are_named():
+    short = Configuration(**IMAGES, epochs=2)
     assert short.differences(replace(short, epochs=3, gain=1.0)) == "epochs is 2, not 3; gain is 10.0, not 1.0"
 
 

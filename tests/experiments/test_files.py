@@ -1,6 +1,5 @@
 import errno
 import os
-import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,12 +9,9 @@ import pytest
 
 from guided_collapse.experiments.files import (
     NotWrittenError,
-    locked,
-    remove_leftovers,
     wait_until_free,
     write_bytes,
     write_json,
-    write_text,
     written_whole,
 )
 from guided_collapse.experiments.loop import train
@@ -42,23 +38,6 @@ def test_a_file_that_could_not_be_finished_leaves_the_old_one(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "b.json", {"a": float("nan")})
     assert names(tmp_path) == ["a.json"]
-
-
-def test_what_a_killed_write_left_is_removed(tmp_path):
-    (tmp_path / ".last.ckpt.0123.part").write_text("half")
-    write_text(tmp_path / "kept.txt", "whole")
-    remove_leftovers(tmp_path)
-    assert names(tmp_path) == ["kept.txt"]
-
-
-@pytest.mark.parametrize(("mask", "mode"), [(0o027, 0o640), (0o002, 0o664)])
-def test_files_have_the_permissions_that_the_umask_gives(mask, mode, tmp_path):
-    before = os.umask(mask)
-    try:
-        write_text(tmp_path / "a.txt", "a")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == mode
 
 
 @pytest.mark.parametrize("place", [(Path, "write_bytes"), (os, "fsync"), (Path, "replace")], ids=["write", "fsync", "replace"])
@@ -112,9 +91,3 @@ def test_the_end_of_the_other_process_frees_the_folder(other, end, tmp_path):
     wait_until_free(RunFolder.of(FREE, tmp_path).path)
     run = train(replace(FREE, epochs=1), placed(tmp_path))
     assert run.is_finished(replace(FREE, epochs=1).resolved())
-
-
-def test_an_error_inside_frees_the_folder_too(tmp_path):
-    for _ in range(2):
-        with pytest.raises(KeyError), locked(tmp_path):
-            raise KeyError

@@ -51,17 +51,3 @@ def test_killed_while_saving_and_resumed_equals_not_killed(tmp_path, capsys):
     assert capsys.readouterr().out == f"{run.path}\n"
     assert_same(whole, run)
     assert not list(run.path.glob(".*.part"))
-
-
-def test_a_damaged_last_checkpoint_is_worked_around(tmp_path):
-    whole = train(CONFIGURATION, placed(tmp_path / "whole"))
-    run = train(CONFIGURATION, placed(tmp_path / "damaged", checkpoint_seconds=0.0))
-    # As if it had been killed after epoch 5: the last checkpoint is damaged, and the one before is that of epoch 4.
-    interrupted = replace(run.facts(), finished=None)
-    (run.path / "model.safetensors").unlink()
-    (run.path / "config.json").write_text(interrupted.as_text())
-    checkpoint = run.path / "last.ckpt"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-10])
-    with pytest.warns(RuntimeWarning, match="damaged"):
-        train(CONFIGURATION, placed(tmp_path / "damaged"))
-    assert_same(whole, run)

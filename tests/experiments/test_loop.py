@@ -6,21 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from guided_collapse import measure_collapse
 from guided_collapse.experiments import loop
-from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.export import trained_model
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.loop import train
 from guided_collapse.experiments.run import run_status
-from guided_collapse.experiments.tasks import build_model, build_task
 from tests.experiments.runs import (
     DIGITS,
     FREE,
     InterruptionError,
     assert_same,
     contents,
-    interrupted_before,
     placed,
     records,
     weights,
@@ -44,34 +39,6 @@ def test_every_head_runs_to_the_end_and_leaves_its_files(head, configuration, tm
     assert (facts.loss_lower_bound is None) == (head == "linear")
 
 
-def test_records_say_what_the_model_does_on_clean_data(tmp_path):
-    run = train(replace(DIGITS, flip=True, crop_padding=1), placed(tmp_path))
-    model, task = trained_model(run), build_task(DIGITS)
-    features, labels, logits = {}, {}, {}
-    with torch.no_grad():
-        for test in (False, True):
-            inputs, labels[test] = (torch.cat(parts) for parts in zip(*task.clean_batches(ProcessShare(), test=test), strict=True))
-            features[test], logits[test] = model.head.on_sphere(model.backbone(inputs)), model(inputs)
-    result = measure_collapse(
-        features[False],
-        labels[False],
-        model.head.weight,
-        model.head.bias,
-        test_features=features[True],
-        test_labels=labels[True],
-    )
-    last = records(run)[-1]
-    for part, test in (("train", False), ("test", True)):
-        loss = torch.nn.functional.cross_entropy(logits[test].double(), labels[test])
-        assert last[part]["loss"] == pytest.approx(float(loss), rel=1e-5)
-        assert last[part]["top1"] == pytest.approx(float((logits[test].argmax(1) == labels[test]).double().mean()))
-    for name in ("nc1", "nc2", "nc3", "nc4", "equinorm", "mean_cosine_margin", "nearest_center_accuracy"):
-        assert last["train"][name] == pytest.approx(getattr(result, name), rel=1e-4, abs=1e-6), name
-    assert last["test"]["nc4"] == pytest.approx(result.test_nc4)
-    with np.load(run.path / "margins.npz") as margins:
-        np.testing.assert_allclose(margins["train"], result.cosine_margins, rtol=1e-4, atol=1e-5)
-
-
 def test_measured_are_the_first_ten_epochs_every_fifth_and_the_last(tmp_path):
     run = train(replace(FREE, epochs=17), placed(tmp_path))
     assert [record["epoch"] for record in records(run)] == list(range(1, 18))
@@ -84,25 +51,6 @@ def test_the_same_seed_gives_the_same_run_and_another_another(configuration, tmp
     assert_same(one, again)
     other = train(replace(configuration, seed=1), placed(tmp_path / "one"))
     assert records(other) != records(one)
-
-
-def test_heads_of_one_seed_start_from_the_same_backbone():
-    task = build_task(DIGITS)
-    models = (build_model(replace(DIGITS, head=head), task, torch.device("cpu")) for head in HEADS)
-    first, *others = (model.backbone.state_dict() for model in models)
-    for other in others:
-        assert all(torch.equal(tensor, other[name]) for name, tensor in first.items())
-
-
-@pytest.mark.parametrize(
-    ("device", "layout"),
-    [("cpu", torch.channels_last), ("cuda", torch.contiguous_format), ("mps", torch.contiguous_format)],
-)
-def test_convolutions_have_the_layout_that_their_device_is_quick_and_right_with(device, layout):
-    model = build_model(DIGITS, build_task(DIGITS), torch.device(device))
-    kernels = [parameter for parameter in model.parameters() if parameter.ndim == 4]
-    assert kernels
-    assert all(kernel.is_contiguous(memory_format=layout) for kernel in kernels if kernel.shape[1] > 1)
 
 
 def at_every_step(patch, call):
@@ -168,32 +116,6 @@ def test_a_lengthened_run_equals_one_that_was_meant_to_be_so_long(configuration,
     short = train(replace(configuration, epochs=configuration.epochs // 3), placed(tmp_path / "short"))
     train(configuration, placed(tmp_path / "short", lengthen=True))
     assert_same(whole, short)
-    assert short.configuration() == whole.configuration()
-
-
-def test_a_lengthened_run_is_not_finished_before_its_new_end(tmp_path):
-    short, whole = replace(DIGITS, epochs=1), replace(DIGITS, epochs=3)
-    run = train(short, placed(tmp_path))
-    started = run.facts().started
-    interrupted_before(2, whole, placed(tmp_path, lengthen=True))
-    assert run_status(run.path).state == "failed"
-    assert run.facts().started == started
-    train(whole, placed(tmp_path))
-    assert_same(run, train(whole, placed(tmp_path / "whole")))
-
-
-@pytest.mark.filterwarnings("ignore:.*is damaged:RuntimeWarning")
-@pytest.mark.parametrize("checkpoint", ["missing", "damaged"])
-def test_a_finished_run_without_a_checkpoint_is_not_made_longer_and_keeps_its_model(checkpoint, tmp_path):
-    run = train(replace(FREE, epochs=2), placed(tmp_path))
-    if checkpoint == "missing":
-        (run.path / "last.ckpt").unlink()
-    else:
-        (run.path / "last.ckpt").write_bytes(b"x" * 100)
-    before = contents(run.path)
-    with pytest.raises(ValueError, match=r"extended only from its last checkpoint.*Nothing was changed"):
-        train(replace(FREE, epochs=3), placed(tmp_path, lengthen=True))
-    assert before == contents(run.path)
 
 
 @pytest.mark.parametrize(("asked_for", "taken"), [(None, 1), ("2", 2)])
@@ -267,11 +189,6 @@ def test_more_classes_than_dimensions_are_trained_measured_and_traced_in_their_o
         # On a sphere of radius 1 around the global mean.
         apart = trace["samples"][-1][:, None] - trace["samples"][-1]
         assert 1 < np.linalg.norm(apart, axis=2).max() <= 2 + 1e-5
-
-
-def test_mixed_precision_trains(tmp_path):
-    run = train(replace(DIGITS, precision="bf16-mixed"), placed(tmp_path))
-    assert records(run)[-1]["train"]["top1"] > 0.5
 
 
 def test_curves_for_tensorboard(tmp_path):

@@ -24,13 +24,6 @@ def test_heads_of_one_seed_see_the_same_batches_and_changes():
             assert torch.equal(mine.labels, theirs.labels)
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"epoch": 2}])
-def test_another_seed_or_epoch_sees_others(change):
-    epoch = change.pop("epoch", 1)
-    mine, theirs = epoch_of(CHANGED)[0], epoch_of(replace(CHANGED, **change), epoch)[0]
-    assert not torch.equal(mine.inputs, theirs.inputs)
-
-
 @pytest.mark.parametrize("protocol", ["fair", "paper"])
 def test_batches_do_not_depend_on_the_number_of_processes(protocol):
     configuration = replace(DIGITS, protocol=protocol, head="cosine", batch_size=100)
@@ -103,12 +96,3 @@ def test_validation_images_are_training_images_of_every_class_and_never_test_ima
     assert task.test.labels.bincount().tolist() == [5, 5, 5]
     few = replace(DIGITS, data=str(tmp_path), images_per_class=8, validation_fraction=0.25)
     assert build_task(few).train_labels.bincount().tolist() == [6, 6, 6]
-
-
-def test_refusals(tmp_path):
-    with pytest.raises(ValueError, match=r"a folder of images or one of digits, .*'nowhere', which is neither"):
-        build_task(replace(DIGITS, data="nowhere"))
-    with pytest.raises(ValueError, match="Run: guided-collapse data cifar100"):
-        build_task(replace(DIGITS, data="cifar100"), data_root=tmp_path)
-    with pytest.raises(ValueError, match=r"batches of 1 for 2 processes. Raise batch_size"):
-        epoch_of(replace(DIGITS, batch_size=1), processes=2)

@@ -24,10 +24,6 @@ else:
     HeadName = Literal[tuple(HEADS)]
     BackboneName = Literal[(*BACKBONES, "unconstrained")]
 OptimizerName = Literal["agd", "sgd", "adamw"]
-Schedule = Literal["constant", "cosine", "step"]
-Protocol = Literal["fair", "paper"]
-SolverName = Literal["factors", "products"]
-LongTail = Literal["none", "exponential", "step"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -81,8 +77,6 @@ def in_one_line(error: ValidationError) -> str:
             found.append(f"{name} is required; got nothing. Add it.")
         elif kind in ("unexpected_keyword_argument", "extra_forbidden"):
             found.append(f"{name} is not a known field; got {name}={value!r}. Check the spelling, or leave it out.")
-        elif kind == "literal_error":
-            found.append(_not_among(name, value, re.findall(r"'([^']*)'", problem["ctx"]["expected"])))
         else:
             found.append(f"{name} {problem['msg'].replace('Input should be', 'must be')}; got {value!r:.200}.")
     return " ".join(found)
@@ -91,13 +85,9 @@ def in_one_line(error: ValidationError) -> str:
 def check_choice(name: str, value: object, legal: Sequence[str]) -> None:
     """Raises RequestError, with the closest of the legal values, for a value that is not among them."""
     if value not in legal:
-        raise RequestError(_not_among(name, value, legal))
-
-
-def _not_among(name: str, value: object, legal: Sequence[str]) -> str:
-    near = get_close_matches(str(value), legal, n=2)
-    guess = f" Did you mean {' or '.join(near)}?" if near else ""
-    return f"{name} must be one of {', '.join(legal)}; got {value!r}.{guess}"
+        near = get_close_matches(str(value), legal, n=2)
+        guess = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise RequestError(f"{name} must be one of {', '.join(legal)}; got {value!r}.{guess}")
 
 
 # Used for fields that are not given.
@@ -138,7 +128,7 @@ class Configuration:
     """Number of passes over the training data."""
     batch_size: Count = 256
     """Samples per step, summed over all processes."""
-    protocol: Protocol = "fair"
+    protocol: Literal["fair", "paper"] = "fair"
     """fair: all heads get stratified batches, and all but nn.Linear centered features; paper: as in the paper."""
     optimizer: OptimizerName = "agd"
     """Optimizer; agd needs no learning rate, and a network without biases."""
@@ -150,13 +140,13 @@ class Configuration:
     """Momentum of sgd."""
     weight_decay: NonNegative | None = None
     """Weight decay; by default 0.0005 for sgd and 0.05 for adamw."""
-    schedule: Schedule | None = None
+    schedule: Literal["constant", "cosine", "step"] | None = None
     """Learning rate over time; step divides it by 10 after 1/2 and 3/4 of all steps. By default cosine, with agd constant."""
     scale: Positive = 5.0
     """Factor on the cosine: the norm that features are scaled to."""
     proximal_weight: NonNegative = 1e-3
     """How strongly the nearest-etf heads stay close to the frame of the previous step."""
-    solver: SolverName | None = None
+    solver: Literal["factors", "products"] | None = None
     """How the nearest-etf heads compute their frame; by default by factors on a CPU, elsewhere by matrix products alone."""
     every: Count = 1
     """Steps between updates of the nearest-etf-lagged frame."""
@@ -182,7 +172,7 @@ class Configuration:
     """Hold out this fraction of the training images of each class and test on them instead of the test images."""
     images_per_class: Count | None = None
     """Train on this many images of each class, the same in every run; by default all. Test images stay as they are."""
-    long_tail: LongTail = "none"
+    long_tail: Literal["none", "exponential", "step"] = "none"
     """Make the training classes unbalanced: exponentially, or in two steps."""
     long_tail_ratio: Annotated[float, Field(ge=1, le=LARGEST)] = 100.0
     """Size of the largest training class divided by that of the smallest."""
@@ -260,11 +250,7 @@ class Configuration:
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     def lengthened(self, epochs: int) -> "Configuration":
-        """The same configuration with at least as many epochs.
-
-        Raises:
-            RequestError: for fewer epochs, or a learning rate that depends on the number of epochs.
-        """
+        """The same configuration with at least as many epochs; refused if its learning rate depends on their number."""
         if epochs < self.epochs:
             raise RequestError(f"a run can be extended, not shortened: it has {self.epochs} epochs; got {epochs}.")
         if epochs > self.epochs and self.schedule != "constant":
@@ -273,13 +259,6 @@ class Configuration:
                 f"{self.epochs} epochs; got {epochs}. Start a new run with another --out or --experiment."
             )
         return replace(self, epochs=epochs)
-
-    def becomes(self, other: "Configuration") -> bool:
-        """True if the other configuration is this one, or this one extended."""
-        try:
-            return self.lengthened(other.epochs) == other
-        except ValueError:
-            return False
 
     def differences(self, other: "Configuration") -> str:
         """Fields that differ, in words."""

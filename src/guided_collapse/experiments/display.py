@@ -17,18 +17,9 @@ REFRESH_SECONDS = 0.2
 
 
 class Display:
-    """A progress bar on a terminal, or one line for each measurement; and curves for TensorBoard.
+    """A progress bar on a terminal, or with `quiet` one line for each measurement; and curves for TensorBoard in a folder.
 
-    Args:
-        title: of the run.
-        total_steps: of the whole run.
-        done_steps: those before a resume.
-        quiet: lines instead of a bar.
-        silent: nothing at all, because another process shows it.
-        curves: folder for TensorBoard's files; None writes none.
-
-    Raises:
-        RequestError: if TensorBoard is not installed.
+    It is silent in all but the first of several processes. `done_steps` are those before a resume.
     """
 
     def __init__(
@@ -75,11 +66,9 @@ class Display:
         for split in SPLITS:
             if found := record.measured(split):
                 parts.append(f"{split} loss {found[LOSS.name]:.4f} acc {found[TOP1.name]:.2%}")
-        variability = record.measured("train").get(NC1.name)
-        if variability is not None:
-            parts.append(f"NC1 {variability:.3g}")
         if record.train:
-            self.say("  ".join(parts))
+            nc1 = record.train.get(NC1.name)
+            self.say("  ".join(parts if nc1 is None else [*parts, f"NC1 {nc1:.3g}"]))
         if self.writer is not None:
             for part, values in (("running", record.running), ("train", record.train), ("test", record.test)):
                 for name, value in (values or {}).items():

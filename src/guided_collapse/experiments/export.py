@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from guided_collapse.experiments.configuration import check_choice
-from guided_collapse.experiments.errors import DamageError, RequestError, WorkError, requested
+from guided_collapse.experiments.errors import DamageError, RequestError, requested
 from guided_collapse.experiments.files import write_bytes
 from guided_collapse.experiments.heads import build_head
 from guided_collapse.experiments.run import METRICS, MODEL, OF_A_RUN, Inputs, RunFacts, RunFolder, configuration_of, run_status
@@ -62,30 +62,24 @@ def inference_model(run: RunFolder) -> nn.Module:
 
 
 def _exportable(run: RunFolder) -> tuple[RunFacts, Inputs]:
-    status = run_status(run.path)
     if not any((run.path / name).exists() for name in OF_A_RUN):
         raise RequestError(f"{run.path} must be the folder of a run; it has none. Check the path.")
-    if status.state == "damaged" or status.facts is None:
-        raise DamageError(f"{run.path}: {status.reason}. To rebuild it, run: guided-collapse resume {run.path}")
-    if status.facts.inputs is None:
+    state, reason, facts = run_status(run.path)
+    if facts is None or state == "damaged":
+        raise DamageError(f"{run.path}: {reason}. To rebuild it, run: guided-collapse resume {run.path}")
+    if facts.inputs is None:
         raise RequestError(f"{run.path} has unconstrained features, which belong to its own samples: there is no model to export.")
-    if status.state != "finished" or not (run.path / MODEL).exists():
+    if state != "finished" or not (run.path / MODEL).exists():
         raise RequestError(f"{run.path} is not a finished run with a {MODEL}. Run: guided-collapse resume {run.path}")
-    return status.facts, status.facts.inputs
+    return facts, facts.inputs
 
 
 def export_run(run: RunFolder, target: Path) -> None:
     """Writes the inference model, completely or not at all; it takes any batch size.
 
     Args:
-        run: a finished run.
+        run: a finished run, refused as by `trained_model`.
         target: a file that ends in .onnx, .pt2 (torch.export) or .safetensors (the tensors, with classes and shapes as metadata).
-
-    Raises:
-        NotWrittenError: for a full disk and other system errors.
-        RequestError: for another suffix, a file of a run, a path that cannot be written, a run without an inference model, or a
-            missing package.
-        DamageError: for a damaged run.
     """
     check_choice("the suffix of the file", target.suffix, SUFFIXES)
     place = target.resolve()
@@ -114,16 +108,8 @@ def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
         torch.export.save(program, buffer, extra_files={"inputs.json": json.dumps(asdict(inputs))})
         return buffer.getvalue()
     optional("onnxscript", extra="onnx")
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it warns about packages that these layers do not need
-    try:
-        exported = torch.onnx.export(
-            program, (), input_names=["images"], output_names=["logits"], dynamic_shapes=(batch,), verbose=False
-        )
-    finally:
-        logger.setLevel(level)
-    if exported is None:
-        raise WorkError("torch.onnx.export must return a program; got None. Try another version of torch.")
-    content: bytes = exported.model_proto.SerializeToString()
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that these layers do not need
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
+    exported = torch.onnx.export(program, (), dynamic_shapes=(batch,), verbose=False, **names)
+    content: bytes = exported.model_proto.SerializeToString()  # type: ignore[union-attr]
     return content

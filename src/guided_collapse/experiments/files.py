@@ -25,8 +25,7 @@ class NotWrittenError(OSError):
 def written_whole(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; it replaces `path` on success and is removed on failure.
 
-    Raises:
-        NotWrittenError: for a full disk and other system errors.
+    For a full disk and other system errors it raises NotWrittenError.
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
@@ -67,20 +66,9 @@ def checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Removes the temporary files of processes that were killed."""
-    for file in folder.glob(".*.part"):
-        file.unlink(missing_ok=True)
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks the folder against other processes; the lock ends with the process, even if it is killed.
-
-    Raises:
-        RequestError: if the folder cannot be written.
-        WorkError: if another process holds the lock.
-    """
+    """Locks the folder, or raises a WorkError if another process has; the lock ends with the process, even if it is killed."""
     lock = FileLock(folder / LOCK)
     try:
         with requested():
@@ -95,12 +83,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 def wait_until_free(folder: Path) -> None:
     """Waits while another process is using the folder, and says so."""
-    if not folder.is_dir():
-        return
-    try:
-        with locked(folder):
+    if folder.is_dir():
+        try:
+            with locked(folder):
+                return
+        except WorkError as error:
+            print(f"waiting: {error}", file=sys.stderr)
+        with FileLock(folder / LOCK):
             return
-    except WorkError as error:
-        print(f"waiting: {error}", file=sys.stderr)
-    with FileLock(folder / LOCK):
-        return

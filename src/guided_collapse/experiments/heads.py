@@ -19,29 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadDeclaration:
-    """One head.
+    """One head."""
 
-    Attributes:
-        name: on the command line and in records.
-        label: in tables and figures.
-        letter: abbreviation in cost tables.
-        style: index of its color, dash pattern and marker in figures.
-        built_by: "module:class", called with feature_dim, num_classes, the options, and a generator.
-        takes: fields of the configuration that are passed on.
-        options: other keyword arguments.
-        stratified: True if the paper trains it with stratified batches, which every head gets in the fair protocol.
-        centering: when it centers features; for "fair", in that protocol only, its class takes `center`.
-    """
-
-    name: str
-    label: str
-    letter: str
-    style: int
-    built_by: str
-    takes: tuple[str, ...] = ("scale",)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    stratified: bool = False
-    centering: Literal["always", "fair", "never"] = "always"
+    name: str  # on the command line and in records
+    label: str  # in tables and figures
+    letter: str  # its abbreviation in cost tables
+    style: int  # index of its color, dash pattern and marker in figures
+    built_by: str  # "module:class", called with feature_dim, num_classes, the options, and a generator
+    takes: tuple[str, ...] = ("scale",)  # fields of the configuration that are passed on
+    options: Mapping[str, Any] = field(default_factory=dict)  # other keyword arguments
+    stratified: bool = False  # True if the paper trains it with stratified batches, which every head gets in the fair protocol
+    centering: Literal["always", "fair", "never"] = "always"  # when it centers features; if "fair", its class takes `center`
 
     def centers(self, protocol: str) -> bool:
         """True if it centers features in that protocol, "fair" or "paper"."""

@@ -21,13 +21,12 @@ from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from guided_collapse.experiments.configuration import Accelerator, Placement, Precision
+from guided_collapse.experiments.configuration import Placement, Precision
 from guided_collapse.experiments.errors import RequestError, WorkError
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for another, at the start and at every step, before it gives up."""
 FEWEST_CORES = 2  # this many processes may share one core, to try out what several do
-PACKAGES = ("torch", "numpy", "lightning-fabric", "torchmetrics")
 
 
 # How Fabric detects what starts processes from outside, and the variable with the number of processes on each node; in the order in
@@ -41,12 +40,20 @@ LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
 
 
 def check_launch(placement: Placement, precision: Precision) -> None:
-    """Refuses devices, nodes and a precision that this machine does not have, or that do not match its launcher's processes.
-
-    Raises:
-        RequestError: with what to ask for.
-    """
-    check_device(placement.accelerator, precision, count=placement.devices)
+    """Refuses devices, nodes and a precision that this machine does not have, or that do not match its launcher's processes."""
+    has = {
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
+        "cpu": max(os.cpu_count() or 1, FEWEST_CORES),
+    }
+    kind = next(kind for kind, number in has.items() if number) if placement.accelerator == "auto" else placement.accelerator
+    if placement.devices > (available := has[kind]):
+        raise RequestError(
+            f"devices must be at most the {available} of kind {kind} that this machine has; got {placement.devices}. "
+            "Use fewer --devices, or another --accelerator."
+        )
+    if precision == "16-mixed" and kind == "cpu":
+        raise RequestError("precision must be 32-true or bf16-mixed on a CPU, which cannot train in float16; got 16-mixed.")
     for name, (environment, per_node) in LAUNCHERS.items():
         if not environment.detect():
             continue
@@ -70,28 +77,6 @@ def check_launch(placement: Placement, precision: Precision) -> None:
         )
 
 
-def check_device(accelerator: Accelerator, precision: Precision, *, count: int = 1) -> None:
-    """Refuses devices that this machine does not have, and a precision that they do not support.
-
-    Raises:
-        RequestError: with what to ask for.
-    """
-    kind = accelerator
-    if kind == "auto":
-        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if kind == "cpu":
-        available = max(os.cpu_count() or 1, FEWEST_CORES)
-    else:
-        available = torch.cuda.device_count() if kind == "cuda" else int(torch.backends.mps.is_available())
-    if count > available:
-        raise RequestError(
-            f"devices must be at most the {available} of kind {kind} that this machine has; got {count}. "
-            "Use fewer --devices, or another --accelerator."
-        )
-    if precision == "16-mixed" and kind == "cpu":
-        raise RequestError("precision must be 32-true or bf16-mixed on a CPU, which cannot train in float16; got 16-mixed.")
-
-
 def build_fabric(placement: Placement, precision: Precision) -> Fabric:
     """Devices and processes of a run, not launched yet."""
     return Fabric(
@@ -105,12 +90,9 @@ def build_fabric(placement: Placement, precision: Precision) -> Fabric:
 
 @contextmanager
 def peers_named(fabric: Fabric, folder: Path) -> Iterator[None]:
-    """Says what to do when another process of the run in this folder is lost, instead of what the network says about it.
+    """Says what to do when another process of the run in this folder has ended, or has not answered for `PATIENCE`.
 
     The processes that this one has started end with it: a hung one would stay forever.
-
-    Raises:
-        WorkError: if one has ended, or has not answered for as long as `PATIENCE`.
     """
     try:
         yield
@@ -132,26 +114,23 @@ def versions() -> dict[str, str]:
     return {
         "guided_collapse": metadata.version("guided-collapse"),
         "python": platform.python_version(),
-        **{name.replace("-", "_"): metadata.version(name) for name in PACKAGES},
+        **{name: metadata.version(name) for name in ("torch", "numpy", "lightning_fabric", "torchmetrics")},
     }
 
 
 def commit() -> str | None:
     """The commit of this package's checkout, with a plus if files have changed since; None for an installed package."""
-    folder = Path(__file__).parent
+    here = Path(__file__)
 
-    def git(*arguments: str) -> str | None:
-        command = ["git", "-C", str(folder), *arguments]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
-    if git("ls-files", "--error-unmatch", str(Path(__file__))) is None:
+    try:
+        git("ls-files", "--error-unmatch", here.name)
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", str(here.parents[1])) else "")
+    except (OSError, subprocess.SubprocessError):
         return None
-    revision = git("rev-parse", "HEAD")
-    return None if revision is None else revision + ("+" if git("status", "--porcelain", "--", str(folder.parent)) else "")
 
 
 def hardware(device: torch.device, processes: int) -> dict[str, Any]:

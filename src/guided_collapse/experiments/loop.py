@@ -96,17 +96,14 @@ def loss_lower_bound(head: nn.Module) -> float | None:
 
 
 def build_optimizer(configuration: Configuration, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer that the resolved configuration names; agd also sets the initial weights that its theory assumes.
-
-    Raises:
-        ValueError: for parameters that agd cannot train.
-    """
+    """The optimizer that the configuration names; agd also sets the initial weights that its theory assumes."""
     parameters = list(parameters)
     if configuration.optimizer == "agd":
         optimizer = AGD(parameters, gain=configuration.gain)
         optimizer.init_weights(random_generator(configuration.seed, OPTIMIZER))
         return optimizer
-    rate, decay = configuration.learning_rate or 0.0, configuration.weight_decay or 0.0
+    asked = configuration.resolved()
+    rate, decay = asked.learning_rate or 0.0, asked.weight_decay or 0.0
     if configuration.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, momentum=configuration.momentum, weight_decay=decay)
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
@@ -153,7 +150,7 @@ class Training:
         self.optimizer.load_state_dict(checkpoint.state["optimizer"])
         torch.set_rng_state(checkpoint.state["random"])
         if self.trace is not None:
-            self.trace.restore(checkpoint.state["trace"])
+            vars(self.trace).update(checkpoint.state["trace"])
         self.facts = replace(checkpoint.facts, configuration=self.configuration.to_dict(), finished=None)
         self.records = checkpoint.records
 
@@ -261,7 +258,7 @@ class Training:
             "random": torch.get_rng_state(),
         }
         if self.trace is not None:
-            state["trace"] = self.trace.state()
+            state["trace"] = vars(self.trace)
         save_checkpoint(self.run.path, self.facts, self.records, state)
 
     def _finish(self) -> None:

@@ -20,7 +20,6 @@ from guided_collapse.metrics.streaming import CollapseMetrics, collapse_in_passe
 
 # Features up to this size are kept during a measurement; beyond it the images are processed a second time.
 KEPT_BYTES = 2**30
-PARTS = ("many", "medium", "few")
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,10 @@ class _Tally:
 def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
     """The classes with many, medium and few training samples, a third each; empty if sizes differ less than twofold."""
     counts = train_labels.bincount(minlength=num_classes)
-    if num_classes < len(PARTS) or counts.max() < 2 * counts.min():
+    if num_classes < 3 or counts.max() < 2 * counts.min():
         return {}
     ordered = counts.argsort(descending=True, stable=True)
-    return dict(zip(PARTS, ordered.tensor_split(len(PARTS)), strict=True))
+    return dict(zip(("many", "medium", "few"), ordered.tensor_split(3), strict=True))
 
 
 def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:

@@ -96,10 +96,6 @@ class Epochs:
         """(num_epochs,), the values of one quantity."""
         return self.values.get((split, name), np.full(len(self.numbers), np.nan))
 
-    def elapsed(self) -> Floats:
-        """(num_epochs,), the training time up to the end of each epoch; NaN from where a time is missing."""
-        return np.cumsum(self.seconds)
-
 
 @dataclass(frozen=True, eq=False)
 class Trace:
@@ -119,13 +115,10 @@ class Run(RunFacts):
 
     folder: Place
     state: State
-    error: str | None
-    """Why it failed."""
+    error: str | None  # why it failed
     epochs: Epochs
-    margins: Mapping[Split, Floats]
-    """Sorted, by split; of finished runs only."""
-    trace: Trace | None
-    """Of finished runs only."""
+    margins: Mapping[Split, Floats]  # sorted, by split; of finished runs only
+    trace: Trace | None  # of finished runs only
 
 
 @checked_dataclass(frozen=True, config=STRICT)

@@ -33,7 +33,7 @@ from pydantic.dataclasses import dataclass
 
 from guided_collapse.experiments.configuration import Configuration, in_one_line
 from guided_collapse.experiments.errors import DamageError, RequestError
-from guided_collapse.experiments.files import checksum, remove_leftovers, write_bytes, write_json, write_text, written_whole
+from guided_collapse.experiments.files import checksum, write_bytes, write_json, write_text, written_whole
 from guided_collapse.metrics.declared import Split
 
 CONFIG = "config.json"
@@ -161,30 +161,18 @@ def run_status(folder: Place) -> Status:
 
 
 def read_facts(folder: Place) -> RunFacts:
-    """The contents of `config.json`.
-
-    Raises:
-        DamageError: if it is missing, damaged, or was altered.
-    """
+    """The contents of `config.json`; a DamageError if it is missing, damaged, or was altered."""
     return _parse_facts(_read(folder / CONFIG))
 
 
 def read_epoch_records(folder: Place) -> list[EpochRecord]:
-    """The records of the run in a folder; none if it has just begun.
-
-    Raises:
-        DamageError: for a damaged file.
-    """
+    """The contents of `metrics.jsonl`, which a run that has just begun does not have yet; a DamageError if it is damaged."""
     file = folder / METRICS
     return _parse_epochs(_read(file)) if file.exists() else []
 
 
 def read_record(file: Place, kind: type[Kind]) -> Kind:
-    """The record of that kind in a JSON file.
-
-    Raises:
-        DamageError: if there is no file, or it holds something else.
-    """
+    """The record of that kind in a JSON file; a DamageError if there is no file, or it holds something else."""
     return _parse(kind, _read(file), file.name)
 
 
@@ -255,11 +243,7 @@ def save_checkpoint(folder: Path, facts: RunFacts, records: list[EpochRecord], s
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None if there is none.
-
-    Warns:
-        RuntimeWarning: for each that is damaged.
-    """
+    """The newest checkpoint that is whole; None if there is none. Warns of each that is damaged."""
     for path in (folder / LAST_CHECKPOINT, folder / PREVIOUS_CHECKPOINT):
         if not path.exists():
             continue
@@ -286,14 +270,11 @@ class RunFolder(NamedTuple):
         return cls(out / configuration.experiment / configuration.head / f"seed-{configuration.seed}")
 
     def facts(self) -> RunFacts:
-        """The contents of `config.json`, or of its copy in the last checkpoint if it is missing or damaged.
+        """The contents of `config.json`, or with a warning of its copy in the last checkpoint, if it is missing or damaged.
 
         Raises:
             DamageError: if neither can be read.
             RequestError: if there is no run in the folder.
-
-        Warns:
-            RuntimeWarning: if it is damaged.
         """
         try:
             return read_facts(self.path)
@@ -307,47 +288,30 @@ class RunFolder(NamedTuple):
         warnings.warn(f"{self.path}: {problem}; using the copy in {checkpoint.file.name}.", RuntimeWarning, stacklevel=2)
         return checkpoint.facts
 
-    def configuration(self) -> Configuration:
-        """The configuration of the run in this folder; refused as by `facts`."""
-        return configuration_of(self.facts())
-
-    def records(self) -> list[EpochRecord]:
-        """The records of all epochs so far; refused as by `read_epoch_records`."""
-        return read_epoch_records(self.path)
-
     def is_finished(self, configuration: Configuration) -> bool:
-        """True if the run of this configuration is finished and whole.
-
-        Warns:
-            RuntimeWarning: for a damaged file.
-        """
+        """True if the run of this configuration is finished and whole. Warns of a damaged file."""
         status = run_status(self.path)
         if status.state == "damaged" and status.facts is not None:
             warnings.warn(f"{self.path}: {status.reason}; rebuilding it from the last checkpoint.", RuntimeWarning, stacklevel=2)
         return status.state == "finished" and status.facts is not None and configuration_of(status.facts) == configuration
 
     def prepare(self, configuration: Configuration, *, lengthen: bool) -> None:
-        """Makes the folder, or checks that it holds this run, or with `lengthen` a shorter version of it.
-
-        Raises:
-            RequestError: for a folder with a run of another configuration.
-        """
-        try:
-            there = self.configuration()
-        except RequestError:
-            self.path.mkdir(parents=True, exist_ok=True)
+        """Makes the folder, or refuses one whose run is not this one, or with `lengthen` not a shorter version of it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not any((self.path / name).exists() for name in OF_A_RUN):
             return
+        there = configuration_of(self.facts())
         if configuration != (there.lengthened(configuration.epochs) if lengthen else there):
-            way_out = f"Choose another --out or --experiment{', add --lengthen' if there.becomes(configuration) else ''}"
+            longer = there.schedule == "constant" and replace(there, epochs=configuration.epochs) == configuration
             raise RequestError(
-                f"{self.path} has a run of another configuration: {there.differences(configuration)}. {way_out}, or move it away."
+                f"{self.path} has a run of another configuration: {there.differences(configuration)}. "
+                f"Choose another --out or --experiment{', add --lengthen' if longer else ''}, or move it away."
             )
 
     def checkpoint(self, configuration: Configuration) -> Checkpoint | None:
         """What the run of this configuration resumes from; None if it starts from the beginning.
 
-        Raises:
-            DamageError: if the run has finished before and no checkpoint is whole, or if the checkpoint is of another run.
+        A finished run without a whole checkpoint is refused, because starting again would lose it.
         """
         found = load_checkpoint(self.path)
         if found is None:
@@ -358,7 +322,7 @@ class RunFolder(NamedTuple):
                 )
             return None
         of_checkpoint = configuration_of(found.facts)
-        if not of_checkpoint.becomes(configuration):
+        if replace(of_checkpoint, epochs=configuration.epochs) != configuration:
             raise DamageError(
                 f"{found.file} must be a checkpoint of the run in {CONFIG}; it is of another: "
                 f"{of_checkpoint.differences(configuration)}. Put the right file back, or move the folder away."
@@ -367,7 +331,8 @@ class RunFolder(NamedTuple):
 
     def begin(self, facts: RunFacts, records: list[EpochRecord]) -> None:
         """Makes `config.json` and `metrics.jsonl` those of a run that starts here, or resumes after these records."""
-        remove_leftovers(self.path)
+        for half in self.path.glob(".*.part"):  # left by a process that was killed
+            half.unlink()
         (self.path / FAILURE).unlink(missing_ok=True)
         write_text(self.path / CONFIG, facts.as_text())
         if records:
@@ -398,11 +363,7 @@ class RunFolder(NamedTuple):
 
 
 def configuration_of(facts: RunFacts) -> Configuration:
-    """The configuration among the facts.
-
-    Raises:
-        DamageError: if it is not one of this version.
-    """
+    """The configuration among the facts; a DamageError if this version does not accept it."""
     try:
         return Configuration(**facts.configuration)
     except ValueError as error:

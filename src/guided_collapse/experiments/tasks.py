@@ -26,6 +26,7 @@ from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.head import Head
 from guided_collapse.sampling import SeededBatchSampler, StratifiedBatchSampler
 
+Chosen = Iterable[list[int]]  # the indices of the samples of each batch
 LARGEST_MEASURED_BATCH = 1000
 BACKBONE, HEAD, OPTIMIZER, AUGMENTATION = range(4)
 """What a generator is for."""
@@ -38,14 +39,7 @@ def random_generator(*key: int) -> torch.Generator:
 
 
 class Task(ABC):
-    """Batches for training and measurement, and the backbone that fits them.
-
-    Args:
-        configuration: batch size, protocol and seed.
-        train_labels: (num_train,).
-        num_test: test samples.
-        num_classes: C.
-    """
+    """Batches for training and measurement, and the backbone that fits them."""
 
     def __init__(self, configuration: Configuration, train_labels: Tensor, num_test: int, num_classes: int) -> None:
         self.configuration = configuration
@@ -61,12 +55,19 @@ class Task(ABC):
         """What an exported model must know about its inputs; None if there is nothing to export."""
 
     @abstractmethod
-    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
-        """This process's part of the batches of an epoch, counted from 1."""
+    def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
+        """The chosen samples, augmented if there is a source of random numbers."""
 
-    @abstractmethod
+    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
+        """This process's part of the batches of an epoch, counted from 1; the same for every head of a seed."""
+        source = random_generator(self.configuration.seed, AUGMENTATION, epoch, share.rank)
+        return self._load(share.of_batches(self._sampler(epoch)), share.device, source, test=False)
+
     def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
-        """Every sample once, in order, without augmentation."""
+        """Every sample once, in order, without augmentation, in batches no larger than those of training."""
+        size = min(LARGEST_MEASURED_BATCH, max(self.configuration.batch_size // share.processes, 1))
+        chosen = share.in_order(self.num_test if test else self.num_train, batch_size=size)
+        return self._load(chosen, share.device, None, test=test)
 
     def steps_per_epoch(self) -> int:
         """The number of batches in an epoch."""
@@ -83,21 +84,9 @@ class Task(ABC):
         sampler.set_epoch(epoch)
         return sampler
 
-    def _in_order(self, share: ProcessShare, *, test: bool) -> list[list[int]]:
-        """This process's samples, in batches no larger than those of training."""
-        size = min(LARGEST_MEASURED_BATCH, max(self.configuration.batch_size // share.processes, 1))
-        return share.in_order(self.num_test if test else self.num_train, batch_size=size)
-
 
 class ImageTask(Task):
-    """Images, augmented for training and unchanged for measurement.
-
-    Args:
-        configuration: the network and the augmentation.
-        data: the images.
-        statistics: by which pixels are normalized.
-        num_workers: processes that load streamed images.
-    """
+    """Images, augmented for training and unchanged for measurement; `statistics` normalize their pixels."""
 
     def __init__(self, configuration: Configuration, data: ImageData, statistics: PixelStatistics, *, num_workers: int = 0) -> None:
         super().__init__(configuration, data.train.labels, len(data.test), data.num_classes)
@@ -110,19 +99,15 @@ class ImageTask(Task):
     def input_facts(self) -> Inputs:
         """Shape, normalization and class names."""
         data, statistics = self.images.data, self.images.statistics
-        channels, height, width = data.image_shape
-        size = self.configuration.crop_size
-        shape = (channels, size or height, size or width)
-        return Inputs(shape, tuple(statistics.mean), tuple(statistics.std), tuple(data.class_names))
+        (channels, height, width), size = data.image_shape, self.configuration.crop_size
+        return Inputs(
+            (channels, size or height, size or width), tuple(statistics.mean), tuple(statistics.std), tuple(data.class_names)
+        )
 
-    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
-        """Stratified or shuffled, and augmented; the same for every head of a seed."""
-        source = random_generator(self.configuration.seed, AUGMENTATION, epoch, share.rank)
-        return self.images.augmented(share.of_batches(self._sampler(epoch)), share.device, source)
-
-    def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
-        """In order; cropped at the center if training images are cropped."""
-        return self.images.clean(self._in_order(share, test=test), share.device, test=test)
+    def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
+        if source is not None:
+            return self.images.augmented(chosen, device, source)
+        return self.images.clean(chosen, device, test=test)
 
 
 class UnconstrainedTask(Task):
@@ -140,15 +125,7 @@ class UnconstrainedTask(Task):
     def input_facts(self) -> None:
         """None: a free feature belongs to its sample and says nothing about others."""
 
-    def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
-        """All samples at once if the batch size allows it."""
-        return self._labeled(share.of_batches(self._sampler(epoch)), share.device)
-
-    def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
-        """All samples, in order."""
-        return self._labeled(self._in_order(share, test=test), share.device)
-
-    def _labeled(self, chosen: Iterable[list[int]], device: torch.device) -> Iterator[Batch]:
+    def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
         for batch in chosen:
             indices = torch.tensor(batch)
             yield Batch(indices.to(device), self.train_labels[indices].to(device))
@@ -186,12 +163,7 @@ def head_of(model: Classifier) -> Head | nn.Linear:
 
 
 def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
-    """The task that the configuration names.
-
-    Raises:
-        MissingData: if the data set is not there, with the command that downloads it.
-        ValueError: for data that do not fit, or a named data set whose files have the wrong checksums.
-    """
+    """The task that the configuration names; MissingData if the data set is not there, with the command that downloads it."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)
@@ -206,8 +178,7 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
     if configuration.images_per_class is not None:
         data = replace(data, train=few_of_each(data.train, configuration.images_per_class))
     if configuration.long_tail != "none":
-        tail = long_tailed(data.train, kind=configuration.long_tail, ratio=configuration.long_tail_ratio)
-        data = replace(data, train=tail)
+        data = replace(data, train=long_tailed(data.train, kind=configuration.long_tail, ratio=configuration.long_tail_ratio))
     if configuration.validation_fraction is not None:
         parts = hold_out(data.train.labels, round(configuration.validation_fraction * len(data.train)), seed=None)
         data = replace(data, train=data.train.take(parts.train), test=data.train.take(parts.test))

@@ -64,14 +64,6 @@ class TraceRecorder:
         classes = np.arange(points["weights"].shape[1])
         return {"epochs": np.array(self.epochs), "classes": classes, **points, "sample_labels": self.sample_labels.numpy()}
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"epochs": self.epochs, "points": self.points, "sample_labels": self.sample_labels}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Resumes from a checkpoint."""
-        self.epochs, self.points, self.sample_labels = state["epochs"], state["points"], state["sample_labels"]
-
 
 def _features(model: Classifier, task: Task, share: ProcessShare, num_shown: int) -> tuple[Tensor, Tensor]:
     """The features of the first training samples of each of the first classes, and their labels."""
