@@ -153,7 +153,7 @@ def as_on_an_accelerator(head: Head) -> Head:
     return head
 
 
-def assert_same_state(found: nn.Module, expected: nn.Module, tolerance: float = 0.0) -> None:
+def assert_same_state(found: nn.Module, expected: nn.Module, tolerance: float = 0.0, *, rtol: float = 0.0) -> None:
     """Compares state dicts, with the common factor of running class means folded in."""
     found, expected = copy.deepcopy(found), copy.deepcopy(expected)
     for module in (*found.modules(), *expected.modules()):
@@ -161,7 +161,7 @@ def assert_same_state(found: nn.Module, expected: nn.Module, tolerance: float = 
             module.value()
     assert found.state_dict().keys() == expected.state_dict().keys()
     for key, value in expected.state_dict().items():
-        torch.testing.assert_close(found.state_dict()[key], value, rtol=0, atol=tolerance)
+        torch.testing.assert_close(found.state_dict()[key], value, rtol=rtol, atol=tolerance)
 
 
 def assert_same_gradients(found: nn.Module, expected: nn.Module, rtol: float, atol: float) -> None:
