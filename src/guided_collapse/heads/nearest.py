@@ -1,14 +1,13 @@
 """The paper's classifier (Algorithm 1): at every step, the simplex ETF nearest to the running class means."""
 
-from numbers import Integral
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from guided_collapse.geometry import NearestFrame, frame_basis, nearest_etf
 from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
-from guided_collapse.geometry.simplex import Direction, frame_weight, has_simplex_etf
+from guided_collapse.geometry.simplex import Direction, frame_weight
 from guided_collapse.heads.batch import center_batch
 from guided_collapse.heads.class_means import RunningClassMeans
 from guided_collapse.heads.head import Options
@@ -64,14 +63,6 @@ class NearestETFHead(LaggedFrameHead):
     transposed_basis: Tensor
     """U', (num_classes, feature_dim), of the last solve: the proximal point of the next."""
 
-    def __new__(cls, feature_dim: int = 2, num_classes: int = 2, **_: Any) -> Self:
-        """A `NearestTightFrameHead` where no simplex ETF exists."""
-        if cls is NearestETFHead and isinstance(feature_dim, Integral) and isinstance(num_classes, Integral):
-            from guided_collapse.heads.nearest_tight import NearestTightFrameHead
-
-            cls = cls if has_simplex_etf(feature_dim, num_classes) else NearestTightFrameHead
-        return super().__new__(cls)
-
     def __init__(
         self,
         feature_dim: int,
@@ -91,6 +82,10 @@ class NearestETFHead(LaggedFrameHead):
     ) -> None:
         options: Options = {"scale": scale, "check_values": check_values, "device": device, "dtype": dtype}
         super().__init__(feature_dim, num_classes, direction=direction, lagged=lagged, every=every, **options)
+        if type(self) is NearestETFHead and not self.is_simplex:
+            from guided_collapse.heads.nearest_tight import NearestTightFrameHead
+
+            self.__class__ = NearestTightFrameHead
         check_proximal_weight(proximal_weight)
         self.proximal_weight = proximal_weight
         self.implicit_gradient = implicit_gradient

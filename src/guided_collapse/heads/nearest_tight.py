@@ -36,6 +36,11 @@ class NearestTightFrameHead(NearestETFHead):
 
     def _register_basis(self, device: Any, dtype: torch.dtype) -> None:
         """The basis of a tight frame is a multiple of the frame: there is nothing more to keep."""
+        if self.is_simplex:
+            raise ValueError(
+                "num_classes must exceed feature_dim + 1 for a tight frame that is no simplex ETF; "
+                f"got feature_dim={self.feature_dim}, num_classes={self.num_classes}. Use NearestETFHead."
+            )
 
     @property
     def basis(self) -> Tensor:
