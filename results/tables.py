@@ -1,7 +1,6 @@
 """The tables of measurements on the pages, made from `results/records`: each is a list of rows of text, the headings first."""
 
 import json
-import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,8 @@ from guided_collapse.experiments.report.summaries import (
     Experiment,
     at_epoch,
     by_experiment,
+    first_epoch,
+    measured,
     outcome,
     span,
     spread,
@@ -294,8 +295,8 @@ def choices(searches: Iterable[SearchRecord]) -> Rows:
         first = [search.experiment, grid, str(len(search.trials))]
         for head in in_order(search.choice):
             own = search.choice[head]
-            found = [trial.measured for trial in search.trials if trial.head == head and trial.settings == own]
-            accuracy = statistics.fmean(100 * (measured or {})[TEST_TOP1.name] for measured in found)
+            found = [trial.measured or {} for trial in search.trials if trial.head == head and trial.settings == own]
+            accuracy = statistics.fmean(100 * each[TEST_TOP1.name] for each in found)
             rows.append([*first, label(head), ", ".join(f"{name} {value:g}" for name, value in own.items()), f"{accuracy:.2f}"])
             first = ["", "", ""]
     return rows
@@ -322,11 +323,7 @@ def points_ahead(experiment: Experiment, head: str) -> list[float]:
 def epochs_to_the_linear_layer(experiment: Experiment, head: str) -> list[float]:
     """When each run was first measured with the test accuracy that the linear layer of its seed ends with; infinite for never."""
     linear = {run.seed: final_accuracy(run) for run in experiment.of(LINEAR)}
-    found = []
-    for run in experiment.of(head):
-        measured = TEST_TOP1.factor * run.epochs.of(TEST_TOP1.split, TEST_TOP1.name)
-        found.append(min((float(epoch) for epoch in run.epochs.numbers[measured >= linear[run.seed]]), default=math.inf))
-    return found
+    return [first_epoch(measured(run, TEST_TOP1) >= linear[run.seed]) for run in experiment.of(head)]
 
 
 def step(recorded: Callable[[str], Any]) -> Rows:
@@ -353,10 +350,10 @@ def _passes(row: Mapping[str, Any], part: str) -> str:
     return f"{_time(forward)}, gradient does not fit" if backward is None else _time(forward + backward)
 
 
-def solves(measured: Sequence[Mapping[str, Any]]) -> Rows:
+def solves(recorded: Sequence[Mapping[str, Any]]) -> Rows:
     """Forward and backward of one solve, by method."""
     by_size: dict[str, dict[str, str]] = {}
-    for row in measured:
+    for row in recorded:
         if "forward and backward" in row:
             text = f"{_time(1e3 * row['forward and backward'])}, {_memory(row['megabytes'])}"
         else:
@@ -367,18 +364,18 @@ def solves(measured: Sequence[Mapping[str, Any]]) -> Rows:
     return [["feature_dim, num_classes", *(METHODS[method] for method in methods)], *rows]
 
 
-def ratios(measured: Sequence[Mapping[str, Any]]) -> Rows:
+def ratios(recorded: Sequence[Mapping[str, Any]]) -> Rows:
     """Forward and backward over one thin SVD of the same matrix."""
-    deltas = sorted({row["delta"] for row in measured}, reverse=True)
-    of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in measured}
+    deltas = sorted({row["delta"] for row in recorded}, reverse=True)
+    of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in recorded}
     names = dict.fromkeys(name for name, _ in of)
     rows = [[name, *(f"{of[name, delta]:.2f}" if (name, delta) in of else NOTHING for delta in deltas)] for name in names]
     return [["singular values of the class means", *(f"proximal weight {delta:g}" for delta in deltas)], *rows]
 
 
-def large(measured: Mapping[str, Any]) -> Rows:
+def large(recorded: Mapping[str, Any]) -> Rows:
     """A training step with very many classes, and the memory that the classifier adds to what logits take."""
-    sizes, times, memory = (measured[name] for name in ("sizes", "times", "memory"))
+    sizes, times, memory = (recorded[name] for name in ("sizes", "times", "memory"))
     first = f"{sizes['num_classes']} classes, feature_dim {sizes['feature_dim']}, batch size {sizes['batch_size']}"
     rows = [[first, "step", "of nn.Linear's", "added at the peak, in weights", "of it state, in weights"]]
     for kind, name in (("nn.Linear", "nn.Linear"), ("nearest", f"nearest frame, every {times['every']} steps")):
