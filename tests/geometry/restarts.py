@@ -1,19 +1,13 @@
 """Tight frames with unit rows near to a target, by Riemannian gradient ascent from many starts: a slow, obvious oracle.
 
-The constraints are written out one by one, with their derivatives. Steps are along the gradient less its part along these, and lead
-back by Gauss-Newton corrections: nothing is shared with what is tested, no polar factor and no division of a row by its norm.
+Steps are along the gradient less its part along the constraints, and lead back by Gauss-Newton corrections, without polar factors.
 """
 
 import torch
 
-LEAST_IMPROVEMENT = 1e-4
-
 
 def constraints(frames):
-    """What is zero for unit rows, tightness and a sum of zero: (num_frames, num_constraints).
-
-    The last entry of the diagonal of W'W follows from the norms and is left out.
-    """
+    """What is zero for unit rows, tightness (the last of the diagonal follows from the norms) and a sum of zero."""
     _, num_classes, feature_dim = frames.shape
     first, second = torch.triu_indices(feature_dim, feature_dim)[:, :-1]
     products = (frames.mT @ frames)[:, first, second] - num_classes / feature_dim * (first == second)
@@ -53,10 +47,7 @@ def tangent(frames, target):
 
 
 def ascended(frames, target, *, steps):
-    """Frames (num_frames, num_classes, feature_dim) that are stationary for <W, T>, from frames near to the constraints.
-
-    Step sizes are those of Barzilai and Borwein; a step that does not improve enough is taken back.
-    """
+    """Frames that are stationary for <W, T>; Barzilai and Borwein's step sizes, and steps that do not improve are taken back."""
     frames = corrected(frames, 12)
     sizes, values, gradients = frames.new_full((len(frames),), 0.3), (frames * target).sum((1, 2)), tangent(frames, target)
     for _ in range(steps):
@@ -65,7 +56,7 @@ def ascended(frames, target, *, steps):
             break
         tried = corrected(frames + sizes[:, None, None] * gradients, 4)
         reached = (tried * target).sum((1, 2))
-        is_better = (constraints(tried).abs().amax(1) < 1e-9) & (reached >= values + LEAST_IMPROVEMENT * sizes * squares)
+        is_better = (constraints(tried).abs().amax(1) < 1e-9) & (reached >= values + 1e-4 * sizes * squares)
         new = tangent(tried, target)
         change, bend = (tried - frames).flatten(1), (new - gradients).flatten(1)
         next_sizes = (change.square().sum(1) / (change * bend).sum(1).abs().clamp(min=1e-30)).clamp(1e-3, 20)

@@ -43,16 +43,10 @@ def test_factor_is_orthonormal_and_optimal_at_every_condition_number(spectrum, d
     symmetric = matrix @ polar.T
     torch.testing.assert_close(symmetric, symmetric.T, rtol=0, atol=tolerance)
     assert torch.linalg.eigvalsh(symmetric).min() > -tolerance
-    torch.testing.assert_close(factors.values.double(), spectrum.double().sort(descending=True).values, rtol=1e-4, atol=1e-14)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("spectrum", ["flat", "mild", "1e4"])
-def test_factor_against_scipy(spectrum, dtype):
-    matrix = matrix_with(SPECTRA[spectrum])
-    expected = torch.from_numpy(scipy.linalg.polar(matrix.numpy())[0])
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-6
-    torch.testing.assert_close(factors_of(matrix, dtype)[1], expected, rtol=0, atol=tolerance)
+    torch.testing.assert_close(factors.values.double(), spectrum.double(), rtol=1e-4, atol=1e-14)
+    if spectrum.min() > 1e-5:
+        expected = torch.from_numpy(scipy.linalg.polar(matrix.numpy())[0])
+        torch.testing.assert_close(polar, expected, rtol=0, atol=1e-10 if dtype == torch.float64 else 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -77,16 +71,6 @@ def test_completion_that_says_nothing_about_the_open_direction(num_columns, dtyp
     assert torch.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("spectrum", ["flat", "mild", "1e4"])
-def test_gradient_in_float32_agrees_with_float64(spectrum):
-    matrix = matrix_with(SPECTRA[spectrum])
-    grad_polar = torch.randn(40, 90, dtype=torch.float64)
-    single, double = (
-        polar_gradient(grad_polar.to(dtype), *factors_of(matrix, dtype)[2]).double() for dtype in (torch.float32, torch.float64)
-    )
-    assert (single - double).norm() < 1e-3 * double.norm()
-
-
 @pytest.mark.parametrize("rank", [1, 3, 4, 6])
 @pytest.mark.parametrize("num_columns", [6, 9])
 def test_gradient_against_finite_differences_with_several_open_directions(rank, num_columns):
@@ -106,10 +90,17 @@ def test_gradient_against_finite_differences_with_several_open_directions(rank, 
     torch.testing.assert_close((polar_gradient(grad_polar, *saved) * change).sum(), numerical, rtol=1e-7, atol=1e-7)
 
 
-def test_gradient_in_float32_with_many_open_directions():
-    matrix = matrix_with(torch.cat([torch.linspace(2.0, 1.0, 150), torch.zeros(150)]), num_columns=500)
-    grad_polar = torch.randn(300, 500, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    completion = haar_basis(500, 300, dtype=torch.float64).T
+FLOAT32 = {
+    "flat": SPECTRA["flat"],
+    "1e4": SPECTRA["1e4"],
+    "half open": torch.cat([torch.linspace(2.0, 1.0, 150), torch.zeros(150)]),
+}
+
+
+@pytest.mark.parametrize("spectrum", FLOAT32.values(), ids=FLOAT32.keys())
+def test_gradient_in_float32_agrees_with_float64(spectrum):
+    matrix, completion = matrix_with(spectrum, num_columns=500), haar_basis(500, len(spectrum), dtype=torch.float64).T
+    grad_polar = torch.randn(len(spectrum), 500, dtype=torch.float64)
     single, double = (
         polar_gradient(grad_polar.to(dtype), *completed(matrix, completion.to(dtype), 1e-7)[2]).double()
         for dtype in (torch.float32, torch.float64)
@@ -150,15 +141,10 @@ def test_rows_that_nearly_sum_to_zero(sum_of_rows):
         assert ((factors.left @ factors.right).double() - exact).norm() < 2e-6 * exact.norm()
 
 
-@pytest.mark.parametrize("floor", [0.5, 2.0])
-def test_values_up_to_the_floor_are_zero_however_many_they_are(floor):
-    factors = singular_factors(matrix_with(torch.linspace(1.0, 0.3, 40)), floor, torch.float32)
-    assert factors.rank == int((torch.linspace(1.0, 0.3, 40) > floor).sum())
-    assert singular_factors(torch.zeros(4, 9, dtype=torch.float64), 0.0, torch.float32).rank == 0
-
-
-@pytest.mark.parametrize(("floor", "rank"), [(5e-7, 4), (2e-6, 3), (1e-5, 2)])
+@pytest.mark.parametrize(("floor", "rank"), [(5e-7, 4), (2e-6, 3), (1e-5, 2), (0.7, 1), (2.0, 0)])
 def test_values_just_above_a_floor_near_the_rounding_of_the_gram_matrix_are_kept(floor, rank):
     values = torch.tensor([1.0, 0.5, 4e-6, 8e-7, 1e-8])
     factors = singular_factors(matrix_with(values), floor, torch.float32)
     torch.testing.assert_close(factors.values, values.where(torch.arange(5) < rank, 0.0), rtol=1e-5, atol=0)
+    assert factors.rank == rank
+    assert singular_factors(torch.zeros(4, 9, dtype=torch.float64), 0.0, torch.float32).rank == 0

@@ -1,23 +1,15 @@
 """Frames for more classes than a simplex ETF has room for; sizes are (feature_dim, num_classes)."""
 
-import numpy as np
 import pytest
+import scipy.linalg
 import torch
 
 from guided_collapse import nearest_etf
 from guided_collapse.geometry import frame_basis, nearest_frame, tight_frame, tightness_defect
-from guided_collapse.geometry.products import vanishing_pull
 from guided_collapse.geometry.simplex import frame_weight
-from guided_collapse.geometry.tight import (
-    PULL,
-    ROUNDS,
-    SETTLING_PULL,
-    can_be_centered,
-    default_every,
-    harmonic_columns,
-    rounds_in_training,
-)
-from tests.geometry.restarts import restart_costs
+from guided_collapse.geometry.tight import PULL, SETTLING_PULL, can_be_centered, default_every, harmonic_columns, rounds_in_training
+from tests.geometry.restarts import restart_costs, tangent
+from tests.geometry.test_nearest import any_basis, centered_means
 
 pytestmark = pytest.mark.slow
 
@@ -27,85 +19,37 @@ KINDS = ("Gaussian", "low rank", "clustered", "decaying")
 LARGER = [(7, 40), (25, 50), (30, 40), (57, 60), (16, 200)]
 
 
-def centered_means(feature_dim, num_classes, dtype=torch.float64):
-    means = torch.randn(num_classes, feature_dim, dtype=dtype)
-    return means - means.mean(0)
-
-
-def random_basis(feature_dim, num_classes, dtype=torch.float64):
-    weight = tight_frame(feature_dim, num_classes, direction="random", unit_rows=False, dtype=dtype)
-    return (feature_dim / num_classes) ** 0.5 * weight.T
-
-
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(1, 2), (3, 4), (5, 5), (12, 5), (9, 10)])
 @pytest.mark.parametrize("with_proximal_point", [False, True])
 def test_simplex_etf_where_one_exists(feature_dim, num_classes, with_proximal_point):
     means = centered_means(feature_dim, num_classes)
     anchor = frame_basis(feature_dim, num_classes, direction="random", dtype=torch.float64) if with_proximal_point else None
     found, etf = nearest_frame(means, anchor), nearest_etf(means, anchor)
-    torch.testing.assert_close(found.weight, etf.weight)
-    torch.testing.assert_close(found.basis, etf.basis)
-    assert int(found.rank) == int(etf.rank)
-    assert float(found.tightness_defect) < 1e-12
-    assert float(found.norm_defect) < 1e-12
+    torch.testing.assert_close((found.weight, found.basis, found.rank), (etf.weight, etf.basis, etf.rank))
+    assert max(float(found.tightness_defect), float(found.norm_defect)) < 1e-12
 
 
-def test_the_formula_for_more_classes_gives_the_simplex_etf_at_the_border():
-    # With one class more than dimensions the problem of the tight frame is that of the ETF, proximal term and all.
-    means, anchor = centered_means(5, 6), frame_basis(5, 6, direction="random", dtype=torch.float64)
-    left, _, right = torch.linalg.svd(2 * means / means.norm() / 5**0.5 + 0.1 * anchor.T, full_matrices=False)
-    torch.testing.assert_close(nearest_frame(means, anchor, proximal_weight=0.1).weight, (6 / 5) ** 0.5 * left @ right)
-
-
-@pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
+@pytest.mark.parametrize(("feature_dim", "num_classes"), [*SIZES, (3, 20), (13, 15), (5, 6)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_closed_form_is_tight_and_centered(feature_dim, num_classes, dtype):
-    means, anchor = centered_means(feature_dim, num_classes, dtype), random_basis(feature_dim, num_classes, dtype)
-    found = nearest_frame(means, anchor, unit_rows=False)
-    assert float(found.tightness_defect) < 1e-6
-    torch.testing.assert_close(found.weight.sum(0), torch.zeros(feature_dim, dtype=dtype), rtol=0, atol=1e-5)
+def test_closed_form_against_scipy(feature_dim, num_classes, dtype):
+    """Also with one class more than dimensions, where the problem is that of the ETF, proximal term and all."""
+    means, anchor = centered_means(feature_dim, num_classes, dtype), any_basis(feature_dim, num_classes, dtype)
+    found = nearest_frame(means, anchor, proximal_weight=0.1, unit_rows=False)
+    matrix = 2 * means.double() / means.double().norm() / feature_dim**0.5 + 0.1 * anchor.double().T
+    expected = (num_classes / feature_dim) ** 0.5 * torch.from_numpy(scipy.linalg.polar(matrix.numpy())[0])
+    torch.testing.assert_close(found.weight, expected.to(dtype), rtol=0, atol=1e-12 if dtype == torch.float64 else 3e-6)
     torch.testing.assert_close(found.basis, (feature_dim / num_classes) ** 0.5 * found.weight.T)
-    assert found.weight.dtype == dtype
+    assert float(found.tightness_defect) < 1e-6
     assert int(found.rank) == feature_dim
-
-
-@pytest.mark.parametrize(("feature_dim", "num_classes"), [(5, 9), (4, 12), (3, 20), (13, 15)])
-def test_closed_form_is_not_above_a_trust_region(feature_dim, num_classes):
-    pymanopt = pytest.importorskip("pymanopt")
-    proximal_weight = 0.05
-    means, anchor = centered_means(feature_dim, num_classes), random_basis(feature_dim, num_classes)
-    manifold = pymanopt.manifolds.Stiefel(num_classes, feature_dim)
-    unit, held = (means / means.norm()).numpy(), anchor.T.numpy()
-    root = feature_dim**0.5
-
-    @pymanopt.function.numpy(manifold)
-    def cost(columns):
-        return np.square(unit - columns / root).sum() + proximal_weight / 2 * np.square(columns - held).sum()
-
-    @pymanopt.function.numpy(manifold)
-    def gradient(columns):
-        return 2 * (columns / root - unit) / root + proximal_weight * (columns - held)
-
-    @pymanopt.function.numpy(manifold)
-    def hessian(columns, tangent):
-        return (2 / feature_dim + proximal_weight) * tangent
-
-    optimizer = pymanopt.optimizers.TrustRegions(min_gradient_norm=1e-9, max_iterations=300, verbosity=0)
-    problem = pymanopt.Problem(manifold, cost, euclidean_gradient=gradient, euclidean_hessian=hessian)
-    theirs = cost(optimizer.run(problem, initial_point=held).point)
-    ours = cost(nearest_frame(means, anchor, proximal_weight=proximal_weight, unit_rows=False).basis.T.numpy())
-    assert ours <= theirs + 1e-12
-    assert theirs < ours + 1e-6
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), LARGER)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_unit_rows_are_unit_and_nearly_tight(feature_dim, num_classes, dtype):
     means = centered_means(feature_dim, num_classes, dtype)
-    found = nearest_frame(means, random_basis(feature_dim, num_classes, dtype))
+    found = nearest_frame(means, any_basis(feature_dim, num_classes, dtype))
     assert float(found.norm_defect) < 1e-6
-    assert float(found.tightness_defect) < 1e-3
-    assert float(found.weight.mean(0).norm()) < 1e-3
+    assert max(float(found.tightness_defect), float(found.weight.mean(0).norm())) < 1e-3
     assert float(nearest_frame(means, rounds=100).tightness_defect) < 1e-5
 
 
@@ -117,13 +61,6 @@ def test_more_rounds_make_small_frames_tight_and_centered_where_they_can_be(feat
     is_centered = num_classes > feature_dim + 2 and feature_dim > 1
     assert can_be_centered(feature_dim, num_classes) is is_centered
     assert (float(found.weight.mean(0).norm()) < 1e-5) is is_centered
-
-
-def test_neither_side_takes_many_rounds():
-    # Twice as many classes as dimensions: a little more or less decides the side. Then few more classes than dimensions.
-    for num_classes in (31, 32, 33):
-        assert float(nearest_frame(centered_means(16, num_classes), rounds=20).tightness_defect) < 1e-4
-    assert float(nearest_frame(centered_means(56, 60), rounds=5).tightness_defect) < 1e-3
 
 
 def plain_rounds(means, rounds):
@@ -155,12 +92,9 @@ def plain_rounds(means, rounds):
 def test_rounds_and_their_gradient_against_plain_torch(solver, feature_dim, num_classes, rounds):
     means, direction = centered_means(feature_dim, num_classes), torch.randn(num_classes, feature_dim, dtype=torch.float64)
     results = []
-    for function in (
-        lambda means: nearest_frame(means, rounds=rounds, solver=solver).weight,
-        lambda means: plain_rounds(means, rounds),
-    ):
+    for plain in (False, True):
         leaf = means.clone().requires_grad_()
-        weight = function(leaf)
+        weight = plain_rounds(leaf, rounds) if plain else nearest_frame(leaf, rounds=rounds, solver=solver).weight
         results.append([weight.detach(), torch.autograd.grad((weight * direction).sum(), leaf)[0]])
         results[-1][1] -= results[-1][1].mean(0)
     # By products, no pull is a small one.
@@ -168,21 +102,10 @@ def test_rounds_and_their_gradient_against_plain_torch(solver, feature_dim, num_
     torch.testing.assert_close(*results, **tolerance)
 
 
-def left_of_the_gradient(weight, target):
-    """The part of T that is along no constraint at W: not W S, nor diag(s) W, nor 1 m'."""
-    num_classes, feature_dim = weight.shape
-    symmetric = torch.eye(feature_dim**2, dtype=weight.dtype).view(-1, feature_dim, feature_dim)
-    along = [weight @ (matrix + matrix.T) for matrix in symmetric]
-    along += [torch.diag(row) @ weight for row in torch.eye(num_classes, dtype=weight.dtype)]
-    along += [row.expand_as(weight) for row in torch.eye(feature_dim, dtype=weight.dtype)]
-    matrix = torch.stack([direction.flatten() for direction in along], dim=1)
-    return float((target.flatten() - matrix @ torch.linalg.lstsq(matrix, target.flatten(), driver="gelsd").solution).norm())
-
-
 def test_they_end_where_the_target_is_stationary():
     means = centered_means(6, 20)
     weight = nearest_frame(means, rounds=400).weight
-    assert left_of_the_gradient(weight, means * (20**0.5 / means.norm())) < 1e-5
+    assert float(tangent(weight[None], means * (20**0.5 / means.norm())).norm()) < 1e-5
 
 
 def means_of_kind(kind, feature_dim, num_classes):
@@ -197,72 +120,19 @@ def means_of_kind(kind, feature_dim, num_classes):
     return means - means.mean(0)
 
 
-def check_against_restarts(means, restarts):
-    """Not above the median but for the last digits: where all restarts end at one minimum, the default rounds stop close to it."""
-    median = float(restart_costs(means, restarts=restarts).median())
-    # With few classes more than dimensions it ends in a minimum of its own.
-    above, above_at_last = (1e-3, 2e-4) if means.shape == (16, 12) else (5e-4, 5e-5)
-    assert float(nearest_frame(means).distance) <= median + above
-    assert float(nearest_frame(means, rounds=400).distance) <= median + above_at_last
+QUICK = [("Gaussian", 4, 12), ("clustered", 4, 12)]
+THOROUGH = [(kind, *size) for kind in KINDS for size in ((3, 9), (2, 14), (5, 10), (6, 9))]
 
 
-@pytest.mark.parametrize("kind", ["Gaussian", "clustered"])
-def test_unit_rows_are_not_further_than_the_median_of_a_few_restarts(kind):
-    check_against_restarts(means_of_kind(kind, 4, 12), restarts=5)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("feature_dim", "num_classes"), [(3, 9), (2, 14), (10, 20), (12, 16)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "feature_dim", "num_classes"), QUICK + [pytest.param(*x, marks=pytest.mark.thorough) for x in THOROUGH]
+)
 def test_unit_rows_are_not_further_than_the_median_of_random_restarts(kind, feature_dim, num_classes):
-    check_against_restarts(means_of_kind(kind, feature_dim, num_classes), restarts=15)
-
-
-@pytest.mark.thorough
-def test_unit_rows_are_not_above_a_hundred_restarts_in_the_median():
-    """Over twelve problems, how much further away the frame is than where half of the restarts end. One alone may be above."""
-    above = []
-    for feature_dim, num_classes in ((3, 9), (4, 12), (2, 14)):
-        for kind in KINDS:
-            means = means_of_kind(kind, feature_dim, num_classes)
-            median = restart_costs(means, restarts=100).median()
-            above.append(torch.stack([nearest_frame(means, rounds=rounds).distance - median for rounds in (ROUNDS, 200)]))
-    by_default, with_more_rounds = torch.stack(above).median(dim=0).values.tolist()
-    assert by_default < 1e-6
-    assert with_more_rounds < 1e-12
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("feature_dim", "num_classes"), [size for size in SIZES if size != (9, 12)])
-@pytest.mark.parametrize("proximal_weight", [None, 0.0, 1e-3, 1.0])
-@pytest.mark.parametrize("unit_rows", [False, True])
-def test_gradcheck(feature_dim, num_classes, proximal_weight, unit_rows):
-    anchor = None if proximal_weight is None else random_basis(feature_dim, num_classes)
-    means = torch.randn(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
-
-    def solve(means):
-        centered = means - means.mean(0)
-        found = nearest_frame(centered, anchor, proximal_weight=proximal_weight or 0.0, unit_rows=unit_rows, rounds=5)
-        return found.weight, found.distance
-
-    assert torch.autograd.gradcheck(solve, (means,))
-
-
-@pytest.mark.parametrize(("feature_dim", "num_classes"), [(2, 8), (4, 8), (10, 14)])
-def test_gradient_at_collapse_where_all_singular_values_repeat(feature_dim, num_classes):
-    means = 3 * tight_frame(feature_dim, num_classes, dtype=torch.float64)
-    change, direction = torch.randn(2, num_classes, feature_dim, dtype=torch.float64)
-
-    def value(means):
-        return (nearest_frame(means - means.mean(0)).weight * direction).sum()
-
-    leaf = means.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(value(leaf), leaf)
-    expected = (value(means + 1e-5 * change) - value(means - 1e-5 * change)) / 2e-5
-    torch.testing.assert_close((gradient * change).sum(), expected, rtol=1e-5, atol=1e-7)
-    single = means.float().requires_grad_()
-    (in_single,) = torch.autograd.grad((nearest_frame(single - single.mean(0)).weight * direction.float()).sum(), single)
-    assert (in_single.double() - gradient).norm() < 1e-3 * gradient.norm()
+    """But for the last digits: where all restarts end at one minimum, the default rounds stop close to it."""
+    means = means_of_kind(kind, feature_dim, num_classes)
+    median = float(restart_costs(means, restarts=15 if (kind, feature_dim, num_classes) in THOROUGH else 5).median())
+    assert float(nearest_frame(means).distance) <= median + 5e-4
+    assert float(nearest_frame(means, rounds=400).distance) <= median + 5e-5
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(2, 5), (4, 6), (2, 4), (3, 8), (5, 12)])
@@ -291,7 +161,7 @@ def test_classes_with_equal_means_keep_equal_rows_and_get_a_moderate_gradient(fe
 def test_a_proximal_point_tells_classes_with_equal_means_apart():
     means = torch.randn(8, 3, dtype=torch.float64)
     means[1] = means[0]
-    found = nearest_frame(means - means.mean(0), random_basis(3, 8), proximal_weight=0.1)
+    found = nearest_frame(means - means.mean(0), any_basis(3, 8), proximal_weight=0.1)
     assert float((found.weight[0] - found.weight[1]).norm()) > 0.1
     assert float(found.tightness_defect) < 1e-3
 
@@ -301,7 +171,7 @@ def test_the_first_step_and_a_drift_after_it(solver):
     torch.manual_seed(0)
     means, drift = torch.randn(2, 100, 12, dtype=torch.float64)
     options = {"rounds": rounds_in_training(12, 100), "solver": solver, "proximal_weight": 1e-3}
-    basis = random_basis(12, 100)
+    basis = any_basis(12, 100)
     anchor = nearest_frame(means, basis, proximal_weight=0.0, unit_rows=False).basis
     expected = nearest_frame(means, anchor if solver == "factors" else basis, **options).weight
     for first_step in (True, torch.tensor(True)):
@@ -310,26 +180,13 @@ def test_the_first_step_and_a_drift_after_it(solver):
     for _ in range(10):
         means = means + 0.3 * drift
         found = nearest_frame(means - means.mean(0), found.basis, first_step=torch.tensor(False), **options)
-        assert float(found.tightness_defect) < 1e-3
-        assert float(found.weight.mean(0).norm()) < 1e-3
-
-
-def test_the_vanishing_pull_is_next_to_none():
-    means, basis = centered_means(6, 40), random_basis(6, 40)
-    weights = [nearest_frame(means, basis, proximal_weight=pull, rounds=3).weight for pull in (0.0, vanishing_pull(7, 10.0))]
-    torch.testing.assert_close(*weights, rtol=0, atol=1e-2)
-
-
-def test_scale_of_the_means_does_not_matter():
-    means, anchor = centered_means(4, 12), random_basis(4, 12)
-    for scale in (1e-200, 1e-4, 1e200):
-        torch.testing.assert_close(nearest_frame(scale * means, anchor).weight, nearest_frame(means, anchor).weight)
+        assert max(float(found.tightness_defect), float(found.weight.mean(0).norm())) < 1e-3
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(1, 3), (5, 9), (4, 12)])
 @pytest.mark.parametrize("proximal_weight", [0.0, 1e-3])
 def test_means_that_vanish_leave_the_proximal_point(feature_dim, num_classes, proximal_weight):
-    anchor = random_basis(feature_dim, num_classes)
+    anchor = any_basis(feature_dim, num_classes)
     means = torch.zeros(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
     closed = nearest_frame(means, anchor, proximal_weight=proximal_weight, unit_rows=False)
     torch.testing.assert_close(closed.basis, anchor)
@@ -348,17 +205,13 @@ def test_low_rank_and_missing_classes_are_completed_from_the_proximal_point(dtyp
     means[4:] = 0
     means = means[:, :2] @ torch.randn(2, 5, dtype=torch.float64)
     means[:4] -= means[:4].mean(0)
-    anchor = random_basis(5, 12)
+    anchor = any_basis(5, 12)
     found = nearest_frame(means.to(dtype), anchor.to(dtype), proximal_weight=0.0)
     assert int(found.rank) == 2
-    assert torch.isfinite(found.weight).all()
     assert float(found.norm_defect) < 1e-6
-    closed, limit = (
-        nearest_frame(means.to(dtype), anchor.to(dtype), proximal_weight=0.0, unit_rows=False),
-        nearest_frame(means, anchor, proximal_weight=1e-9, unit_rows=False),
-    )
+    closed = nearest_frame(means.to(dtype), anchor.to(dtype), proximal_weight=0.0, unit_rows=False)
+    limit = nearest_frame(means, anchor, proximal_weight=1e-9, unit_rows=False)
     torch.testing.assert_close(closed.weight.double(), limit.weight, rtol=0, atol=1e-5)
-    assert torch.equal(found.weight, nearest_frame(means.to(dtype), anchor.to(dtype), proximal_weight=0.0).weight)
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(4, 12), (6, 30), (25, 30)])
@@ -389,30 +242,6 @@ def test_rows_that_leave_nothing_over_and_rows_that_are_zero_become_unit_rows():
         assert torch.isfinite(torch.autograd.grad(found.weight[0, 0], means)[0]).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("feature_dim", "num_classes"), [(4, 12), (5, 9)])
-def test_half_precision_is_computed_in_float32(dtype, feature_dim, num_classes):
-    means = centered_means(feature_dim, num_classes, torch.float32).to(dtype).requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = nearest_frame(means)
-        (found.weight * torch.arange(feature_dim)).sum().backward()
-    assert found.weight.dtype == torch.float32
-    assert means.grad.dtype == dtype
-    torch.testing.assert_close(found.weight, nearest_frame(means.detach().float()).weight, rtol=0, atol=1e-6)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("solver", ["factors", "products"])
-def test_compiles_whole(solver):
-    means, anchor, first_step = centered_means(5, 9), random_basis(5, 9), torch.tensor(True)
-    gradients = []
-    for function in (nearest_frame, torch.compile(nearest_frame, backend="aot_eager", fullgraph=True)):
-        leaf = means.clone().requires_grad_()
-        weight = function(leaf, anchor, rounds=5, solver=solver, first_step=first_step).weight
-        gradients += [weight.detach(), *torch.autograd.grad(weight[0].sum(), leaf)]
-    torch.testing.assert_close(gradients[:2], gradients[2:])
-
-
 def test_registered_operations_keep_their_promises():
     matrix = torch.randn(9, 4, requires_grad=True)
     checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
@@ -441,27 +270,11 @@ def test_tightness_defect_is_the_spread_of_the_eigenvalues():
     torch.testing.assert_close(float(tightness_defect(stretched)), 0.21 / 2)
 
 
-def test_second_derivatives_are_refused():
-    means = centered_means(4, 12).requires_grad_()
-    (gradient,) = torch.autograd.grad(nearest_frame(means).weight[0, 0], means, create_graph=True)
-    with pytest.raises(NotImplementedError, match="differentiated once, not twice"):
-        gradient.sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("means", "options", "error", "message"),
-    [
-        (torch.zeros(9, 4, dtype=torch.int64), {}, TypeError, "floating-point tensor; got torch.int64"),
-        (torch.zeros(9, 0), {}, ValueError, "feature_dim must be at least 1; got feature_dim=0"),
-        (torch.zeros(1, 4), {}, ValueError, "num_classes must be at least 2.*num_classes=1"),
-        (torch.ones(9, 4), {"rounds": -1}, ValueError, "rounds must not be negative; got -1"),
-        (torch.ones(9, 4), {"proximal_basis": torch.zeros(9, 4)}, ValueError, r"= \(4, 9\); got \(9, 4\)"),
-        (torch.full((9, 4), torch.nan), {}, ValueError, "centered_class_means must be finite"),
-    ],
-)
-def test_refusals(means, options, error, message):
-    with pytest.raises(error, match=message):
-        nearest_frame(means, options.pop("proximal_basis", None), **options)
+def test_refusals():
+    with pytest.raises(ValueError, match="feature_dim must be at least 1; got feature_dim=0"):
+        nearest_frame(torch.zeros(9, 0))
+    with pytest.raises(ValueError, match="rounds must not be negative; got -1"):
+        nearest_frame(torch.ones(9, 4), rounds=-1)
 
 
 @pytest.mark.parametrize("direction", ["canonical", "random"])
@@ -479,11 +292,9 @@ def test_fixed_frames(direction, feature_dim, num_classes):
 
 def test_fixed_frames_are_simplex_etfs_where_they_exist_and_come_from_the_generator():
     assert torch.equal(tight_frame(6, 4), frame_weight(frame_basis(6, 4)))
-    first, again, other = (
-        tight_frame(3, 9, direction="random", generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    for size in ((3, 9), (9, 4)):
+        first, again = (tight_frame(*size, direction="random", generator=torch.Generator().manual_seed(1)) for _ in range(2))
+        assert torch.equal(first, again)
     assert tight_frame(3, 9, direction="random", dtype=torch.bfloat16).dtype == torch.bfloat16
     with pytest.raises(ValueError, match=r"direction must be one of canonical, random; got 'up'"):
         tight_frame(4, 9, direction="up")
@@ -502,9 +313,8 @@ def test_harmonic_columns_are_orthonormal_and_sum_to_zero_in_every_dimension(num
 
 def test_no_two_of_many_harmonic_classes_are_close_to_each_other():
     columns = harmonic_columns(64, 2000, dtype=torch.float64)
-    cosines = (columns @ columns.T * 2000 / 64).fill_diagonal_(0.0)
     # The lowest frequencies would give 0.999 for neighbors.
-    assert float(cosines.abs().max()) < 0.7
+    assert float((columns @ columns.T * 2000 / 64).fill_diagonal_(0.0).abs().max()) < 0.7
 
 
 def test_lagged_frames_move_so_rarely_that_they_cost_a_tenth_of_training():
