@@ -7,6 +7,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from guided_collapse import CollapseMetrics, measure_collapse
 from guided_collapse.metrics import nc2
+from guided_collapse.metrics.statistics import has_float64
 
 APPLE = torch.device("mps")
 
@@ -42,6 +43,13 @@ def samples():
     return torch.randn(60, 8, generator=generator) + labels[:, None], labels, torch.randn(4, 8, generator=generator), torch.ones(4)
 
 
+def test_which_devices_have_it():
+    assert not has_float64(APPLE)
+    assert all(has_float64(torch.device(name)) for name in ("cpu", "cuda", "xpu"))
+    with pytest.raises(TypeError, match="no float64"):
+        on_apple(torch.ones(2)).to(torch.float64)
+
+
 def test_all_features_at_hand():
     features, labels, weight, bias = samples()
     arguments = [on_apple(tensor) for tensor in (features, labels, weight, bias)]
@@ -63,3 +71,16 @@ def test_a_stream(keep_features):
         again.update(place(features), place(labels))
         results.append(again.compute().to_dict())
     assert results[0] == results[1]
+
+
+def test_the_state_stays_on_the_cpu(monkeypatch):
+    """Meta tensors stand in for a device that is not here."""
+    monkeypatch.setattr("guided_collapse.metrics.streaming.has_float64", lambda device: device.type != "meta")
+    features, labels, *_ = samples()
+    metrics = CollapseMetrics(8, 4).to("meta")
+    assert {state.device.type for state in metrics.metric_state.values()} == {"cpu"}
+    assert metrics.device.type == "cpu"
+    metrics.update(features, labels)
+    assert metrics.compute().num_samples == 60
+    monkeypatch.undo()
+    assert CollapseMetrics(8, 4).to("meta").scatter.device.type == "meta"

@@ -228,37 +228,21 @@ def test_a_bias_left_out_is_a_bias_of_zero():
     assert zero.bias_collapse == none.bias_collapse
 
 
-@pytest.mark.parametrize("weight_scale", [1e-60, 1.0, 1e60])
-@pytest.mark.parametrize("scale", [1e-60, 1e60])
+@pytest.mark.parametrize("weight_scale", [1e-100, 1.0, 1e100])
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
 def test_features_and_weights_of_any_scale_give_the_same_numbers(scale, weight_scale):
     data = case("imbalanced")
-    bias = data.bias * (scale * weight_scale)
-    if not 1e-70 < scale * weight_scale < 1e70:
-        data, bias = data._replace(bias=torch.zeros_like(bias)), torch.zeros_like(bias)
-    scaled = data._replace(features=data.features * scale, weight=data.weight * weight_scale, bias=bias)
+    if scale * weight_scale > 1e100:
+        data = data._replace(bias=torch.zeros(6, dtype=torch.float64))
+    scaled = data._replace(
+        features=data.features * scale, weight=data.weight * weight_scale, bias=data.bias * (scale * weight_scale)
+    )
     usual = measure_collapse(*data)
     usual = dataclasses.replace(usual, bias_collapse=usual.bias_collapse * scale * weight_scale)
     agree(measure_collapse(*scaled), usual)
     second = filled(scaled, [50]).second_pass(scaled.weight, scaled.bias)
     feed(second, scaled, [50])
     agree(second.compute(), usual, left_out=RANKS)
-
-
-@pytest.mark.parametrize("scale", [1e-25, 1e25])
-def test_float32_features_neither_overflow_nor_vanish(scale):
-    data = case("balanced", dtype=torch.float32)
-    usual = measure_collapse(*data[:3])
-    scaled = measure_collapse(data.features * scale, data.labels, data.weight * scale)
-    torch.testing.assert_close(scaled.cosine_margins, usual.cosine_margins, rtol=0, atol=2e-6)
-    for field in ("nc1", "nc2", "nc3", "nc4", "cdnv", "numerical_rank"):
-        assert getattr(scaled, field) == pytest.approx(getattr(usual, field), rel=1e-5), field
-
-
-def test_a_sample_at_the_global_mean_has_no_margin():
-    features = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
-    result = measure_collapse(features, torch.tensor([0, 1, 0, 1]), torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
-    assert result.cosine_margins.tolist() == [2.0, 2.0]
-    assert any("2 samples have no cosine margin" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.uint8], ids=str)
@@ -294,34 +278,34 @@ def refusals():
     yield "label too large", (data.features, data.labels + 1, data.weight), {}, "got values from 1 to 6"
     yield "label negative", (data.features, data.labels - 1), {}, "got values from -1 to 4"
     yield "NaN", (broken, data.labels), {}, "got 2 NaN or infinite entries of 720"
-    yield "weight transposed", (data.features, data.labels, data.weight.T), {}, "= (10, 10), as nn.Linear has it; got (10, 6)"
-    yield "weight too narrow", (data.features, data.labels, data.weight[:, 1:]), {}, "= (6, 10), as nn.Linear has it; got (6, 9)"
+    yield "weight transposed", (data.features, data.labels, data.weight.T), {}, "= (10, 10); got (10, 6)"
+    yield "weight too narrow", (data.features, data.labels, data.weight[:, 1:]), {}, "= (6, 10); got (6, 9)"
     yield "weight NaN", (data.features, data.labels, data.weight / 0), {}, "weight must be finite"
-    yield "bias", (data.features, data.labels, data.weight, data.bias[1:]), {}, "= (6,), as nn.Linear has it; got (5,)"
+    yield "bias", (data.features, data.labels, data.weight, data.bias[1:]), {}, "= (6,); got (5,)"
     yield "bias alone", (data.features, data.labels, None, data.bias), {}, "a bias needs a weight"
     yield "one class", (data.features, one), {"num_classes": 3}, "samples of 1 of 3 classes"
     yield "one class, uncounted", (data.features, one), {}, "num_classes must be at least 2"
     yield "no samples", (data.features[:0], data.labels[:0]), {"num_classes": 3}, "samples of 0 of 3 classes"
     yield "float labels", (data.features, data.labels.float()), {}, "Use labels.long()"
-    yield "soft labels", (data.features, one_hot), {}, "labels.argmax(dim=1) for soft labels"
-    yield "one-hot labels", (data.features, one_hot.long()), {}, "got (72, 6)"
+    yield "soft labels", (data.features, one_hot), {}, "Soft labels are not supported: use labels.argmax(dim=1)"
+    yield (
+        "one-hot labels",
+        (data.features, one_hot.long()),
+        {},
+        "got (72, 6). Turn one-hot labels into indices: labels.argmax(dim=1)",
+    )
     yield "huge labels", (data.features, data.labels * 10**9), {}, "got up to 5000000000 for 72 samples. Number the classes from 0"
-    yield "too large", (data.features * 1e75, data.labels), {}, "features must be between 1e-70 and 1e+70 in size; got up to"
-    yield "too small", (data.features * 1e-75, data.labels), {}, "features must be between"
-    yield "weight too large", (data.features, data.labels, data.weight * 1e75), {}, "weight must be between"
-    yield "weight too small", (data.features, data.labels, data.weight * 1e-75), {}, "weight must be between"
+    yield "too large", (data.features * 1e145, data.labels), {}, "features must not exceed 1e+140"
+    yield "too small", (data.features * 1e-145, data.labels), {}, "features must not all be below 1e-140"
+    yield "weight too large", (data.features, data.labels, data.weight * 1e145), {}, "weight must not exceed 1e+140"
+    yield "weight too small", (data.features, data.labels, data.weight * 1e-145), {}, "weight must not all be below 1e-140"
     yield "integer features", (data.features.long(), data.labels), {}, "features must be floating-point; got torch.int64"
     yield "images", (data.features[:, :, None], data.labels), {}, "got (72, 10, 1)"
     yield "array", (data.features.numpy(), data.labels), {}, "got ndarray"
     yield "weight list", (data.features, data.labels, data.weight.tolist()), {}, "weight must be a floating-point tensor; got list"
     yield "global mean", data, {"global_mean": "median"}, "one of samples, classes; got 'median'"
     yield "test alone", data, {"test_features": data.features}, "got test_features alone"
-    yield (
-        "test width",
-        data,
-        {"test_features": data.features[:, 1:], "test_labels": data.labels},
-        "with feature_dim=10; got (72, 9)",
-    )
+    yield "test width", data, {"test_features": data.features[:, 1:], "test_labels": data.labels}, "test_features must have"
     yield "test NaN", data, {"test_features": broken, "test_labels": data.labels}, "test_features must be finite; got 2"
     yield "test empty", data, {"test_features": broken[:0], "test_labels": one[:0]}, "test_features must have at least one row"
 
@@ -355,7 +339,7 @@ def test_each_number_is_that_of_the_whole_measurement(name, dtype):
         (torch.ones(1, 3), "at least 2.*num_classes=1"),
         (torch.ones(3), r"\(num_classes, feature_dim\).*got \(3,\)"),
         (torch.full((2, 3), torch.nan), "weight must be finite; got 6 NaN"),
-        (torch.full((2, 3), 1e-200, dtype=torch.float64), "weight must be between"),
+        (torch.full((2, 3), 1e-200, dtype=torch.float64), "or squares vanish"),
     ],
 )
 def test_a_weight_that_has_no_nc2_is_refused(weight, message):

@@ -154,7 +154,7 @@ def test_refusals():
     for unclear in (nn.Sequential(*model, nn.Softmax(dim=1)), Named(model)):
         with pytest.raises(ValueError, match=r"last linear layer is unclear. Pass classifier=, one of: .*0, .*4"):
             collapse_of(unclear, LOADER)
-    with pytest.raises(ValueError, match="It has no linear layer; pass layer= and num_classes="):
+    with pytest.raises(ValueError, match="This model has no linear layer; pass layer= and num_classes="):
         collapse_of(nn.ReLU(), LOADER)
     for wrong in ("2", nn.Linear(8, 4)):
         with pytest.raises(ValueError, match=r"must be an nn.Linear of the model, or its name.* Pass classifier=, one of: 0, 4"):

@@ -2,9 +2,22 @@ import numpy as np
 import pytest
 import torch
 
-from guided_collapse.metrics.statistics import _is_nearly_singular, class_statistics
+from guided_collapse.metrics.statistics import (
+    _add_large_class,
+    _add_small_classes,
+    _centered_rows,
+    _is_nearly_singular,
+    add_outer_products,
+    batch_moments,
+    class_statistics,
+    first_samples,
+    merge,
+    no_moments,
+    product_dtype,
+    symmetrized,
+)
 from tests.metrics import oracle
-from tests.metrics.cases import SIZES, case, filled
+from tests.metrics.cases import SIZES, case
 
 
 @pytest.mark.parametrize("entries", [1, 100, 2**20])
@@ -12,39 +25,73 @@ from tests.metrics.cases import SIZES, case, filled
 def test_counts_means_and_scatter(name, entries, monkeypatch):
     monkeypatch.setattr("guided_collapse.metrics.statistics.CHUNK_ENTRIES", entries)
     data = case(name)
+    found = class_statistics(data.features, data.labels, data.num_classes)
     features, labels = data.features.numpy(), data.labels.numpy()
     means = oracle.class_means(features, labels)
     within, _ = oracle.covariances(features, labels, "samples")
-    whole = class_statistics(data.features, data.labels, data.num_classes)
-    for found in (whole, filled(data, [11]).statistics()):
-        assert found.counts.tolist() == SIZES[name]
-        assert found.present.tolist() == list(means)
-        np.testing.assert_allclose(found.class_means.numpy(), np.array(list(means.values())), rtol=1e-12)
-        np.testing.assert_allclose(found.scatter.numpy(), within * len(features), rtol=1e-9, atol=1e-12)
-        scatter = [((features[labels == c] - mean) ** 2).sum() for c, mean in means.items()]
-        np.testing.assert_allclose(found.class_scatter.numpy(), scatter, rtol=1e-12)
-    ranks = []
-    for c in means:
-        values = np.linalg.svd(features[labels == c], compute_uv=False)
-        ranks.append(values.sum() ** 2 / (values**2).sum())
-    np.testing.assert_allclose(whole.numerical_ranks.numpy(), ranks, rtol=1e-9)
+    assert found.counts.tolist() == SIZES[name]
+    assert found.present.tolist() == list(means)
+    np.testing.assert_allclose(found.class_means.numpy(), np.array(list(means.values())), rtol=1e-12)
+    np.testing.assert_allclose(found.scatter.numpy(), within * len(features), rtol=1e-9, atol=1e-12)
+    for position, c in enumerate(means):
+        own = features[labels == c]
+        values = np.linalg.svd(own, compute_uv=False)
+        assert float(found.class_scatter[position]) == pytest.approx(((own - means[c]) ** 2).sum(), rel=1e-12)
+        assert float(found.numerical_ranks[position]) == pytest.approx(values.sum() ** 2 / (values**2).sum(), rel=1e-9)
+    np.testing.assert_allclose(found.global_mean("samples").numpy(), features.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.global_mean("classes").numpy(), np.mean(list(means.values()), axis=0), rtol=1e-12)
 
 
-@pytest.mark.parametrize("num_samples", [20, 900], ids=["small", "large"])
+WIDTH = 12
+
+
+def collapsed(num_rows, noise, dtype, offset=1.0):
+    return (offset + torch.randn(WIDTH) + noise * torch.randn(num_rows, WIDTH, dtype=torch.float64)).to(dtype)
+
+
 @pytest.mark.parametrize("noise", [1.0, 1e-3, 1e-6, 0.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_scatter_has_all_digits_however_small_it_is(noise, dtype, num_samples, monkeypatch):
-    monkeypatch.setattr("guided_collapse.metrics.statistics.CHUNK_ENTRIES", 2000)
-    labels = torch.randperm(2 * num_samples) % 2
-    features = (5 + torch.randn(2, 40)[labels] + noise * torch.randn(len(labels), 40, dtype=torch.float64)).to(dtype)
-    found = class_statistics(features, labels, 2)
-    rows = features.double()
-    means = torch.stack([rows[labels == c].mean(dim=0) for c in range(2)])
-    deviations = rows - means[labels]
+def test_deviations_have_all_digits_however_small_they_are(noise, dtype):
+    features, classes = collapsed(900, noise, dtype), torch.tensor([0] * 500 + [1] * 400)
+    indices = torch.randperm(900)
+    deviations, found_means = _centered_rows(features, indices, classes, torch.empty_like(features))
+    rows = features.double()[indices]
+    means = torch.stack([rows[:500].mean(dim=0), rows[500:].mean(dim=0)])
+    relative = 4 * torch.finfo(dtype).eps
+    spread = float((rows - means[classes]).abs().max())
+    torch.testing.assert_close(deviations.double(), rows - means[classes], rtol=relative, atol=relative * spread + 1e-13)
+    torch.testing.assert_close(found_means, means, rtol=1e-14, atol=relative * spread + 1e-14)
+
+
+@pytest.mark.parametrize(("scale", "dtype"), [(1e-25, torch.float64), (1.0, torch.float32), (1e25, torch.float64)])
+def test_products_that_leave_the_range_of_float32_are_in_float64(scale, dtype):
+    features = collapsed(30, 1.0, torch.float32) * scale
+    deviations, found_means = _centered_rows(
+        features, torch.arange(30), torch.zeros(30, dtype=torch.int64), torch.empty_like(features)
+    )
+    assert deviations.dtype == dtype
+    torch.testing.assert_close(found_means[0] / scale, features.double().mean(dim=0) / scale, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [1.0, 1e-6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows_at_once", [7, 50, 1000])
+def test_a_class_in_parts_is_a_class_as_a_whole(rows_at_once, dtype, noise):
+    features, samples = collapsed(100, noise, dtype), torch.randperm(100)
+    scatters = torch.zeros(2, WIDTH, WIDTH, dtype=torch.float64)
+    parts = _add_large_class(scatters[0], features, samples, torch.empty(rows_at_once, WIDTH, dtype=dtype))
+    whole = _add_small_classes(scatters[1], features, [samples], torch.empty(100, WIDTH, dtype=dtype))
+    deviations = features.double() - features.double().mean(dim=0)
     expected = deviations.T @ deviations
+    values = torch.linalg.svdvals(features.double())
+    rank = values.sum() ** 2 / values.square().sum()
+    # In float64, the mean about which the expected values are taken is itself off by rounding.
     relative = 1e-6 if dtype == torch.float32 else 1e-9
-    torch.testing.assert_close(found.scatter, expected, rtol=relative, atol=relative * float(expected.max()) + 1e-24)
-    torch.testing.assert_close(found.class_means, means, rtol=1e-14, atol=10 * relative * noise)
+    for scatter, found in zip(scatters, (parts, whole), strict=True):
+        torch.testing.assert_close(symmetrized(scatter), expected, rtol=relative, atol=relative * float(expected.max()))
+        torch.testing.assert_close(found.means[0], features.double().mean(dim=0), rtol=0, atol=relative * noise)
+        assert float(found.scatter) == pytest.approx(float(expected.trace()), rel=relative)
+        assert float(found.ranks) == pytest.approx(float(rank), rel=1e-6)
 
 
 @pytest.mark.parametrize("num_samples", [30, 400])
@@ -53,23 +100,79 @@ def test_ranks_of_few_directions_in_many_dimensions(noise, num_samples):
     # The square root of what rounding leaves in 200 vanishing directions would count as much as the three that are there.
     basis = torch.linalg.qr(torch.randn(200, 3, dtype=torch.float64)).Q
     features = (torch.randn(num_samples, 3, dtype=torch.float64) @ basis.T + noise * torch.randn(num_samples, 200)).float()
-    others = torch.randn(1000, 200)
-    labels = torch.cat([torch.zeros(num_samples), torch.ones(1000)]).long()
     values = torch.linalg.svdvals(features.double())
-    found = class_statistics(torch.cat([features, others]), labels, 2).numerical_ranks
-    assert float(found[0]) == pytest.approx(float(values.sum() ** 2 / (values**2).sum()), rel=2e-4)
+    # The last part is a single sample, whose deviation is zero.
+    scatter, samples, buffer = (
+        torch.zeros(200, 200, dtype=torch.float64),
+        torch.arange(num_samples),
+        torch.empty(num_samples - 1, 200),
+    )
+    if num_samples < 200:
+        found = _add_small_classes(scatter, features, [samples], torch.empty_like(features))
+    else:
+        found = _add_large_class(scatter, features, samples, buffer)
+    assert float(found.ranks) == pytest.approx(float(values.sum() ** 2 / (values**2).sum()), rel=2e-4)
+
+
+def test_parts_with_references_of_their_own_merge_exactly():
+    data = case("missing", noise=1e-6)
+    whole = class_statistics(data.features, data.labels, data.num_classes)
+    total = no_moments(10, data.num_classes)
+    for part in torch.arange(len(data.labels)).split(11):
+        features, labels = data.features[part], data.labels[part]
+        merge(total, batch_moments(features, labels, first_samples(features, labels, data.num_classes)))
+    found = total.statistics()
+    assert torch.equal(found.counts, whole.counts)
+    torch.testing.assert_close(found.class_means, whole.class_means, rtol=1e-14, atol=1e-15)
+    torch.testing.assert_close(found.scatter, whole.scatter, rtol=1e-8, atol=1e-9 * float(whole.scatter.abs().max()))
+    torch.testing.assert_close(found.class_scatter, whole.class_scatter, rtol=1e-9, atol=0)
+
+
+def test_scatter_stays_positive_semidefinite_with_a_bad_reference():
+    data = case("balanced", noise=1e-5)
+    total = no_moments(10, data.num_classes)
+    for part in torch.arange(len(data.labels)).split(3):
+        merge(total, batch_moments(data.features[part], data.labels[part], torch.full((6, 10), 1e5, dtype=torch.float64)))
+    values = torch.linalg.eigvalsh(total.statistics().scatter)
+    assert float(values[0]) >= -1e-14 * float(values[-1])
+
+
+def test_first_samples():
+    features = torch.arange(10.0).reshape(5, 2)
+    assert first_samples(features, torch.tensor([2, 0, 2, 0, 2]), 3).tolist() == [[2, 3], [0, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+    ids=str,
+)
+def test_products_are_in_float32_at_least(dtype, expected):
+    assert product_dtype(dtype) == expected
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
-def test_reduced_matmul_precision_changes_nothing(precision):
-    data = case("imbalanced", dtype=torch.float32)
-    exact = class_statistics(data.features.double(), data.labels, 6)
+def test_not_in_float32_where_that_means_less(precision):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
-        assert torch.equal(class_statistics(data.features, data.labels, 6).scatter, exact.scatter)
+        assert product_dtype(torch.float32) == torch.float64
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 33])
+def test_half_the_product_makes_the_whole(width):
+    rows, more = torch.randn(9, width, dtype=torch.float64), torch.randn(5, width, dtype=torch.float64)
+    scatter = torch.zeros(width, width, dtype=torch.float64)
+    add_outer_products(scatter, rows)
+    add_outer_products(scatter, more)
+    torch.testing.assert_close(symmetrized(scatter), rows.T @ rows + more.T @ more)
 
 
 def test_nearly_singular_whatever_the_units_and_the_dimensions_without_scatter():

@@ -35,6 +35,7 @@ class MetricDeclaration:
         log: whether its chart starts with a logarithmic axis.
         reference: the value that theory predicts for training samples, a line in its chart.
         occasional: whether it applies to some runs only, so its absence needs no comment.
+        each: the field of a result that holds the value of every sample or class, of which this is the mean.
     """
 
     name: str
@@ -51,6 +52,7 @@ class MetricDeclaration:
     log: bool = False
     reference: Reference | None = None
     occasional: bool = False
+    each: str | None = None
 
 
 class Entry(NamedTuple):
@@ -60,21 +62,24 @@ class Entry(NamedTuple):
     """Its name in the result."""
     metric: MetricDeclaration
     split: Split
-    section: str
-    """Of the printed table."""
-    needs: tuple[Need, ...]
-    """What it requires besides class statistics."""
+
+    @property
+    def section(self) -> str | None:
+        """The section of the printed table."""
+        return self.metric.section if self.split == "train" else "test samples"
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What it requires besides class statistics."""
+        return frozenset("test samples" if self.split == "test" and need == "samples" else need for need in self.metric.needs)
 
 
 def entries() -> Iterator[Entry]:
     """Yields every metric of a result, those of the test samples last."""
-    listed = [metric for metric in METRICS.values() if metric.section is not None]
-    for metric in listed:
-        yield Entry(metric.name, metric, "train", metric.section or "", metric.needs)
-    for metric in listed:
-        if "test" in metric.splits:
-            needs = tuple("test samples" if need == "samples" else need for need in metric.needs)
-            yield Entry(f"test_{metric.name}", metric, "test", "test samples", needs)
+    for split in SPLITS:
+        for metric in METRICS.values():
+            if metric.section is not None and split in metric.splits:
+                yield Entry(metric.name if split == "train" else f"test_{metric.name}", metric, split)
 
 
 def recorded(split: Split) -> dict[str, str]:
@@ -85,7 +90,8 @@ def recorded(split: Split) -> dict[str, str]:
 def best_margin(feature_dim: int, num_classes: int) -> float | None:
     """The largest possible value of the smallest cosine margin of C classes in d dimensions; None if it is unknown.
 
-    It is the margin of unit rows that are as far as possible from the convex hull of all others; for C > d + 1 at most 1.
+    It is the margin of unit rows that are as far as possible from the convex hull of all others. For C > d + 1 it is at most 1: the
+    point of the hull nearest to zero is in the hull of at most d + 1 rows, and any other row is no further than 1 from it.
     """
     if num_classes <= feature_dim + 1:
         return num_classes / (num_classes - 1)  # simplex ETF
@@ -162,7 +168,8 @@ _ALL = (
     _M("mean_cosine_margin", "cosine margin, mean", "samples",
        "How much closer samples are to their own class than to the next, in cosines; the mean over samples.",
        "cos_c - max_{j != c} cos_j, cos_j that of h - mu_G and w_j - w_G", "C/(C-1), for C > d+1 less",
-       needs=("weight", "samples"), splits=SPLITS, charts={"train": "Mean cosine margin, train"}, reference="ideal_margin"),
+       needs=("weight", "samples"), splits=SPLITS, charts={"train": "Mean cosine margin, train"}, reference="ideal_margin",
+       each="cosine_margins"),
     _M("class_margin", "one-against-rest margin, least class", "frame",
        "How much closer the class mean is to its own row than to the next, for the class with the smallest such margin.",
        "min_c (cos_c - max_{j != c} cos_j), cos_j that of mu_c - mu_G and w_j - w_G",
@@ -184,7 +191,7 @@ _ALL = (
        "tr S_W / tr S_B"),
     _M("numerical_rank", "numerical rank of a class, mean", "variability",
        "How many directions the features of a class fill; the mean over classes.", "|H_c|_*^2 / |H_c|_F^2", "1",
-       needs=("features together",)),
+       needs=("features together",), each="numerical_ranks"),
     _M("nearest_center_accuracy", "nearest-center accuracy", "samples",
        "Fraction of samples whose nearest class mean is that of their own class.",
        "mean over samples of [argmin_c |h - mu_c| = label]", "1", needs=("samples",), splits=SPLITS),

@@ -18,8 +18,9 @@ from guided_collapse.metrics.statistics import ClassStatistics
 EPSILON = torch.finfo(torch.float64).eps
 CLOSE_PAIR = 1e-6
 SMALL_EIGENVALUE = 1e-6
+CLOSE_PAIRS_AT_ONCE = 4096
 NUMBERS_AT_ONCE = 2**24
-"""How many entries of a product are held at once."""
+"""How many entries of a product are held at once: those of all pairs of 4096 classes."""
 
 
 def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
@@ -42,7 +43,7 @@ def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
         vectors = torch.linalg.eigh(gram[1:, 1:] + gram[1:, 1:].T).eigenvectors[:, -feature_dim:]
         target = torch.zeros_like(gram)
         target[1:, 1:] = vectors @ vectors.T / math.sqrt(feature_dim)
-    return float(torch.linalg.vector_norm(gram / torch.linalg.vector_norm(gram) - target))
+    return float(torch.linalg.vector_norm(gram / norm_of_any_size(gram) - target))
 
 
 def norm_variation(rows: Tensor) -> float:
@@ -79,6 +80,8 @@ def smallest_angle(rows: Tensor) -> float:
 def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
     """min_c cos(mu_c, w_c) - max_{j != c} cos(mu_c, w_j): the smallest cosine margin of a class mean; NaN if a row is zero.
 
+    For unit weights it is largest if each mean points from the convex hull of all other rows to its own row, and is then their
+    one-against-rest margin, the smallest distance of a row from that hull.
     Both are centered, float64: the means (num_present, feature_dim), of the classes in `classes`, the weight one row per class.
     """
     unit_means, unit_weight = (normalize(rows, dim=1, eps=0) for rows in (means, weight))
@@ -97,12 +100,17 @@ def nearest_frame_distance(means: Tensor) -> float:
     if the means are all zero. For C > d + 1 the frame is tight, with rows of norm 1 only in the mean.
     """
     num_classes, feature_dim = means.shape
-    norm, rank = torch.linalg.vector_norm(means), min(feature_dim, num_classes - 1)
-    if not bool(norm > 0):
+    if num_classes <= feature_dim + 1:
+        gram = means @ means.T
+        square = gram.diagonal().sum()
+        products = center_classes(center_classes(gram / square).T)
+    else:
+        square, centered = means.square().sum(), center_classes(means)
+        products = centered.T @ centered / square
+    if not bool(square > 0):
         return math.nan
-    centered = center_classes(means) / norm
-    gram = centered @ centered.T if num_classes <= feature_dim else centered.T @ centered
-    values = torch.linalg.eigvalsh(gram)[-rank:].clamp(min=0).sqrt()
+    rank = min(feature_dim, num_classes - 1)
+    values = torch.linalg.eigvalsh(products)[-rank:].clamp(min=0).sqrt()
     return max(0.0, float(2 - 2 * values.sum() / math.sqrt(rank)))
 
 
@@ -134,7 +142,7 @@ class BetweenClasses(NamedTuple):
     values: Tensor
     """The positive singular values of the centered class means, (rank,), largest first."""
     spread: Tensor
-    """V diag(values), where each dimension has as many correct digits as in the class means."""
+    """V diag(values), (feature_dim, rank), where each dimension has as many correct digits as in the class means."""
 
 
 def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
@@ -210,25 +218,42 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     return (most - rank + float(shares.square().sum())) / most
 
 
+def trace_ratio(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
+    """tr S_W / tr S_B; NaN or infinite if all class means coincide."""
+    within = statistics.class_scatter.sum() / statistics.num_samples
+    return float(within / centered_class_means.square().sum(dim=1).mean())
+
+
 def class_distance_normalized_variance(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
     """CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
 
-    Infinite or NaN if two class means coincide. The centered means are (num_present, feature_dim), float64.
+    Infinite or NaN if two class means coincide. The means may be relative to any common point, (num_present, feature_dim), float64.
     """
     variances = statistics.class_scatter / statistics.counts[statistics.present]
-    number, total = len(variances), 0.0
+    number = len(variances)
+    sums = []
     for block in _blocks_of_rows(number, number):
         # Each pair once: the rows of the block with those after it.
-        means, centered, later = (rows[block.start :] for rows in (statistics.class_means, centered_class_means, variances))
-        first_variances, squares = variances[block], centered.square().sum(dim=1)
-        sizes = squares[: len(first_variances), None] + squares
-        distances = sizes - 2 * (centered[: len(first_variances)] @ centered.T)
+        means, centered, num_first = (
+            statistics.class_means[block.start :],
+            centered_class_means[block.start :],
+            len(variances[block]),
+        )
+        squares = centered.square().sum(dim=1)
+        sizes = squares[:num_first, None] + squares
+        distances = sizes - 2 * (centered[:num_first] @ centered.T)
         # Directly for pairs so close that inner products would cancel.
-        for close in torch.split((distances <= CLOSE_PAIR * sizes).triu_(1).nonzero(), 4096):
+        for close in torch.split((distances <= CLOSE_PAIR * sizes).triu_(1).nonzero(), CLOSE_PAIRS_AT_ONCE):
             first, second = close.T
             distances[first, second] = (means[first] - means[second]).square().sum(dim=1)
-        total += float(((first_variances[:, None] + later) / (2 * distances)).triu_(1).sum())
-    return total / (number * (number - 1) / 2)
+        sums.append(((variances[block][:, None] + variances[block.start :]) / (2 * distances)).triu_(1).sum())
+    return float(torch.stack(sums).sum()) / (number * (number - 1) / 2)
+
+
+def norm_of_any_size(values: Tensor) -> Tensor:
+    """The Euclidean norm, a scalar, also of values whose squares overflow or vanish."""
+    largest = values.abs().amax()
+    return torch.where(largest > 0, largest * torch.linalg.vector_norm(values / largest), largest)
 
 
 def _blocks_of_rows(num_rows: int, num_columns: int) -> Iterator[slice]:

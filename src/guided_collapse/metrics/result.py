@@ -136,11 +136,11 @@ class CollapseResult:
     def _rows(self) -> dict[str, list[tuple[str, str, str, str]]]:
         """The numbers by section: label, value, value at collapse, and meaning."""
         sections: dict[str, list[tuple[str, str, str, str]]] = {}
-        for entry in entries():
-            metric, value = entry.metric, getattr(self, entry.key)
-            if value is not None:
+        for key, metric, section in ((entry.key, entry.metric, entry.section) for entry in entries()):
+            value = getattr(self, key)
+            if section is not None and value is not None:
                 row = (metric.label, f"{value:.6g}", metric.at_collapse, f"{metric.meaning} {metric.formula}")
-                sections.setdefault(entry.section, []).append(row)
+                sections.setdefault(section, []).append(row)
         return sections
 
     def _remarks(self) -> dict[str, list[str]]:
@@ -165,7 +165,7 @@ def collapse_result(
     measured: Measured, samples: SampleCounts | None = None, test_samples: SampleCounts | None = None
 ) -> CollapseResult:
     """Computes every metric that finished statistics, a classifier, and counts over their samples and over test samples allow."""
-    statistics, means, weight = measured.statistics, measured.centered_class_means, measured.weight
+    statistics, means, weight = measured.statistics, measured.centered_class_means, measured.exact_weight
     feature_dim, num_classes = means.shape[1], len(statistics.counts)
     between = formulas.between_classes(means, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
     cdnv = formulas.class_distance_normalized_variance(statistics, means)
@@ -183,20 +183,20 @@ def collapse_result(
         "ideal_cosine_margin": best_margin(feature_dim, num_classes),
         "cdnv": cdnv,
         "vci": formulas.variability_collapse_index(statistics, between),
-        "trace_ratio": float(statistics.class_scatter.sum() / statistics.num_samples / means.square().sum(dim=1).mean()),
+        "trace_ratio": formulas.trace_ratio(statistics, means),
     }
     if "mean_equiangularity" not in left_out:
         values["mean_equiangularity"] = formulas.angle_deviation(means)
     if statistics.numerical_ranks is not None:
         values["numerical_rank"] = float(statistics.numerical_ranks.mean())
         values["numerical_ranks"] = tuple(statistics.numerical_ranks.tolist())
-    if weight is not None:
+    if weight is not None and measured.center_logits is not None:
         judged = center_classes(weight) if measured.center_weight else weight
         known = judged[statistics.present]
         values |= {
             "nc2": formulas.frame_deviation(judged),
             "nc3": formulas.frame_deviation(known, means),
-            "bias_collapse": float(torch.linalg.vector_norm(measured.center_logits)),
+            "bias_collapse": float(formulas.norm_of_any_size(measured.center_logits)),
             "weight_equinorm": formulas.norm_variation(judged),
             "equinorm": abs(formulas.norm_variation(known) - values["mean_equinorm"]),
             "weight_angle": formulas.smallest_angle(judged),
@@ -204,15 +204,15 @@ def collapse_result(
         }
         if "weight_equiangularity" not in left_out:
             values["weight_equiangularity"] = formulas.angle_deviation(judged)
-    for prefix, found in (("", samples), ("test_", test_samples)):
-        if found is not None:
-            number, center_correct, correct, disagreements = found.counts.tolist()
-            values[f"{prefix}nearest_center_accuracy"] = center_correct / number
+    for prefix, counts in (("", samples), ("test_", test_samples)):
+        if counts is not None:
+            number = int(counts.num_samples)
+            values[f"{prefix}nearest_center_accuracy"] = int(counts.center_correct) / number
             if weight is not None:
-                values[f"{prefix}nc4"] = disagreements / number
-                values[f"{prefix}accuracy"] = correct / number
+                values[f"{prefix}nc4"] = int(counts.disagreements) / number
+                values[f"{prefix}accuracy"] = int(counts.correct) / number
                 # The mean of no margins is NaN, as it should be.
-                values[f"{prefix}mean_cosine_margin"] = float(found.margins.mean())
+                values[f"{prefix}mean_cosine_margin"] = float(counts.margins.mean())
     if samples is not None and weight is not None:
         values["cosine_margins"] = samples.margins.sort().values
     return CollapseResult(
@@ -247,10 +247,8 @@ def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: Sa
         need = next((need for need in REASONS if need in entry.needs and lacking[need]), None)
         if need is not None:
             reasons[entry.key] = REASONS[need]
-    # The lists go with their means.
-    for name, mean in (("cosine_margins", "mean_cosine_margin"), ("numerical_ranks", "numerical_rank")):
-        if mean in reasons:
-            reasons[name] = reasons[mean]
+            if entry.metric.each is not None and entry.split == "train":
+                reasons[entry.metric.each] = REASONS[need]
     return reasons
 
 
@@ -275,7 +273,7 @@ def _notes(
         yield "all class means coincide: NC1 and the shape of the means are undefined"
     elif between_class_rank < most:
         yield f"the class means differ in only {between_class_rank} of {most} dimensions; NC1 counts scatter in these alone"
-    for found, name in ((samples, "samples"), (test_samples, "test samples")):
-        undefined = 0 if found is None or measured.weight is None else int(found.counts[0]) - len(found.margins)
+    for counts, name in ((samples, "samples"), (test_samples, "test samples")):
+        undefined = 0 if counts is None or measured.weight is None else int(counts.num_samples) - len(counts.margins)
         if undefined > 0:
             yield f"{undefined} {name} have no cosine margin (at the global mean, or a weight at the mean weight) and are left out"

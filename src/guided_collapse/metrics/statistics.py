@@ -1,4 +1,4 @@
-"""Class statistics: counts, class means and within-class scatter, from all features at once or merged from batches."""
+"""Class statistics: counts, class means and within-class scatter, from all features at once or from parts that are merged."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ UNCERTAIN_SCATTER = 1000 * torch.finfo(torch.float32).eps
 """A direction with less scatter than this, relative to its dimensions, can be all rounding error in a sum of float32 products."""
 UNCERTAIN_RANK = 1e-4
 """How much of the nuclear norm may come from singular values that drown in rounding errors."""
+SAFE_IN_FLOAT32 = (1e-12, 1e12)
+"""Between these, sums of products neither overflow nor vanish in float32."""
 COLUMN_BLOCKS = 4
 
 
@@ -33,7 +35,7 @@ class ClassStatistics:
     class_scatter: Tensor
     """sum over the samples of a class of |h - mu_c|^2, (num_present,), float64."""
     numerical_ranks: Tensor | None = None
-    """|H_c|_*^2 / |H_c|_F^2, (num_present,), float64; None if the features of a class were never together."""
+    """(num_present,), float64; None if the features of a class were never together."""
 
     @property
     def present(self) -> Tensor:
@@ -52,6 +54,7 @@ class ClassStatistics:
 
     def global_mean(self, kind: GlobalMean) -> Tensor:
         """mu_G, (feature_dim,): the mean of all samples, or of the class means."""
+        check_global_mean(kind)
         if kind == "classes":
             return self.class_means.mean(dim=0)
         return (self.counts[self.present].to(torch.float64) / self.num_samples) @ self.class_means
@@ -63,24 +66,26 @@ def check_global_mean(kind: GlobalMean) -> None:
         raise ValueError(f"global_mean must be one of {', '.join(get_args(GlobalMean))}; got {kind!r}.")
 
 
-def where_float64_is(tensor: Tensor) -> Tensor:
-    """The tensor without its gradient, on the CPU if its device does not compute in float64, as Apple's does not."""
-    return tensor.detach().cpu() if tensor.device.type == "mps" else tensor.detach()
+def has_float64(device: torch.device) -> bool:
+    """Whether the device computes in float64; Apple's does not, so metrics run on the CPU instead."""
+    return device.type != "mps"
 
 
 def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> ClassStatistics:
-    """Computes the statistics of features (num_samples, feature_dim) with labels (num_samples,), all at hand.
+    """Computes the statistics of features that are all at hand, from deviations from the class means.
 
     Outer products of deviations have the features' own precision, at least float32, and are summed in float64: for float32 features
     the scatter is right to 1e-6 of its largest direction, however small it is compared with the means. If that leaves directions
     with hardly any scatter uncertain, everything is repeated in float64.
+
+    Features are (num_samples, feature_dim), labels (num_samples,). Raises a ValueError if fewer than two classes have samples.
     """
-    features = where_float64_is(features)
+    features = features.detach() if has_float64(features.device) else features.detach().cpu()
     labels = labels.to(features.device, torch.int64)
     counts = torch.bincount(labels, minlength=num_classes)
     _check_enough_classes(counts)
     samples = torch.split(torch.argsort(labels, stable=True), counts[counts > 0].tolist())
-    dtype = product_dtype(features)
+    dtype = product_dtype(features.dtype)
     with torch.autocast(features.device.type, enabled=False):
         found = _statistics(features, counts, samples, dtype)
         if dtype != torch.float64 and _is_nearly_singular(found.scatter, UNCERTAIN_SCATTER):
@@ -91,48 +96,18 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
 def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dtype: torch.dtype) -> ClassStatistics:
     """The statistics with products in `dtype`; `samples` holds the row indices of each class that has any."""
     feature_dim = features.shape[1]
+    # One buffer for all: memory that was used before is several times faster than new memory.
+    buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim, dtype=dtype)
     scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=features.device)
-    means, squares, ranks = [], [], []
-    for group in _groups(samples, feature_dim):
-        sizes = [len(indices) for indices in group]
-        classes = torch.arange(len(group), device=features.device).repeat_interleave(torch.tensor(sizes, device=features.device))
-        deviations = features[torch.cat(group)].to(dtype)
-        group_means = _center_by_class(deviations, classes, len(group))
-        group_scatter = torch.zeros_like(scatter)
-        for part in torch.split(deviations, chunk_rows(feature_dim)):
-            add_outer_products(group_scatter, part)
-        means.append(group_means)
-        squares.append(_sums_of_squares(deviations, classes, len(group)))
-        if sizes[0] < feature_dim:
-            for own, mean in zip(torch.split(deviations.to(torch.float64), sizes), group_means, strict=True):
-                along = own @ mean
-                ranks.append(_numerical_rank(_singular_values(own @ own.T + along[:, None] + along + mean @ mean)))
+    found, position = [], 0
+    for group in _groups([len(indices) for indices in samples], feature_dim):
+        some, position = samples[position : position + group], position + group
+        if len(some[0]) >= feature_dim:
+            found.append(_add_large_class(scatter, features, some[0], buffer))
         else:
-            # The scatter is the smaller Gram matrix, once the mean is added. Its error becomes large by the square root: singular
-            # values that vanish come out as sqrt(error), and there may be hundreds of them.
-            values = _singular_values(torch.addr(group_scatter, group_means[0], group_means[0], alpha=sizes[0]))
-            error = (torch.finfo(dtype).eps * squares[-1]).sqrt()
-            if bool((values < error).sum() * error > UNCERTAIN_RANK * values.sum()):
-                rows = features[group[0]].to(torch.float64)
-                values = _singular_values(rows.T @ rows)
-            ranks.append(_numerical_rank(values))
-        scatter += group_scatter
-    return ClassStatistics(counts, torch.cat(means), symmetrized(scatter), torch.cat(squares), torch.stack(ranks))
-
-
-def _groups(samples: Sequence[Tensor], feature_dim: int) -> Iterator[list[Tensor]]:
-    """Yields the indices of a class of at least feature_dim samples, or of as many smaller ones as fill a chunk."""
-    group: list[Tensor] = []
-    for indices in samples:
-        if group and (len(indices) >= feature_dim or sum(map(len, group)) + len(indices) > chunk_rows(feature_dim)):
-            yield group
-            group = []
-        group.append(indices)
-        if len(indices) >= feature_dim:
-            yield group
-            group = []
-    if group:
-        yield group
+            found.append(_add_small_classes(scatter, features, some, buffer))
+    means, class_scatter, ranks = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return ClassStatistics(counts, means, symmetrized(scatter), class_scatter, ranks)
 
 
 def chunk_rows(feature_dim: int) -> int:
@@ -140,42 +115,134 @@ def chunk_rows(feature_dim: int) -> int:
     return max(feature_dim, CHUNK_ENTRIES // feature_dim)
 
 
-def _center_by_class(rows: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Subtracts the means of their classes from the rows, in place; returns these means, (num_classes, feature_dim), float64."""
-    counts = torch.bincount(labels, minlength=num_classes).clamp(min=1)[:, None]
+def _groups(sizes: list[int], feature_dim: int) -> Iterator[int]:
+    """How many classes to take at a time: one of at least feature_dim samples, or as many smaller ones as fill a chunk."""
+    classes, rows = 0, 0
+    for size in sizes:
+        if classes > 0 and (size >= feature_dim or rows + size > chunk_rows(feature_dim)):
+            yield classes
+            classes, rows = 0, 0
+        classes, rows = classes + 1, rows + size
+        if size >= feature_dim:
+            yield classes
+            classes, rows = 0, 0
+    if classes > 0:
+        yield classes
+
+
+class _OfClasses(NamedTuple):
+    """Means (num_classes, feature_dim), sums of |h - mu_c|^2 and numerical ranks (num_classes,) of some classes, float64."""
+
+    means: Tensor
+    scatter: Tensor
+    ranks: Tensor
+
+
+def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tensor], buffer: Tensor) -> _OfClasses:
+    """Adds the outer products of the deviations of some classes to the upper block triangle of `scatter`."""
+    sizes = [len(indices) for indices in samples]
+    classes = torch.arange(len(sizes), device=features.device).repeat_interleave(torch.tensor(sizes, device=features.device))
+    deviations, means = _centered_rows(features, torch.cat(tuple(samples)), classes, buffer)
+    add_outer_products(scatter, deviations)
+    squares, ranks = [], []
+    for own, mean, indices in zip(torch.split(deviations, sizes), means, samples, strict=True):
+        gram = (own @ own.T).to(torch.float64)
+        squares.append(gram.diagonal().sum())
+        # The Gram matrix of the samples themselves: |mu|^2 comes in as float64, because deviations can be tiny beside it.
+        along = (own @ mean.to(own.dtype)).to(torch.float64)
+        gram += along[:, None] + along + mean @ mean
+        ranks.append(_numerical_rank(gram, torch.finfo(buffer.dtype).eps * squares[-1], features, indices, len(buffer)))
+    return _OfClasses(means, torch.stack(squares), torch.stack(ranks))
+
+
+def _add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer: Tensor) -> _OfClasses:
+    """The same for one class of at least feature_dim samples, whose own scatter is the smaller Gram matrix."""
+    own_scatter, part_means = torch.zeros_like(scatter), []
+    parts = torch.split(samples, len(buffer))
+    for part in parts:
+        deviations, mean = _centered_rows(features, part, torch.zeros_like(part), buffer)
+        add_outer_products(own_scatter, deviations)
+        part_means.append(mean[0])
+    # Between the parts lies n_p (mu_p - mu)(mu_p - mu)'. Nothing is subtracted, so nothing cancels or becomes negative.
+    means, sizes = torch.stack(part_means), scatter.new_tensor([len(part) for part in parts])
+    mean = sizes @ means / len(samples)
+    add_outer_products(own_scatter, (means - mean) * sizes.sqrt()[:, None])
+    scatter += own_scatter
+    squares = own_scatter.diagonal().sum()
+    gram = own_scatter.addr_(mean, mean, alpha=len(samples))
+    rank = _numerical_rank(gram, torch.finfo(buffer.dtype).eps * squares, features, samples, len(buffer))
+    return _OfClasses(mean[None], squares[None], rank[None])
+
+
+def _centered_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
+    """The samples at `indices` minus the means of their classes, and these means in float64.
+
+    The deviations may lie in the buffer and have its dtype, or float64 if float32 cannot hold their products. `classes` has the
+    class of each row, ascending from 0 without gaps.
+    """
+    num_classes, rows = int(classes[-1]) + 1, buffer[: len(indices)]
+    if features.dtype == rows.dtype:
+        torch.index_select(features, 0, indices, out=rows)
+    else:
+        rows.copy_(features.index_select(0, indices))
+    means = _center_in_place(rows, classes, num_classes)
+    if rows.dtype != torch.float64 and not safe_in_float32(rows):
+        rows = features.index_select(0, indices).to(torch.float64)
+        means = _center_in_place(rows, classes, num_classes)
+    return rows, means
+
+
+def _center_in_place(rows: Tensor, classes: Tensor, num_classes: int) -> Tensor:
+    """Subtracts the means of their classes from the rows, and returns these means in float64."""
+    counts = torch.bincount(classes, minlength=num_classes)[:, None]
     means = rows.new_zeros(num_classes, rows.shape[1], dtype=torch.float64)
     # The sum behind a mean has a rounding error that can exceed the deviations of a collapsed class. The mean of what is left after
     # the first subtraction corrects it.
     for _ in range(2):
-        part = rows.new_zeros(num_classes, rows.shape[1]).index_add_(0, labels, rows) / counts
-        rows -= part[labels]
+        part = rows.new_zeros(num_classes, rows.shape[1]).index_add_(0, classes, rows) / counts
+        rows -= part if num_classes == 1 else part.index_select(0, classes)
         means += part
     return means
 
 
-def _sums_of_squares(rows: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """sum |r|^2 over the rows of each class, (num_classes,), float64."""
-    squares = torch.linalg.vector_norm(rows, dim=1).to(torch.float64).square()
-    return squares.new_zeros(num_classes).index_add_(0, labels, squares)
+def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tensor, rows_at_once: int) -> Tensor:
+    """|H_c|_*^2 / |H_c|_F^2, a scalar: how many directions the features of a class fill, as in the paper's code.
 
+    The features are not centered: a class that has collapsed to its mean has rank 1, a class of zeros rank 0. A square root turns a
+    small error near zero into a large one: singular values that vanish come out as sqrt(error), and a class that fills few of
+    many dimensions has hundreds of them. If that could show, the Gram matrix is computed again in float64.
 
-def _singular_values(gram: Tensor) -> Tensor:
-    """Those of the rows or columns whose inner products are in the upper triangle of `gram`."""
-    return torch.linalg.eigvalsh(gram, UPLO="U").clamp(min=0).sqrt()
-
-
-def _numerical_rank(values: Tensor) -> Tensor:
-    """|H_c|_*^2 / |H_c|_F^2 from singular values; 0 for a class of zeros."""
-    return torch.nan_to_num(values.sum().square() / values.square().sum())
+    `gram` is the smaller one of H_c' H_c and H_c H_c', of which the upper triangle is read, with entries that have this `error`;
+    `samples` are the rows of the class in `features`.
+    """
+    values = torch.linalg.eigvalsh(gram, UPLO="U").clamp(min=0)
+    if bool((values < error).sum() * error.sqrt() > UNCERTAIN_RANK * values.sqrt().sum()):
+        feature_dim = features.shape[1]
+        if len(samples) < feature_dim:
+            rows = features[samples].to(torch.float64)
+            gram = rows @ rows.T
+        else:
+            gram = gram.new_zeros(feature_dim, feature_dim)
+            for part in torch.split(samples, rows_at_once):
+                add_outer_products(gram, features[part].to(torch.float64))
+        values = torch.linalg.eigvalsh(gram, UPLO="U").clamp(min=0)
+    total = values.sum()
+    return torch.where(total > 0, values.sqrt().sum().square() / torch.where(total > 0, total, 1.0), 0.0)
 
 
 class Moments(NamedTuple):
-    """The class statistics of a part of the samples."""
+    """The class statistics of a part of the samples, with means relative to a reference for each class.
+
+    At collapse all samples of a class nearly coincide. Their differences from a nearby reference are then exact in floating point,
+    and the mean of these differences has as many correct digits as they have; the mean of the samples has not.
+    """
 
     counts: Tensor
     """(num_classes,), int64."""
-    means: Tensor
-    """(num_classes, feature_dim), float64; 0 for classes without samples."""
+    references: Tensor
+    """(num_classes, feature_dim), float64; meaningless for classes without samples."""
+    offsets: Tensor
+    """Class mean minus reference, (num_classes, feature_dim), float64; 0 for classes without samples."""
     scatter: Tensor
     """sum (h - mu_c)(h - mu_c)', (feature_dim, feature_dim), float64, upper block triangle only."""
     class_scatter: Tensor
@@ -185,49 +252,71 @@ class Moments(NamedTuple):
         """What the metrics are computed from; raises a ValueError if fewer than two classes have samples."""
         _check_enough_classes(self.counts)
         present = self.counts.nonzero().flatten()
-        return ClassStatistics(self.counts.clone(), self.means[present], symmetrized(self.scatter), self.class_scatter[present])
+        means = (self.references + self.offsets)[present]
+        return ClassStatistics(self.counts.clone(), means, symmetrized(self.scatter), self.class_scatter[present])
 
 
-def batch_moments(features: Tensor, labels: Tensor, num_classes: int) -> Moments:
-    """The moments of a batch: features (num_samples, feature_dim), labels (num_samples,), int64; there may be no samples."""
-    deviations = features.to(torch.float64, copy=True)
-    means = _center_by_class(deviations, labels, num_classes)
-    scatter = deviations.new_zeros(features.shape[1], features.shape[1])
+def no_moments(feature_dim: int, num_classes: int, device: torch.device | None = None) -> Moments:
+    """The moments of no samples."""
+    rows = torch.zeros(num_classes, feature_dim, dtype=torch.float64, device=device)
+    counts = torch.zeros(num_classes, dtype=torch.int64, device=device)
+    return Moments(counts, rows, rows.clone(), rows.new_zeros(feature_dim, feature_dim), rows.new_zeros(num_classes))
+
+
+def batch_moments(features: Tensor, labels: Tensor, references: Tensor) -> Moments:
+    """The moments of a batch: features (num_samples, feature_dim), labels (num_samples,), references as in `Moments`."""
+    counts = torch.bincount(labels, minlength=len(references))
+    deviations = features.to(references) - references[labels]
+    offsets = torch.zeros_like(references).index_add_(0, labels, deviations) / counts.clamp(min=1)[:, None]
+    deviations -= offsets[labels]
+    scatter = references.new_zeros(references.shape[1], references.shape[1])
     add_outer_products(scatter, deviations)
-    counts = torch.bincount(labels, minlength=num_classes)
-    return Moments(counts, means, scatter, _sums_of_squares(deviations, labels, num_classes))
+    class_scatter = references.new_zeros(len(references)).index_add_(0, labels, deviations.square().sum(dim=1))
+    return Moments(counts, references, offsets, scatter, class_scatter)
+
+
+def first_samples(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """The first sample of each class in a batch, (num_classes, feature_dim), float64; zeros for absent classes."""
+    positions = torch.arange(len(labels), device=labels.device)
+    first = torch.full((num_classes,), len(labels), device=labels.device).scatter_reduce_(0, labels, positions, "amin")
+    found = (first < len(labels)).nonzero().flatten()
+    samples = torch.zeros(num_classes, features.shape[1], dtype=torch.float64, device=features.device)
+    samples[found] = features[first[found]].to(torch.float64)
+    return samples
 
 
 def merge(left: Moments, right: Moments) -> Moments:
     """The moments of both parts together. Changes `left` in place and returns it.
 
     For a class with n and m samples whose means differ by delta, the scatter about the common mean is the sum of both scatters plus
-    n m/(n+m) delta delta'. All terms are positive semidefinite: nothing cancels.
+    n m/(n+m) delta delta'. All terms are positive semidefinite: nothing cancels, whatever the references are.
     """
     classes = right.counts.nonzero().flatten()
     here, there = left.counts[classes].to(torch.float64), right.counts[classes].to(torch.float64)
-    differences = right.means[classes] - left.means[classes]
+    unknown = classes[here == 0]
+    left.references[unknown] = right.references[unknown]
+    shift = right.references[classes] - left.references[classes]
+    differences = shift + right.offsets[classes] - left.offsets[classes]
     weighted = differences * (here * there / (here + there)).sqrt()[:, None]
     left.scatter.add_(right.scatter)
     add_outer_products(left.scatter, weighted)
     left.class_scatter.add_(right.class_scatter).index_add_(0, classes, weighted.square().sum(dim=1))
-    left.means.index_add_(0, classes, differences * (there / (here + there))[:, None])
+    left.offsets.index_add_(0, classes, differences * (there / (here + there))[:, None])
     left.counts.add_(right.counts)
     return left
 
 
-def product_dtype(features: Tensor) -> torch.dtype:
+def product_dtype(dtype: torch.dtype) -> torch.dtype:
     """The precision of products of features: float32 for float32 and narrower types, else float64.
 
     If TF32 or bfloat16 may replace float32 (`torch.set_float32_matmul_precision`), with two or three digits, it is always float64.
     """
-    narrow = features.dtype != torch.float64 and float32_is_float32() and fits_float32(features)
-    return torch.float32 if narrow else torch.float64
+    return torch.float32 if dtype != torch.float64 and float32_is_float32() else torch.float64
 
 
-def fits_float32(values: Tensor) -> bool:
-    """Whether values are of a size that keeps sums of their products in the range of float32."""
-    return 1e-12 < float(torch.linalg.vector_norm(values, torch.inf)) < 1e12
+def safe_in_float32(values: Tensor) -> bool:
+    """Whether the norm of some values is such that sums of their products stay in the range of float32."""
+    return SAFE_IN_FLOAT32[0] < float(torch.linalg.vector_norm(values)) < SAFE_IN_FLOAT32[1]
 
 
 def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
@@ -247,7 +336,8 @@ def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
 
 def symmetrized(scatter: Tensor) -> Tensor:
     """The symmetric matrix with this upper triangle, (feature_dim, feature_dim)."""
-    return scatter.triu() + scatter.triu(1).T
+    upper = scatter.triu(1)
+    return upper + upper.T + scatter.diagonal().diag()
 
 
 def _is_nearly_singular(scatter: Tensor, tolerance: float) -> bool:

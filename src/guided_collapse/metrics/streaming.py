@@ -1,6 +1,7 @@
 """The measurement from a stream of batches, in one or two passes, under one or several processes."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from torchmetrics.utilities import dim_zero_cat
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.metrics.checks import check_samples
 from guided_collapse.metrics.result import CollapseResult, collapse_result
-from guided_collapse.metrics.samples import Measured, SampleCounts
+from guided_collapse.metrics.samples import Measured, SampleCounts, count_samples
 from guided_collapse.metrics.statistics import (
     ClassStatistics,
     GlobalMean,
@@ -20,8 +21,13 @@ from guided_collapse.metrics.statistics import (
     batch_moments,
     check_global_mean,
     class_statistics,
+    first_samples,
+    has_float64,
     merge,
+    no_moments,
 )
+
+COUNTS = ("num_samples", "center_correct", "correct", "disagreements")
 
 
 class _Opaque:
@@ -32,7 +38,10 @@ class _Opaque:
 
 
 class _ResultMetric(Metric):
-    """A torchmetrics metric whose result is a `CollapseResult`. Its state stays in float64, and on the CPU for Apple's device."""
+    """A torchmetrics metric whose result is a `CollapseResult`. Its state moves between devices but stays in float64.
+
+    For a device without float64, the state stays on the CPU, and features are copied there.
+    """
 
     full_state_update = False
     higher_is_better = None
@@ -48,14 +57,16 @@ class _ResultMetric(Metric):
         return lambda: wrapped().result
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
-        """Implements `to`, `half` and `set_dtype`: moves the state, but does not change its type."""
+        """Implements `to`, `half` and `set_dtype`. Sums of squares in another type than float64 would be worthless."""
 
-        def moved(tensor: Tensor) -> Tensor:
+        def keeping_type(tensor: Tensor) -> Tensor:
             # Asked with a type that every device has.
-            device = fn(torch.empty(0, dtype=torch.int64, device=tensor.device)).device
-            return tensor.to("cpu" if device.type == "mps" else device)
+            if not has_float64(fn(torch.empty(0, dtype=torch.int64, device=tensor.device)).device):
+                return tensor.cpu()
+            changed = fn(tensor)
+            return changed if changed.dtype == tensor.dtype else tensor.to(changed.device)
 
-        super()._apply(moved, exclude_state)
+        super()._apply(keeping_type, exclude_state)
         return self
 
 
@@ -64,32 +75,30 @@ class CollapseMetrics(_ResultMetric):
 
     One pass in float64, with O(feature_dim^2 + num_classes feature_dim) memory for any number of samples. NC4, accuracies and
     cosine margins need the finished class means: feed the samples again to `second_pass`, or keep the features. The result does not
-    depend on the order of the samples, on the batches, or on how samples are distributed over processes.
+    depend on the order of the samples, on the batches, or on how samples are distributed over processes. On devices without float64
+    (Apple's), it computes on the CPU.
 
     Args:
         feature_dim: d.
         num_classes: C, at least 2.
         keep_features: whether to keep all features, so that `measure` gives everything without a second pass (numerical ranks only
             if one process has all samples).
-        global_mean: as for `measure_collapse`.
-        center_weight: as for `measure_collapse`.
+        global_mean: as in `measure_collapse`.
+        center_weight: as in `measure_collapse`.
 
     Example:
         >>> import torch
         >>> from guided_collapse import CollapseMetrics
-        >>> features, labels, weight = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]), torch.eye(3)
-        >>> metrics = CollapseMetrics(feature_dim=3, num_classes=3)
-        >>> metrics.update(features, labels)
+        >>> metrics = CollapseMetrics(feature_dim=4, num_classes=3)
+        >>> for _ in range(2):
+        ...     metrics.update(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))
         >>> metrics.compute().num_samples
-        6
-        >>> again = metrics.second_pass(weight)
-        >>> again.update(features, labels)
-        >>> again.compute().accuracy
-        1.0
+        12
     """
 
     counts: Tensor
-    means: Tensor
+    references: Tensor
+    offsets: Tensor
     scatter: Tensor
     class_scatter: Tensor
 
@@ -112,9 +121,9 @@ class CollapseMetrics(_ResultMetric):
         self.global_mean: GlobalMean = global_mean
         self.center_weight = center_weight
         self.kept: list[tuple[Tensor, Tensor]] = []
-        nothing = batch_moments(torch.empty(0, feature_dim), torch.empty(0, dtype=torch.int64), num_classes)
-        for name, value in nothing._asdict().items():
-            self.add_state(name, value, dist_reduce_fx=None)
+        # Scatters add up; what lies between the processes' means is added when they are merged.
+        for name, value in no_moments(feature_dim, num_classes)._asdict().items():
+            self.add_state(name, value, dist_reduce_fx="sum" if name in ("scatter", "class_scatter") else None)
         if keep_features:
             # A MetricCollection updates only one of several metrics with equal states, and features are not part of the state. NaN
             # equals nothing.
@@ -131,7 +140,10 @@ class CollapseMetrics(_ResultMetric):
         features, labels = features.detach(), labels.to(features.device, torch.int64)
         if self.keep_features:
             self.kept.append((features.clone(), labels.clone()))
-        merge(self._moments(), batch_moments(features.to(self.device), labels.to(self.device), self.num_classes))
+        features, labels = features.to(self.counts.device), labels.to(self.counts.device)
+        references = first_samples(features, labels, self.num_classes)
+        references = torch.where((self.counts > 0)[:, None], self.references, references)
+        merge(self._moments(), batch_moments(features, labels, references))
 
     def compute(self) -> CollapseResult:
         """Computes what class statistics alone tell, over all processes; at least two classes must have samples."""
@@ -171,7 +183,7 @@ class CollapseMetrics(_ResultMetric):
         """Adds the samples of another `CollapseMetrics` of the same sizes."""
         if not isinstance(incoming_state, CollapseMetrics):
             raise TypeError(f"merge_state needs another CollapseMetrics; got {type(incoming_state).__name__}.")
-        if incoming_state.means.shape != self.means.shape:
+        if incoming_state.references.shape != self.references.shape:
             own, others = ((metrics.feature_dim, metrics.num_classes) for metrics in (self, incoming_state))
             raise ValueError(f"merge_state needs another CollapseMetrics{own}; got CollapseMetrics{others}.")
         merge(self._moments(), incoming_state._moments())
@@ -180,13 +192,18 @@ class CollapseMetrics(_ResultMetric):
         self._computed = None
 
     def _moments(self) -> Moments:
-        return Moments(self.counts, self.means, self.scatter, self.class_scatter)
+        return Moments(self.counts, self.references, self.offsets, self.scatter, self.class_scatter)
 
     def _merged(self) -> Moments:
-        """The moments of all processes, from states that torchmetrics has stacked; those of this one if there are no others."""
+        """The moments of all processes, from states that torchmetrics has gathered; those of this one if there are no others."""
         if self.counts.ndim == 1:
             return self._moments()
-        return reduce(merge, (Moments(*part) for part in zip(*self._moments(), strict=True)))
+        total = no_moments(self.feature_dim, self.num_classes, self.counts.device)
+        total.scatter.copy_(self.scatter)
+        total.class_scatter.copy_(self.class_scatter)
+        no_scatter = torch.zeros_like(self.scatter), torch.zeros_like(self.class_scatter)
+        parts = zip(self.counts, self.references, self.offsets, strict=True)
+        return reduce(merge, (Moments(*part, *no_scatter) for part in parts), total)
 
     def _measured(self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None) -> Measured:
         return Measured(statistics, weight, bias, self.global_mean, self.center_weight)
@@ -195,52 +212,72 @@ class CollapseMetrics(_ResultMetric):
 class SecondPass(_ResultMetric):
     """Takes the samples again, batch by batch, and completes the measurement with NC4, accuracies and cosine margins.
 
-    Created by `CollapseMetrics.second_pass`. It keeps one number per sample, its cosine margin. `measured` holds the finished
-    statistics and the classifier, the same in every process.
+    Created by `CollapseMetrics.second_pass`. It keeps one number per sample, its cosine margin. `compute` gives the whole
+    `CollapseResult`, over all processes.
+
+    Args:
+        measured: the finished statistics and the classifier, the same in every process.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import CollapseMetrics
+        >>> features, labels, weight = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]), torch.eye(3)
+        >>> metrics = CollapseMetrics(feature_dim=3, num_classes=3)
+        >>> metrics.update(features, labels)
+        >>> again = metrics.second_pass(weight)
+        >>> again.update(features, labels)
+        >>> again.compute().accuracy
+        1.0
     """
 
-    counts: Tensor
+    num_samples: Tensor
     margins: list[Tensor]
-    test_counts: Tensor
     test_margins: list[Tensor]
 
     def __init__(self, measured: Measured) -> None:
         super().__init__()
-        self.measured = measured
+        # A copy of the classifier: training may go on before the second pass is over.
+        weight, bias = (None if tensor is None else tensor.detach().clone() for tensor in (measured.weight, measured.bias))
+        self.measured = replace(measured, weight=weight, bias=bias)
         for prefix in ("", "test_"):
-            self.add_state(f"{prefix}counts", torch.zeros(4, dtype=torch.int64), dist_reduce_fx="sum")
+            for name in COUNTS:
+                self.add_state(f"{prefix}{name}", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
             self.add_state(f"{prefix}margins", [], dist_reduce_fx="cat")
-        self.to(measured.center.device)
+        self.to(measured.device)
 
     def update(self, features: Tensor, labels: Tensor, *, test: bool = False) -> None:
         """Adds a batch as `CollapseMetrics.update` takes it; `test` says that it did not contribute to the class means."""
-        num_classes, feature_dim = len(self.measured.statistics.counts), len(self.measured.center)
-        check_samples(features, labels, num_classes, feature_dim=feature_dim, prefix="test_" if test else "")
-        if len(features) > 0:
-            batch = self.measured.count(features, labels)
-            (self.test_counts if test else self.counts).add_(batch.counts)
-            (self.test_margins if test else self.margins).append(batch.margins)
+        statistics, prefix = self.measured.statistics, "test_" if test else ""
+        check_samples(features, labels, len(statistics.counts), feature_dim=statistics.class_means.shape[1], prefix=prefix)
+        if len(features) == 0:
+            return
+        batch = count_samples(self.measured, features, labels)
+        for name in COUNTS:
+            getattr(self, f"{prefix}{name}").add_(getattr(batch, name))
+        getattr(self, f"{prefix}margins").append(batch.margins)
 
     def compute(self) -> CollapseResult:
         """Computes the whole measurement; raises a ValueError unless the samples are as many as in the first pass."""
-        expected, found = self.measured.statistics.num_samples, int(self.counts[0])
+        expected, found = self.measured.statistics.num_samples, int(self.num_samples)
         if found not in (0, expected):
             raise ValueError(
                 f"the second pass must see the same {expected} samples as the first; got {found}. Go through all the data again."
             )
-        samples, test_samples = (
-            SampleCounts(counts, dim_zero_cat(margins)) if int(counts[0]) > 0 else None
-            for counts, margins in ((self.counts, self.margins), (self.test_counts, self.test_margins))
-        )
-        return collapse_result(self.measured, samples, test_samples)
+        return collapse_result(self.measured, self._counts(""), self._counts("test_"))
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Synchronizes the state between processes."""
         for margins in (self.margins, self.test_margins):
             if not margins:
                 # Otherwise torchmetrics sends an empty float32 tensor to processes that expect float64.
-                margins.append(torch.empty(0, dtype=torch.float64, device=self.counts.device))
+                margins.append(torch.empty(0, dtype=torch.float64, device=self.num_samples.device))
         super().sync(*args, **kwargs)
+
+    def _counts(self, prefix: str) -> SampleCounts | None:
+        counts = {name: getattr(self, f"{prefix}{name}") for name in COUNTS}
+        if int(counts["num_samples"]) == 0:
+            return None
+        return SampleCounts(**counts, margins=dim_zero_cat(getattr(self, f"{prefix}margins")))
 
 
 Batches = Iterable[tuple[Tensor, Tensor]]
