@@ -59,7 +59,14 @@ class NearestFrame:
 
 
 class NearestETF(NearestFrame):
-    """The nearest simplex ETF: `weight` is M U', with unit rows that sum to zero."""
+    """The nearest simplex ETF: `weight` is M U', with unit rows that sum to zero.
+
+    Example:
+        >>> from guided_collapse import nearest_etf, simplex_etf
+        >>> found = nearest_etf(7 * simplex_etf(3))
+        >>> tuple(found.basis.shape), tuple(found.weight.shape), round(float(found.distance), 6)
+        ((3, 3), (3, 3), 0.0)
+    """
 
 
 def nearest_etf(
