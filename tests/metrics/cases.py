@@ -1,12 +1,13 @@
 """Features, labels and classifiers of every kind, fed to a stream, and the comparison of two results."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from guided_collapse import CollapseMetrics
+from guided_collapse import CollapseMetrics, CollapseResult
 
 SIZES = {
     "balanced": [12] * 6,
@@ -44,9 +45,16 @@ def case(name: str, *, noise: float = 0.7, seed: int = 0, dtype: torch.dtype = t
     return Case(features.to(dtype), labels, weight.to(dtype), bias.to(dtype))
 
 
-def agree(streamed, pure, *, left_out=(), relative=1e-9, absolute=1e-12):
-    """Every number of the two results agrees, but for those left out on purpose."""
-    streamed, pure = streamed.to_dict(), pure.to_dict()
+def agree(
+    of_stream: CollapseResult,
+    of_arrays: CollapseResult,
+    *,
+    left_out: Sequence[str] = (),
+    relative: float = 1e-9,
+    absolute: float = 1e-12,
+) -> None:
+    """Every number of the two results agrees, except for those left out on purpose."""
+    streamed, pure = of_stream.to_dict(), of_arrays.to_dict()
     known = {name for name, value in streamed.items() if value is not None}
     assert {name for name, value in pure.items() if value is not None} - known == set(left_out)
     for name in known - {"left_out", "notes", "global_mean", "counts"}:
@@ -57,13 +65,13 @@ def agree(streamed, pure, *, left_out=(), relative=1e-9, absolute=1e-12):
         assert streamed[name] == pure[name]
 
 
-def filled(data, sizes, **options):
+def filled(data: Case, sizes: Sequence[int], **options: Any) -> CollapseMetrics:
     metrics = CollapseMetrics(data.features.shape[1], data.num_classes, **options)
     feed(metrics, data, sizes)
     return metrics
 
 
-def feed(metrics, data, sizes):
+def feed(metrics: CollapseMetrics, data: Case, sizes: Sequence[int]) -> None:
     start = 0
     while start < len(data.labels):
         for size in sizes:

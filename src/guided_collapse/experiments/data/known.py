@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,12 @@ class KnownData:
     archive_reader: str = ""
 
 
-_TABLES = tomllib.loads(resources.files("guided_collapse.experiments.data").joinpath("known.toml").read_text(encoding="utf-8"))
+def _read(facts: dict[str, Any]) -> KnownData:
+    return KnownData(**{name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()})
 
-KNOWN: dict[str, KnownData] = {
-    name: KnownData(**{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
-    for name, facts in _TABLES.items()
-}
+
+_TABLES = tomllib.loads(resources.files("guided_collapse.experiments.data").joinpath("known.toml").read_text(encoding="utf-8"))
+KNOWN: dict[str, KnownData] = {name: _read(facts) for name, facts in _TABLES.items()}
 """Every named data set. Add your own here."""
 
 
