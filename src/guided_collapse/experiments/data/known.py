@@ -46,7 +46,8 @@ class KnownData:
 
 
 def _read(facts: dict[str, Any]) -> KnownData:
-    return KnownData(**{name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()})
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
+    return KnownData(**fields)
 
 
 _TABLES = tomllib.loads(resources.files("guided_collapse.experiments.data").joinpath("known.toml").read_text(encoding="utf-8"))
