@@ -1,4 +1,4 @@
-"""The paper's classifier (Algorithm 1): at every step, the simplex ETF nearest to the running class means."""
+"""The paper's classifier: at every step, the simplex ETF nearest to the running class means (sections 3.2 to 3.6)."""
 
 from typing import Any
 
@@ -16,39 +16,41 @@ from guided_collapse.heads.state import held, replace, snapshot, state_dtype
 
 
 class NearestETFHead(LaggedFrameHead):
-    """The simplex ETF nearest to the network's own class means, solved anew at every training step.
+    """The simplex ETF nearest to the network's own class means, re-solved at every training step.
 
-    One training step, on features f of norm `scale`:
+    One training step, given features f of norm `scale` and their labels:
 
-        1. Center the batch and update the running class means H with the share a = max(2/(t+1), 1e-4) of the batch.
-        2. Solve for the basis U with U'U = I that minimizes |H~ - U M~|^2 + (delta/2) |U - U_prox|^2, in closed form;
-           U_prox is the basis of the step before, H~ and M~ are H and the standard simplex ETF with unit Frobenius norm.
-        3. Classify with W = M U': logits = (f - f_G) W', with f_G the mean of the batch.
+        1. Center the batch by its mean f_G, and blend its class means, scaled to unit Frobenius norm, into the running class means
+           H with weight a = max(2/(t+1), 1e-4) at step t. Classes absent from the batch stay where they are.
+        2. Solve for the basis U with U'U = I that minimizes |H~ - U M~|^2 + (delta/2) |U - U_prox|^2, in closed form. U_prox is
+           the previous step's U; H~ and M~ are H and the simplex ETF M = sqrt(C/(C-1)) (I - 11'/C) at unit Frobenius norm. The
+           first step solves without the proximal term, starting from the initial direction, and takes that solution as U_prox.
+        3. Classify with W = M U', the `frame`: logits = (f - f_G) W'.
 
-    The head has no parameters. With `implicit_gradient` the loss is differentiated through the solve as well (the paper's method);
-    that part of the gradient is scaled by a, so it fades as training goes on. U_prox and the rescaling of the running means of
-    classes absent from the batch are held constant.
+    The head has no parameters. With `implicit_gradient` the loss is also differentiated through the solve (the paper's method);
+    that part of the gradient is proportional to a, so it fades as training goes on. U_prox is treated as a constant, as is the
+    factor that rescales the running means of absent classes. Eval mode classifies with the last W and a running mean for f_G.
 
-    In training mode the weight depends on the batch's own labels, so early training accuracy says little: compare heads in eval
-    mode. `lagged=True` removes that leak: step t classifies with the frame of the steps before and takes in the batch afterward.
+    In training mode W depends on the batch's own labels, so early training accuracy says little: compare heads in eval mode.
+    `lagged=True` removes that leak: step t classifies with the frame from the previous steps and only then updates it.
 
-    For num_classes > feature_dim + 1 no simplex ETF exists, and `NearestETFHead(...)` builds a `NearestTightFrameHead`.
+    For num_classes > feature_dim + 1 no simplex ETF exists, and the head becomes a `NearestTightFrameHead`.
 
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        scale: what multiplies the cosines (tau); None picks it from the sizes, see `Head`. The paper uses 5.
-        proximal_weight: delta. It is absolute, as in the paper: at collapse it weighs delta (C-1)/2 against the class means, 0.0045
-            with 10 classes and 0.5 with 1000.
-        implicit_gradient: whether gradients flow through the solve; a lagged head has none to flow.
-        lagged: whether to classify with the frame of the steps before; None does for num_classes > feature_dim + 1.
-        every: number of steps between moves of a lagged frame; None is 1, or more for a tight frame that would slow down training.
-        direction: initial direction, "canonical" or "random"; the first step solves from it without the proximal term.
-        solver: "factors" or "products", see `nearest_etf`; None picks factors on a CPU and products elsewhere.
-        generator: source of a random direction; None uses torch's global generator.
-        check_values: whether to check values in every step; None does on a CPU.
+        scale: tau, the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`. The paper uses 5.
+        proximal_weight: delta. As in the paper, it is not rescaled with C: at collapse, its weight relative to the class means is
+            delta (C-1)/2, by default 0.0045 with 10 classes and 0.5 with 1000.
+        implicit_gradient: whether gradients flow through the solve; no effect on a lagged head.
+        lagged: whether to classify with the frame from the previous steps; if None, only for num_classes > feature_dim + 1.
+        every: number of steps between moves of a lagged frame; if None, 1, or more for a tight frame that is costly to move.
+        direction: initial direction, "canonical" or "random".
+        solver: "factors" or "products", see `nearest_etf`; if None, factors on a CPU and products elsewhere.
+        generator: for a random direction; if None, torch's global generator.
+        check_values: whether to check values at every step; if None, only on a CPU.
         device: where the state lives.
-        dtype: of the state, at least float32.
+        dtype: dtype of the state, at least float32.
 
     Example:
         >>> import torch
@@ -61,7 +63,7 @@ class NearestETFHead(LaggedFrameHead):
     """
 
     transposed_basis: Tensor
-    """U', (num_classes, feature_dim), of the last solve: the proximal point of the next."""
+    """U' from the last solve, (num_classes, feature_dim): the proximal point of the next."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class NearestETFHead(LaggedFrameHead):
 
     @torch.no_grad()
     def _keep(self, nearest: NearestFrame, is_valid: Tensor) -> None:
-        """Makes a solution the state of the head, unless the batch was not valid."""
+        """Stores a solution as the state of the head, unless the batch is invalid."""
         self.transposed_basis.copy_(torch.where(is_valid, nearest.basis.T, self.transposed_basis))
         replace(self.frame, torch.where(is_valid, nearest.weight, self.frame))
 
@@ -126,11 +128,11 @@ class NearestETFHead(LaggedFrameHead):
 
     @property
     def basis(self) -> Tensor:
-        """U, (feature_dim, num_classes), of the last solve."""
+        """U from the last solve, (feature_dim, num_classes)."""
         return self.transposed_basis.T
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Sets the frame to its initial direction, drawing a random one anew, and forgets all batches."""
+        """Resets the frame to its initial direction, redrawn if random, and the class means."""
         super().reset_parameters()
         sizes = self.feature_dim, self.num_classes
         basis = frame_basis(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype)
