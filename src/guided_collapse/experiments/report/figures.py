@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -18,35 +19,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity, shortened
+from guided_collapse.experiments.records import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, shortened
 from guided_collapse.experiments.report.styles import HeadStyle, in_order, label, styles_of
-from guided_collapse.experiments.report.summaries import (
-    COLUMNS,
-    NEEDED,
-    Experiment,
-    curve_over,
-    margins_over_seeds,
-    over_seeds,
-    theory,
-)
+from guided_collapse.experiments.report.summaries import COLUMNS, NEEDED, Experiment, curve_over, known_curves, theory
 from guided_collapse.metrics.declared import BEST_MARGIN, entries
 
 if TYPE_CHECKING:
     from guided_collapse.metrics.result import CollapseResult
 
-STYLE: dict[Any, Any] = {
-    **{"font.size": 8, "axes.titlesize": 8, "axes.grid": True, "grid.alpha": 0.3, "grid.linewidth": 0.5},
-    **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False},
-    "pdf.fonttype": 42,  # fonts that publishers take
-}
 THEORY: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 0.8}
-DOTS_PER_INCH = 200
 WIDTH = 7.0  # of a figure for print, in inches
-PANEL = (2.3, 1.9)  # width and height of a panel of plot_collapse, in inches
 PANELS_IN_A_ROW = 4
 LONGEST_NAME, SHORT_NAME = 120, 30  # letters in the width of a figure, and in a quarter of it
-LONGEST_FILE_NAME = 80
-NARROW = 20  # up to this ratio of its ends, a logarithmic axis is marked as a linear one
 
 Styles = Mapping[str, HeadStyle]
 
@@ -99,8 +83,8 @@ class Picture(Figure):
 def _result_figure(result: "CollapseResult") -> Figure:
     values = result.scalars()
     margins: Any = result.to_dict().get("cosine_margins")
-    at_zero = [entry for entry in entries() if entry.metric.at_collapse == "0" and entry.key in values]
-    shown = {entry.metric.label: values[entry.key] for entry in at_zero}
+    at_zero = {entry.metric.label: entry.key for entry in entries() if entry.metric.at_collapse == "0"}
+    shown = {label: values[key] for label, key in at_zero.items() if key in values}
     with print_style():
         figure = Picture(figsize=(9, 1 + 0.24 * len(shown)), layout="constrained")
         bars, *others = figure.subplots(1, 2 if margins else 1, squeeze=False)[0]
@@ -139,7 +123,7 @@ def _runs_figure(table: DataFrame) -> Figure:
     columns = min(PANELS_IN_A_ROW, len(measured))
     rows = -(-len(measured) // columns)
     with print_style():
-        figure = Picture(figsize=(PANEL[0] * columns, (0.5 + PANEL[1] * rows) * len(experiments)), layout="constrained")
+        figure = Picture(figsize=(2.3 * columns, (0.5 + 1.9 * rows) * len(experiments)), layout="constrained")
         for part, (name, runs) in zip(figure.subfigures(len(experiments), 1, squeeze=False)[:, 0], experiments, strict=True):
             part.suptitle(plain(name), fontsize=9)
             heads = in_order(runs["head"])
@@ -147,11 +131,9 @@ def _runs_figure(table: DataFrame) -> Figure:
             shown = {column: quantity for column, quantity in measured.items() if runs[column].notna().any()}
             for place, (column, quantity) in enumerate(shown.items(), 1):
                 values = {head: runs[runs["head"] == head].pivot(index="epoch", columns="seed", values=column) for head in heads}
-                curves = {head: curve_over(of_head * quantity.factor) for head, of_head in values.items()}
-                known = {theory(quantity, *of_run) for of_run in sizes}
-                references = sorted(value for value in known if value is not None and np.isfinite(value))
+                curves = known_curves({head: curve_over(of_head * quantity.factor) for head, of_head in values.items()})
                 panel = part.add_subplot(rows, columns, place)
-                _draw(panel, curves, styles, title=quantity.title, references=references, log=quantity.log)
+                _draw(panel, curves, styles, title=quantity.title, references=theory(quantity, sizes), log=quantity.log)
             _draw_legend(part, {head: styles[head] for head in heads}, reference=True)
     return figure
 
@@ -179,10 +161,17 @@ def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
     else:
         shown["A"] = (TRAIN_LOSS, "CE loss")
     for place, (quantity, title) in shown.items():
-        _draw_quantity(panels[place], experiment, styles, quantity, f"({place.lower()}) {title}")
-    margins = {head: margins_over_seeds(experiment.of(head), "train") for head in experiment.heads}
-    at: dict[str, Any] = {"references": experiment.references(MARGIN), "horizontal": "% of training samples"}
-    _draw(panels["C"], margins, styles, title="(c) Cosine margins at the end", **at)
+        known: dict[str, Any] = {"references": experiment.references(quantity), "log": quantity.log}
+        _draw(panels[place], experiment.curves(quantity), styles, title=f"({place.lower()}) {title}", **known)
+    title, horizontal = "(c) Cosine margins at the end", "% of training samples"
+    _draw(
+        panels["C"],
+        experiment.margins("train"),
+        styles,
+        title=title,
+        references=experiment.references(MARGIN),
+        horizontal=horizontal,
+    )
     figure.suptitle(plain(experiment.name), fontsize=9)
     _draw_legend(figure, {head: styles[head] for head in experiment.heads}, reference=True)
     return figure
@@ -195,7 +184,7 @@ def trajectory_figure(experiments: Sequence[Experiment], styles: Styles) -> Figu
     for place, experiment in enumerate(experiments, 1):
         axes = figure.add_subplot(rows, min(len(experiments), PANELS_IN_A_ROW), place)
         title = f"{plain(experiment.name, SHORT_NAME)}, {experiment.runs[0].num_classes} classes"
-        _draw_quantity(axes, experiment, styles, TRAIN_TOP1, title)
+        _draw(axes, experiment.curves(TRAIN_TOP1), styles, title=title, references=experiment.references(TRAIN_TOP1))
         # Heads differ in the first steps, and runs are long.
         axes.set_xscale("log")
         axes.set_ylabel("Train top-1 (%)" if place % PANELS_IN_A_ROW == 1 else "")
@@ -204,14 +193,9 @@ def trajectory_figure(experiments: Sequence[Experiment], styles: Styles) -> Figu
     return figure
 
 
-def _draw_quantity(axes: Axes, experiment: Experiment, styles: Styles, quantity: Quantity, title: str) -> None:
-    curves = {head: over_seeds(experiment.of(head), quantity) for head in experiment.heads}
-    _draw(axes, curves, styles, title=title, references=experiment.references(quantity), log=quantity.log)
-
-
 def _draw(
     axes: Axes,
-    curves: Mapping[str, DataFrame | None],
+    curves: Mapping[str, DataFrame],
     styles: Styles,
     *,
     title: str,
@@ -220,25 +204,24 @@ def _draw(
     log: bool = False,
 ) -> None:
     """A curve for each head that has one: the median as a line with about eight markers, the range as a band."""
-    known = {head: curve for head, curve in curves.items() if curve is not None}
-    for head, curve in known.items():
+    for head, curve in curves.items():
         axes.fill_between(curve.index, curve["low"], curve["high"], color=styles[head].light, alpha=0.2, linewidth=0)
         axes.plot(curve.index, curve["median"], markevery=max(1, len(curve) // 8), **_line(styles[head]))
     axes.set_title(title)
     axes.set_xlabel(horizontal)
     if horizontal == "epoch":
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    for value in references if known else ():
-        axes.axhline(value, **THEORY)
-    if not known:
+    if curves:
+        for value in references:
+            axes.axhline(value, **THEORY)
+    else:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", color="gray")
-    medians = np.concatenate([np.zeros(0), *(curve["median"] for curve in known.values())])
+    medians = np.concatenate([np.zeros(0), *(curve["median"] for curve in curves.values())])
     if log and (medians > 0).any():
         axes.set_yscale("log", nonpositive="mask")
         axes.set_ylim(bottom=max(axes.get_ylim()[0], float(medians[medians > 0].min()) / 3))
         bottom, top = axes.get_ylim()
-        if top < NARROW * bottom:
-            # Plain numbers say more than multiples of a power of ten.
+        if top < 20 * bottom:  # plain numbers say more than multiples of a power of ten
             axes.yaxis.set_major_locator(MaxNLocator(4))
             axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.yaxis.set_minor_locator(NullLocator())
@@ -252,15 +235,15 @@ def _line(style: HeadStyle) -> dict[str, Any]:
 def _draw_legend(figure: Figure | SubFigure, styles: Styles, *, reference: bool = False) -> None:
     """The heads, and the dotted line, under the panels."""
     handles = [Line2D([], [], **_line(style), label=plain(label(head), SHORT_NAME)) for head, style in styles.items()]
-    if reference:
-        handles.append(Line2D([], [], **THEORY, label="theory"))
+    handles += [Line2D([], [], **THEORY, label="theory")] if reference else []
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4)
 
 
 @contextmanager
 def print_style() -> Iterator[None]:
     """Figures that are made and written inside look as they should in print; a letter that the font lacks is no warning."""
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+    style = files("guided_collapse.experiments.report").joinpath("assets", "print.mplstyle")
+    with as_file(style) as path, matplotlib.rc_context(fname=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
@@ -278,7 +261,7 @@ def as_files(figure: Figure, name: str) -> dict[str, bytes]:
     figure.set_layout_engine("none")
     pdf, png = io.BytesIO(), io.BytesIO()
     FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})  # type: ignore[no-untyped-call]
-    figure.set_dpi(DOTS_PER_INCH)
+    figure.set_dpi(200)
     FigureCanvasAgg(figure).print_png(png)  # type: ignore[no-untyped-call]
     return {f"{name}.pdf": pdf.getvalue(), f"{name}.png": png.getvalue()}
 
@@ -287,7 +270,7 @@ def file_names(names: Sequence[str]) -> list[str]:
     """A name of letters, digits, dots and hyphens for each name, no two alike, even where case does not count."""
     found: dict[str, str] = {}
     for name in names:
-        base = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:LONGEST_FILE_NAME] or "experiment"
+        base = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80] or "experiment"
         candidates = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
         free = next(candidate for candidate in candidates if candidate.lower() not in found)
         found[free.lower()] = free

@@ -6,27 +6,24 @@ import importlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from pandas import DataFrame
 
 from guided_collapse.experiments.records import QUANTITIES, Records, one_line, short_commit, shortened
 from guided_collapse.experiments.report.formats import MEDIAN_AND_RANGE, Table, number_text
 from guided_collapse.experiments.report.page_data import Animation, Panel, animation_table, animations_of, page_data, panels_of
 from guided_collapse.experiments.report.page_data import thinned as thinned_panels
 from guided_collapse.experiments.report.styles import HeadStyle
-from guided_collapse.experiments.report.summaries import Experiment, outcome, span
-from guided_collapse.experiments.report.tables import final_table, outcome_table, outcomes_table, pairs_table, reaching_table
+from guided_collapse.experiments.report.summaries import Experiment, outcome
+from guided_collapse.experiments.report.tables import end_tables, experiments_table, outcome_table, outcomes_table, pairs_table
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
 # Tables that have another place than among the tables of all experiments.
 ELSEWHERE = ("pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs")
-# Those of plotly, as lengths of lines and gaps.
-DASHES = {"solid": "", "dash": "7 4", "longdash": "11 4", "dot": "2 3", "dashdot": "8 3 2 3", "longdashdot": "11 3 2 3"}
 PROTOCOLS = {
     "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centering",
     "paper": ", every head as the paper has it",
@@ -44,26 +41,29 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
     light, dark = (
         "".join(f"--head-{number}:{getattr(style, ground)};" for number, style in numbered) for ground in ("light", "dark")
     )
+    machines = Counter(
+        (_listed(run.hardware), _listed(run.versions), short_commit(run.commit or "not recorded")) for run in records.runs
+    )
     links = {f"experiment-{number}": experiment.name for number, experiment in enumerate(experiments)}
-    return (
-        templates()
-        .get_template("page.html")
-        .render(
-            policy=_policy(plotly, own),
-            style=Markup(f"{_asset('page.css')}:root{{{light}}}:root[data-theme=dark]{{{dark}}}"),
-            links=links | {"tables": "Tables", "reading": "How to read this", "runs": "Runs and machines"},
-            heads={head: DASHES.get(s.dash, s.dash.replace("px", "").replace(",", " ")) for head, s in styles.items()},
-            # A single experiment says them itself.
-            results=outcomes_table(experiments) if len(experiments) > 1 else None,
-            experiments=[experiment_section(*parts) for parts in zip(experiments, panels, animations, strict=True)],
-            tables=[table for table in tables if table.name not in ELSEWHERE],
-            runs=runs_section(records, experiments, [table for table in tables if table.name == "runs"]),
-            meanings=[(quantity.title, quantity.meaning) for quantity in QUANTITIES],
-            most_points=most_points,
-            data=Markup(page_data(panels, animations, styles)),
-            plotly=Markup(plotly),
-            script=Markup(own),
-        )
+    template = templates().get_template("page.html")
+    return template.render(
+        policy=_policy(plotly, own),
+        style=Markup(f"{_asset('page.css')}:root{{{light}}}:root[data-theme=dark]{{{dark}}}"),
+        links=links | {"tables": "Tables", "reading": "How to read this", "runs": "Runs and machines"},
+        heads=styles,
+        # A single experiment says them itself.
+        results=outcomes_table(experiments) if len(experiments) > 1 else None,
+        experiments=[experiment_section(*parts) for parts in zip(experiments, panels, animations, strict=True)],
+        tables=[table for table in tables if table.name not in ELSEWHERE],
+        records=records,
+        states=Counter(run.state for run in records.runs),
+        machines=machines,
+        run_tables=[experiments_table(experiments), *(table for table in tables if table.name == "runs")],
+        meanings=[(quantity.title, quantity.meaning) for quantity in QUANTITIES],
+        most_points=most_points,
+        data=page_data(panels, animations, styles),
+        plotly=Markup(plotly),
+        script=Markup(own),
     )
 
 
@@ -77,7 +77,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    environment.filters |= {"number": number_text, "in_parts": _in_parts}
+    environment.filters |= {"number": number_text, "in_parts": _in_parts, "shortened": shortened}
     return environment
 
 
@@ -94,7 +94,6 @@ def experiment_section(experiment: Experiment, panels: Sequence[Panel], animatio
     titles = [panel.title for panel in panels]
     main = outcome(experiment).quantity.title
     measurable = (quantity for quantity in QUANTITIES if quantity.split == "train" or experiment.has_test)
-    tables = [final_table([experiment]), reaching_table([experiment], "epochs"), reaching_table([experiment], "seconds")]
     # Each with how many columns at the left the place already says.
     results = [(outcome_table(experiment), 0), (pairs_table([experiment]), 1)]
     shared, differences = configurations(experiment)
@@ -107,7 +106,7 @@ def experiment_section(experiment: Experiment, panels: Sequence[Panel], animatio
         "animation_numbers": animation_table(animations),
         "protocol": "; ".join(protocols(experiment)),
         "missing": [quantity.title for quantity in measurable if not quantity.occasional and quantity.title not in titles],
-        "tables": [table for table in tables if len(table.cells)],
+        "tables": [table for table in end_tables([experiment]) if len(table.cells)],
         "differences": differences,
         "shared": shared,
     }
@@ -140,58 +139,6 @@ def protocols(experiment: Experiment) -> list[str]:
     of_all = {text for _, text in own if all((head, text) in own for head in experiment.heads)}
     lines += dict.fromkeys(text for _, text in own if text in of_all)
     return lines + [f"{head}: {text}" for head, text in own if text not in of_all]
-
-
-def runs_section(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table]) -> dict[str, Any]:
-    """The end of the page: what was run, on what, and everything that failed, is unfinished or could not be used."""
-    states = Counter(run.state for run in records.runs)
-    exceptions = {"failed": states["failed"], "unfinished": states["unfinished"], "could not be used": len(records.skipped)}
-    counts = {
-        "experiment" if len(experiments) == 1 else "experiments": len(experiments),
-        "run" if len(records.runs) == 1 else "runs": len(records.runs),
-        **{state: states[state] for state in ("finished", "unfinished", "failed")},
-        "records left out": len(records.skipped),
-    }
-    machines = Counter(
-        (_listed(run.hardware), _listed(run.versions), short_commit(run.commit or "not recorded")) for run in records.runs
-    )
-    return {
-        "exceptions": [f"{count} {name}" for name, count in exceptions.items() if count],
-        # A number, what it counts, and whether it is bad news.
-        "tiles": [(count, name, name in ("failed", "records left out") and count > 0) for name, count in counts.items()],
-        "problems": list(_problems(records)),
-        "experiments": _experiments_table(experiments),
-        "machines": machines,
-        "tables": tables,
-    }
-
-
-def _problems(records: Records) -> Iterable[str]:
-    for state, verb in (("failed", "failed"), ("unfinished", "is unfinished")):
-        for run in (run for run in records.runs if run.state == state):
-            epochs = f"{run.epochs.last}" + ("" if run.planned is None else f" of {run.planned}") + " epochs"
-            said = shortened(run.error or "no reason recorded") if state == "failed" else epochs
-            yield f"{run.experiment}, {run.head}, seed {run.seed} {verb}: {said}"
-    for message in records.skipped:
-        yield f"Left out: {message}"
-
-
-def _experiments_table(experiments: Sequence[Experiment]) -> Table:
-    sizes = {
-        "classes": "num_classes",
-        "features": "feature_dim",
-        "train": "num_train",
-        "test": "num_test",
-        "global batch": "global_batch",
-    }
-    rows = []
-    for experiment in experiments:
-        runs = experiment.runs
-        row = {"experiment": experiment.name, "heads": ", ".join(experiment.heads)}
-        row |= {"seeds": ", ".join(map(str, sorted({run.seed for run in runs}))), "epochs": span([run.epochs.last for run in runs])}
-        row |= {"protocol": ", ".join(dict.fromkeys(run.protocol for run in runs))}
-        rows.append(row | {name: span([getattr(run, size) for run in runs]) for name, size in sizes.items()})
-    return Table("experiments", "Experiments", DataFrame(rows), stub=1)
 
 
 def _listed(entries: Mapping[str, Any]) -> str:

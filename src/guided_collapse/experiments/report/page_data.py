@@ -1,18 +1,18 @@
 """What the page's script draws: the panels of an experiment and the animation of its collapse, as JSON that is safe inside HTML."""
 
 import base64
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jinja2.utils import htmlsafe_json_dumps
 from pandas import DataFrame
 
 from guided_collapse.experiments.records import MARGIN, QUANTITIES, Floats, Run, Trace, one_line
 from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, spread_text
 from guided_collapse.experiments.report.styles import HeadStyle
-from guided_collapse.experiments.report.summaries import Experiment, Spread, margins_over_seeds, over_seeds
+from guided_collapse.experiments.report.summaries import Experiment, Spread
 from guided_collapse.metrics.declared import SPLITS
 
 MOST_POINTS = 250_000  # about 7 MB of the page: four heads with 5000 measured epochs
@@ -51,16 +51,15 @@ def panels_of(experiment: Experiment) -> list[Panel]:
     """A panel for each quantity that some run has measured, and for the margins at the end."""
     panels = []
     for quantity in QUANTITIES:
-        curves = {head: over_seeds(experiment.of(head), quantity) for head in experiment.heads}
-        references = [(REFERENCE_LABELS[quantity.reference or ""], value) for value in experiment.references(quantity)]
-        panels.append(Panel(quantity.title, quantity.meaning, "epoch", quantity.percent, quantity.log, references, curves))
+        if curves := experiment.curves(quantity):
+            references = [(REFERENCE_LABELS[quantity.reference or ""], value) for value in experiment.references(quantity)]
+            panels.append(Panel(quantity.title, quantity.meaning, "epoch", quantity.percent, quantity.log, references, curves))
     for split in SPLITS:
-        curves = {head: margins_over_seeds(experiment.of(head), split) for head in experiment.heads}
-        references = [(REFERENCE_LABELS["ideal_margin"], value) for value in experiment.references(MARGIN)]
-        title, meaning = f"Cosine margins at the end, {split}", f"The sorted cosine margins of all {split} samples."
-        panels.append(Panel(title, meaning, f"% of {split} samples", False, None, references, curves))
-    measured = [{head: curve for head, curve in panel.curves.items() if curve is not None} for panel in panels]
-    return [panel._replace(curves=curves) for panel, curves in zip(panels, measured, strict=True) if curves]
+        if curves := experiment.margins(split):
+            references = [(REFERENCE_LABELS["ideal_margin"], value) for value in experiment.references(MARGIN)]
+            title, meaning = f"Cosine margins at the end, {split}", f"The sorted cosine margins of all {split} samples."
+            panels.append(Panel(title, meaning, f"% of {split} samples", False, None, references, curves))
+    return panels
 
 
 def thinned(panels: Sequence[Sequence[Panel]]) -> tuple[Sequence[Sequence[Panel]], int | None]:
@@ -167,5 +166,4 @@ def rounded(values: Iterable[float]) -> list[float | None]:
 
 def safe_json(value: object) -> str:
     """JSON in which nothing can end a script or begin a tag."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return htmlsafe_json_dumps(value, allow_nan=False, separators=(",", ":"))

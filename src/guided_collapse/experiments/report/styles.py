@@ -12,24 +12,25 @@ Dash = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
 
 
 class HeadStyle(NamedTuple):
-    """Colors on a light and on a dark background; the dash and the marker, each for plotly and for matplotlib."""
+    """Colors on a light and on a dark background; the dash for plotly, as lengths, and for matplotlib; the marker for both."""
 
     light: str
     dark: str
     dash: str
+    lengths: str
     print_dash: Dash
     marker: str
     print_marker: str
 
 
 STYLES = (
-    HeadStyle("#0072b2", "#3d9bd6", "solid", "-", "circle", "o"),
-    HeadStyle("#d55e00", "#e8762b", "dash", "--", "square", "s"),
-    HeadStyle("#00805d", "#00b488", "longdash", (0, (8, 2)), "diamond", "D"),
-    HeadStyle("#a3477f", "#cc79a7", "dashdot", "-.", "triangle-up", "^"),
-    HeadStyle("#8f6a00", "#f0c02a", "dot", ":", "x", "X"),
-    HeadStyle("#2f86b8", "#56b4e9", "longdashdot", (0, (8, 2, 1, 2)), "triangle-down", "v"),
-    HeadStyle("#3c3c3c", "#e6e6e6", "5px,2px,1px,2px,1px,2px", (0, (5, 2, 1, 2, 1, 2)), "star", "*"),
+    HeadStyle("#0072b2", "#3d9bd6", "solid", "", "-", "circle", "o"),
+    HeadStyle("#d55e00", "#e8762b", "dash", "7 4", "--", "square", "s"),
+    HeadStyle("#00805d", "#00b488", "longdash", "11 4", (0, (8, 2)), "diamond", "D"),
+    HeadStyle("#a3477f", "#cc79a7", "dashdot", "8 3 2 3", "-.", "triangle-up", "^"),
+    HeadStyle("#8f6a00", "#f0c02a", "dot", "2 3", ":", "x", "X"),
+    HeadStyle("#2f86b8", "#56b4e9", "longdashdot", "11 3 2 3", (0, (8, 2, 1, 2)), "triangle-down", "v"),
+    HeadStyle("#3c3c3c", "#e6e6e6", "5px,2px,1px,2px,1px,2px", "5 2 1 2 1 2", (0, (5, 2, 1, 2, 1, 2)), "star", "*"),
 )
 
 

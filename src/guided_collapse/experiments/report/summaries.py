@@ -56,8 +56,19 @@ class Experiment:
 
     def references(self, quantity: Quantity) -> list[float]:
         """The values that theory gives for a quantity: one, unless runs differ in scale or sizes."""
-        values = {theory(quantity, run.feature_dim, run.num_classes, run.loss_lower_bound) for run in self.runs}
-        return sorted(value for value in values if value is not None)
+        return theory(quantity, ((run.feature_dim, run.num_classes, run.loss_lower_bound) for run in self.runs))
+
+    def curves(self, quantity: Quantity) -> dict[str, DataFrame]:
+        """The curve of a quantity over epochs, for each head that has measured it."""
+        runs = {head: self.of(head) for head in self.heads}
+        measurements = {
+            head: concat([measured(run, quantity) for run in of_head], axis=1) for head, of_head in runs.items() if of_head
+        }
+        return known_curves({head: curve_over(values) for head, values in measurements.items()})
+
+    def margins(self, split: Split) -> dict[str, DataFrame]:
+        """The curve of the sorted margins, for each head that has them."""
+        return known_curves({head: margins_over_seeds(self.of(head), split) for head in self.heads})
 
 
 def by_experiment(runs: Iterable[Run]) -> list[Experiment]:
@@ -69,11 +80,13 @@ def by_experiment(runs: Iterable[Run]) -> list[Experiment]:
     return sorted(experiments, key=lambda e: (e.unconstrained, e.runs[0].num_classes if e.unconstrained else 0, e.name))
 
 
-def theory(quantity: Quantity, feature_dim: int, num_classes: int, loss_lower_bound: float | None) -> float | None:
-    """The value that theory gives for a quantity; None if it gives none."""
-    if quantity.reference == "loss_lower_bound":
-        return loss_lower_bound
-    return best_margin(feature_dim, num_classes) if quantity.reference == "ideal_margin" else None
+def theory(quantity: Quantity, sizes: Iterable[tuple[int, int, float | None]]) -> list[float]:
+    """The values that theory gives for a quantity in runs of these feature_dim, num_classes and lower bounds of the loss."""
+    if quantity.reference is None:
+        return []
+    is_bound = quantity.reference == "loss_lower_bound"
+    values = {bound if is_bound else best_margin(feature_dim, num_classes) for feature_dim, num_classes, bound in sizes}
+    return sorted(value for value in values if value is not None and math.isfinite(value))
 
 
 class Spread(NamedTuple):
@@ -117,9 +130,9 @@ def curve_over(values: DataFrame) -> DataFrame | None:
     return DataFrame({**of_seeds, "seeds": values.count(axis=1)})
 
 
-def over_seeds(runs: Sequence[Run], quantity: Quantity) -> DataFrame | None:
-    """The curve of a quantity over epochs; None if no run has measured it."""
-    return curve_over(concat([measured(run, quantity) for run in runs], axis=1)) if runs else None
+def known_curves(curves: Mapping[str, DataFrame | None]) -> dict[str, DataFrame]:
+    """The curves that there are, by head."""
+    return {head: curve for head, curve in curves.items() if curve is not None}
 
 
 def margins_over_seeds(runs: Sequence[Run], split: Split) -> DataFrame | None:

@@ -68,17 +68,16 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
             raise ValueError(f"a report needs a folder that can be written; {folder} cannot: {error}") from error
     experiments = by_experiment(records.runs)
     styles = styles_of(run.head for run in records.runs)
-    last = max(run.epochs.last for run in records.runs) or 1
-    usual = [epoch for epoch in PAPER_EPOCHS if epoch <= last] or [last]
-    tables = all_tables(experiments, usual if epochs is None else sorted(set(epochs)), records.searches)
+    if epochs is None:
+        last = max(run.epochs.last for run in records.runs) or 1
+        epochs = [epoch for epoch in PAPER_EPOCHS if epoch <= last] or [last]
+    tables = all_tables(experiments, sorted(set(epochs)), records.searches)
     contents: dict[Path, bytes] = {}
     for table in tables:
-        for kind, text in (("md", markdown(table)), ("csv", csv_text(table)), ("tex", latex(table))):
-            contents[Path("tables", f"{table.name}.{kind}")] = text.encode("utf-8")
-    for name, content in all_figures(experiments, styles).items():
-        contents[Path("figures", name)] = content
-    contents[Path("report.html")] = page(records, experiments, tables, styles).encode("utf-8")
+        for kind, text_of in (("md", markdown), ("csv", csv_text), ("tex", latex)):
+            contents[out / "tables" / f"{table.name}.{kind}"] = text_of(table).encode("utf-8")
+    contents |= {out / "figures" / name: content for name, content in all_figures(experiments, styles).items()}
+    contents[out / "report.html"] = page(records, experiments, tables, styles).encode("utf-8")
     for path, content in contents.items():
-        write_bytes(out / path, content)
-    names = tuple(experiment.name for experiment in experiments)
-    return ReportSummary(out / "report.html", tuple(out / path for path in contents), names, records.skipped)
+        write_bytes(path, content)
+    return ReportSummary(out / "report.html", tuple(contents), tuple(each.name for each in experiments), records.skipped)
