@@ -20,7 +20,7 @@ HEADS = {
     **{
         f"{name} {classes}": lambda kind=kind, classes=classes: kind(8, classes)
         for name, kind in HEAD_CLASSES.items()
-        for classes in (3, 20)
+        for classes in ((20,) if name == "NearestTightFrameHead" else (3, 20))
     },
     "lagged": lambda: NearestETFHead(8, 3, scale=3.0, lagged=True, every=3, solver="products", proximal_weight=0.01),
     "detached": lambda: NearestETFHead(8, 3, implicit_gradient=False, direction="random"),
@@ -50,10 +50,7 @@ def same_state(model, other):
 
 @pytest.mark.parametrize("build", HEADS.values(), ids=list(HEADS))
 def test_every_head_comes_back_as_it_was(build, tmp_path):
-    try:
-        model = trained(build())
-    except ValueError:
-        pytest.skip("this head does not take so many classes, or so few")
+    model = trained(build())
     model.save_pretrained(tmp_path / "model")
     assert {file.name for file in (tmp_path / "model").iterdir()} == FILES
     loaded = Classifier.from_pretrained(tmp_path / "model", backbone=backbone())
