@@ -13,7 +13,6 @@ from guided_collapse.metrics.declared import METRICS, SPLITS, best_margin, entri
 def test_results_have_the_declared_numbers_and_no_others():
     numbers = {field.name for field in fields(CollapseResult) if field.type in (float, float | None)}
     assert {entry.key for entry in entries()} == numbers
-    assert {metric.each for metric in METRICS.values() if metric.each} <= {field.name for field in fields(CollapseResult)}
 
 
 def test_what_is_charted_is_recorded():

@@ -7,7 +7,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from guided_collapse import CollapseMetrics, measure_collapse
 from guided_collapse.metrics import nc2
-from guided_collapse.metrics.statistics import has_float64
 
 APPLE = torch.device("mps")
 
@@ -41,13 +40,6 @@ def samples():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(60) % 4
     return torch.randn(60, 8, generator=generator) + labels[:, None], labels, torch.randn(4, 8, generator=generator), torch.ones(4)
-
-
-def test_which_devices_have_it():
-    assert not has_float64(APPLE)
-    assert all(has_float64(torch.device(name)) for name in ("cpu", "cuda", "xpu"))
-    with pytest.raises(TypeError, match="no float64"):
-        on_apple(torch.ones(2)).to(torch.float64)
 
 
 def test_all_features_at_hand():

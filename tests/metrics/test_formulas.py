@@ -187,47 +187,23 @@ def test_index_without_scatter_in_some_directions():
     assert math.isnan(variability_collapse_index(broken, between))
 
 
-def noisy(means, noise, generator):
-    return means + noise
-
-
-def behind_a_relu(means, noise, generator):
-    return np.maximum(means + noise, 0)
-
-
-def constant_within_classes_in_some_dimensions(means, noise, generator):
-    return means + noise * (generator.random(means.shape[1]) < 0.6)
-
-
 def dependent_dimensions(means, noise, generator):
     kept = generator.integers(1, means.shape[1] + 1)
     return (means + noise)[:, :kept] @ generator.integers(-2, 3, (kept, means.shape[1]))
 
 
-def constant_in_some_dimensions(means, noise, generator):
-    return np.where(generator.random(means.shape[1]) < 0.6, means + noise, 0.1)
+KINDS = {
+    "noisy": lambda means, noise, generator: means + noise,
+    "behind a ReLU": lambda means, noise, generator: np.maximum(means + noise, 0),
+    "constant within classes": lambda means, noise, generator: means + noise * (generator.random(means.shape[1]) < 0.6),
+    "dependent dimensions": dependent_dimensions,
+    "constant dimensions": lambda means, noise, generator: np.where(generator.random(means.shape[1]) < 0.6, means + noise, 0.1),
+    "units": lambda means, noise, generator: (means + noise) * 2.0 ** generator.integers(-10, 11, means.shape[1]),
+    "nearly collapsed": lambda means, noise, generator: means + noise * 2.0**-20,
+}
 
 
-def in_units_of_their_own(means, noise, generator):
-    return (means + noise) * 2.0 ** generator.integers(-10, 11, means.shape[1])
-
-
-def nearly_collapsed(means, noise, generator):
-    return means + noise * 2.0**-20
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        noisy,
-        behind_a_relu,
-        constant_within_classes_in_some_dimensions,
-        dependent_dimensions,
-        constant_in_some_dimensions,
-        in_units_of_their_own,
-        nearly_collapsed,
-    ],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_index_of_few_or_degenerate_samples_is_that_of_exact_arithmetic(kind):
     generator = np.random.default_rng(0)
     for _ in range(20):
@@ -236,13 +212,13 @@ def test_the_index_of_few_or_degenerate_samples_is_that_of_exact_arithmetic(kind
         labels = np.concatenate([np.arange(num_classes), generator.integers(0, num_classes, number - num_classes)])
         means = generator.integers(-99, 100, (num_classes, width)) / 64
         noise = generator.integers(-99, 100, (number, width)) / 2.0 ** generator.integers(4, 10)
-        features = kind(means[labels], noise, generator)
+        features = KINDS[kind](means[labels], noise, generator)
         expected = exact.variability_collapse_index(features.tolist(), labels.tolist())
         data = Case(torch.tensor(features), torch.tensor(labels), torch.zeros(num_classes, width), torch.zeros(num_classes))
         # Where it is 0, no more can be asked than rounding level.
         assert measure_collapse(data.features, data.labels).vci == pytest.approx(expected, rel=1e-7, abs=1e-12)
         assert filled(data, [5]).compute().vci == pytest.approx(expected, rel=1e-7, abs=1e-12)
-        if kind != nearly_collapsed:
+        if kind != "nearly collapsed":
             assert measure_collapse(data.features.float(), data.labels).vci == pytest.approx(expected, rel=1e-5, abs=1e-12)
 
 

@@ -43,16 +43,11 @@ def test_the_last_layer_need_not_be_named():
     expected = collapse_of(model, LOADER, classifier="4", keep_features=True)
     close(collapse_of(model, LOADER), expected, left_out=RANKS)
     close(collapse_of(model, iter(list(LOADER)), keep_features=True), expected)
+    close(expected, measure_collapse(features_of(model.train()), LABELS, model[4].weight, model[4].bias))
+    model.train()
     named = [{"pixel_values": INPUTS[part], "labels": LABELS[part]} for part in (slice(50), slice(50, 90))]
     close(collapse_of(Named(model), named, classifier="network.4"), expected, left_out=RANKS)
     assert all(module.training for module in model)
-
-
-def test_kept_features_take_one_pass_and_give_ranks():
-    model = network()
-    once = iter(list(LOADER))
-    result = collapse_of(model, once, classifier="4", keep_features=True)
-    close(result, measure_collapse(features_of(model), LABELS, model[4].weight, model[4].bias))
 
 
 def test_a_named_layer_gives_features_alone():
@@ -154,7 +149,7 @@ def test_refusals():
     for unclear in (nn.Sequential(*model, nn.Softmax(dim=1)), Named(model)):
         with pytest.raises(ValueError, match=r"last linear layer is unclear. Pass classifier=, one of: .*0, .*4"):
             collapse_of(unclear, LOADER)
-    with pytest.raises(ValueError, match="This model has no linear layer; pass layer= and num_classes="):
+    with pytest.raises(ValueError, match="It has no linear layer; pass layer= and num_classes="):
         collapse_of(nn.ReLU(), LOADER)
     for wrong in ("2", nn.Linear(8, 4)):
         with pytest.raises(ValueError, match=r"must be an nn.Linear of the model, or its name.* Pass classifier=, one of: 0, 4"):
@@ -171,41 +166,6 @@ def test_refusals():
         collapse_of(model, [INPUTS])
 
 
-def test_the_input_of_the_classifier_or_the_output_of_the_layer():
-    model, inputs = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2, bias=False)), torch.randn(6, 3)
-    hidden = model[:2](inputs)
-    by_classifier, by_layer = Capture(model, None, "2"), Capture(model, "0", "2")
-    with by_classifier.listening():
-        assert torch.equal(by_classifier(inputs).features, hidden)
-    with by_layer.listening():
-        assert torch.equal(by_layer(inputs).features, model[0](inputs))
-    assert by_layer.weight is not None
-    assert torch.equal(by_layer.weight, model[2].weight)
-    assert by_layer.bias is None
-    assert by_layer.features is None
-
-
-def test_images_are_refused():
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2))
-    capture = Capture(model, "0", None)
-    with capture.listening(), pytest.raises(ValueError, match=r"got \(5, 2, 1, 1\)"):
-        capture(torch.randn(5, 1, 3, 3))
-
-
-def test_a_module_that_is_never_called_is_refused():
-    class Odd(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
-
-        def forward(self, inputs):
-            return self.used(inputs)
-
-    capture = Capture(Odd(), None, "unused")
-    with capture.listening(), pytest.raises(ValueError, match="it was never called"):
-        capture(torch.randn(5, 3))
-
-
 class Calling(nn.Module):
     """A model with a body and a classifier, and a forward pass of choice."""
 
@@ -220,7 +180,24 @@ class Calling(nn.Module):
 def captured(model, inputs, layer=None, classifier=None):
     capture = Capture(model, layer, classifier)
     with capture.listening():
-        return capture(inputs).features
+        return capture(inputs)[0]
+
+
+def test_the_input_of_the_classifier_or_the_output_of_the_layer():
+    model, inputs = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2, bias=False)), torch.randn(6, 3)
+    assert torch.equal(captured(model, inputs, classifier="2"), model[:2](inputs))
+    assert torch.equal(captured(model, inputs, layer="0", classifier="2"), model[0](inputs))
+    assert torch.equal(captured(model, inputs, layer="2", classifier="2"), model(inputs))
+    capture = Capture(model, "0", "2")
+    assert torch.equal(capture.weight, model[2].weight)
+    assert capture.bias is None
+
+
+def test_images_and_modules_that_are_never_called_are_refused():
+    with pytest.raises(ValueError, match=r"got \(5, 2, 1, 1\)"):
+        captured(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2)), torch.randn(5, 1, 3, 3), layer="0")
+    with pytest.raises(ValueError, match="it was never called"):
+        captured(Calling(lambda model, inputs: model.body(inputs)), torch.randn(5, 3), classifier="fc")
 
 
 def test_what_works_in_place_afterward_does_not_change_the_features():
@@ -257,8 +234,3 @@ def test_a_layer_that_gives_no_tensor_is_refused(output):
     model = nn.Sequential(nn.Linear(3, 4), Giving())
     with pytest.raises(TypeError, match=r"features must be a tensor; the named module has a (tuple|dict|NoneType) instead"):
         captured(model, torch.randn(5, 3), layer="1")
-
-
-def test_a_classifier_named_as_layer_gives_its_output():
-    model, inputs = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4)), torch.randn(6, 3)
-    assert torch.equal(captured(model, inputs, layer="1", classifier="1"), model(inputs))

@@ -17,69 +17,43 @@ Reference = Literal["loss_lower_bound", "ideal_margin"]
 
 @dataclass(frozen=True)
 class MetricDeclaration:
-    """One metric.
+    """One metric: what it is called, what it requires, and how it is shown."""
 
-    Attributes:
-        name: in results and records.
-        label: in the printed table.
-        section: of the printed table; None if only a run can tell, from the head's own logits.
-        meaning: what it measures, one sentence.
-        formula: in plain text.
-        at_collapse: its value at collapse, in plain text.
-        needs: what it requires besides class statistics.
-        splits: which samples it is measured on. On "test" its name in a result starts with "test_", and it needs test samples
-            instead of samples.
-        recorded: whether a run records it.
-        charts: the titles of its charts in the report, by split.
-        percent: whether it is a fraction that is shown in percent.
-        log: whether its chart starts with a logarithmic axis.
-        reference: the value that theory predicts for training samples, a line in its chart.
-        occasional: whether it applies to some runs only, so its absence needs no comment.
-        each: the field of a result that holds the value of every sample or class, of which this is the mean.
-    """
-
-    name: str
-    label: str
-    section: str | None
-    meaning: str
-    formula: str
+    name: str  # in results and records
+    label: str  # in the printed table
+    section: str | None  # of the printed table; None if only a run can tell, from the head's own logits
+    meaning: str  # what it measures, one sentence
+    formula: str  # in plain text, as its value at collapse
     at_collapse: str = "0"
-    needs: tuple[Need, ...] = ()
-    splits: tuple[Split, ...] = ("train",)
-    recorded: bool = True
-    charts: Mapping[Split, str] = field(default_factory=dict)
-    percent: bool = False
-    log: bool = False
-    reference: Reference | None = None
-    occasional: bool = False
-    each: str | None = None
+    needs: tuple[Need, ...] = ()  # besides class statistics
+    splits: tuple[Split, ...] = ("train",)  # which samples it is measured on; on "test" a result calls it "test_..."
+    recorded: bool = True  # by a run
+    charts: Mapping[Split, str] = field(default_factory=dict)  # titles of its charts in the report
+    percent: bool = False  # whether it is a fraction that is shown in percent
+    log: bool = False  # whether its chart starts with a logarithmic axis
+    reference: Reference | None = None  # the value that theory predicts for training samples, a line in its chart
+    occasional: bool = False  # whether it applies to some runs only, so its absence needs no comment
 
 
 class Entry(NamedTuple):
     """A metric of one split, as a result has it."""
 
-    key: str
-    """Its name in the result."""
+    key: str  # Its name in the result
     metric: MetricDeclaration
     split: Split
-
-    @property
-    def section(self) -> str | None:
-        """The section of the printed table."""
-        return self.metric.section if self.split == "train" else "test samples"
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What it requires besides class statistics."""
-        return frozenset("test samples" if self.split == "test" and need == "samples" else need for need in self.metric.needs)
+    section: str  # Of the printed table
+    needs: tuple[Need, ...]  # What it requires besides class statistics
 
 
 def entries() -> Iterator[Entry]:
     """Yields every metric of a result, those of the test samples last."""
-    for split in SPLITS:
-        for metric in METRICS.values():
-            if metric.section is not None and split in metric.splits:
-                yield Entry(metric.name if split == "train" else f"test_{metric.name}", metric, split)
+    listed = [metric for metric in METRICS.values() if metric.section is not None]
+    for metric in listed:
+        yield Entry(metric.name, metric, "train", metric.section or "", metric.needs)
+    for metric in listed:
+        if "test" in metric.splits:
+            needs = tuple("test samples" if need == "samples" else need for need in metric.needs)
+            yield Entry(f"test_{metric.name}", metric, "test", "test samples", needs)
 
 
 def recorded(split: Split) -> dict[str, str]:
@@ -90,8 +64,7 @@ def recorded(split: Split) -> dict[str, str]:
 def best_margin(feature_dim: int, num_classes: int) -> float | None:
     """The largest possible value of the smallest cosine margin of C classes in d dimensions; None if it is unknown.
 
-    It is the margin of unit rows that are as far as possible from the convex hull of all others. For C > d + 1 it is at most 1: the
-    point of the hull nearest to zero is in the hull of at most d + 1 rows, and any other row is no further than 1 from it.
+    It is the margin of unit rows that are as far as possible from the convex hull of all others; for C > d + 1 at most 1.
     """
     if num_classes <= feature_dim + 1:
         return num_classes / (num_classes - 1)  # simplex ETF
@@ -168,8 +141,7 @@ _ALL = (
     _M("mean_cosine_margin", "cosine margin, mean", "samples",
        "How much closer samples are to their own class than to the next, in cosines; the mean over samples.",
        "cos_c - max_{j != c} cos_j, cos_j that of h - mu_G and w_j - w_G", "C/(C-1), for C > d+1 less",
-       needs=("weight", "samples"), splits=SPLITS, charts={"train": "Mean cosine margin, train"}, reference="ideal_margin",
-       each="cosine_margins"),
+       needs=("weight", "samples"), splits=SPLITS, charts={"train": "Mean cosine margin, train"}, reference="ideal_margin"),
     _M("class_margin", "one-against-rest margin, least class", "frame",
        "How much closer the class mean is to its own row than to the next, for the class with the smallest such margin.",
        "min_c (cos_c - max_{j != c} cos_j), cos_j that of mu_c - mu_G and w_j - w_G",
@@ -191,7 +163,7 @@ _ALL = (
        "tr S_W / tr S_B"),
     _M("numerical_rank", "numerical rank of a class, mean", "variability",
        "How many directions the features of a class fill; the mean over classes.", "|H_c|_*^2 / |H_c|_F^2", "1",
-       needs=("features together",), each="numerical_ranks"),
+       needs=("features together",)),
     _M("nearest_center_accuracy", "nearest-center accuracy", "samples",
        "Fraction of samples whose nearest class mean is that of their own class.",
        "mean over samples of [argmin_c |h - mu_c| = label]", "1", needs=("samples",), splits=SPLITS),

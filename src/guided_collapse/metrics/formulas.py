@@ -80,8 +80,6 @@ def smallest_angle(rows: Tensor) -> float:
 def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
     """min_c cos(mu_c, w_c) - max_{j != c} cos(mu_c, w_j): the smallest cosine margin of a class mean; NaN if a row is zero.
 
-    For unit weights it is largest if each mean points from the convex hull of all other rows to its own row, and is then their
-    one-against-rest margin, the smallest distance of a row from that hull.
     Both are centered, float64: the means (num_present, feature_dim), of the classes in `classes`, the weight one row per class.
     """
     unit_means, unit_weight = (normalize(rows, dim=1, eps=0) for rows in (means, weight))
@@ -137,12 +135,9 @@ def cross_entropy_lower_bound(num_classes: int, scale: float) -> float:
 class BetweenClasses(NamedTuple):
     """The directions in which the class means differ: S_B = (1/C) V diag(values)^2 V'."""
 
-    directions: Tensor
-    """V, (feature_dim, rank), orthonormal columns."""
-    values: Tensor
-    """The positive singular values of the centered class means, (rank,), largest first."""
-    spread: Tensor
-    """V diag(values), (feature_dim, rank), where each dimension has as many correct digits as in the class means."""
+    directions: Tensor  # V, (feature_dim, rank), orthonormal columns
+    values: Tensor  # The positive singular values of the centered class means, (rank,), largest first
+    spread: Tensor  # V diag(values), (feature_dim, rank), where each dimension has as many correct digits as in the class means
 
 
 def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
@@ -218,35 +213,24 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     return (most - rank + float(shares.square().sum())) / most
 
 
-def trace_ratio(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
-    """tr S_W / tr S_B; NaN or infinite if all class means coincide."""
-    within = statistics.class_scatter.sum() / statistics.num_samples
-    return float(within / centered_class_means.square().sum(dim=1).mean())
-
-
 def class_distance_normalized_variance(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
     """CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
 
     Infinite or NaN if two class means coincide. The means may be relative to any common point, (num_present, feature_dim), float64.
     """
     variances = statistics.class_scatter / statistics.counts[statistics.present]
-    number = len(variances)
-    sums = []
+    number, sums = len(variances), []
     for block in _blocks_of_rows(number, number):
         # Each pair once: the rows of the block with those after it.
-        means, centered, num_first = (
-            statistics.class_means[block.start :],
-            centered_class_means[block.start :],
-            len(variances[block]),
-        )
-        squares = centered.square().sum(dim=1)
-        sizes = squares[:num_first, None] + squares
-        distances = sizes - 2 * (centered[:num_first] @ centered.T)
+        means, centered, later = (rows[block.start :] for rows in (statistics.class_means, centered_class_means, variances))
+        own, squares = variances[block], centered.square().sum(dim=1)
+        sizes = squares[: len(own), None] + squares
+        distances = sizes - 2 * (centered[: len(own)] @ centered.T)
         # Directly for pairs so close that inner products would cancel.
         for close in torch.split((distances <= CLOSE_PAIR * sizes).triu_(1).nonzero(), CLOSE_PAIRS_AT_ONCE):
             first, second = close.T
             distances[first, second] = (means[first] - means[second]).square().sum(dim=1)
-        sums.append(((variances[block][:, None] + variances[block.start :]) / (2 * distances)).triu_(1).sum())
+        sums.append(((own[:, None] + later) / (2 * distances)).triu_(1).sum())
     return float(torch.stack(sums).sum()) / (number * (number - 1) / 2)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.head import Head
 from guided_collapse.heads.replace import last_layer, linear_layer, linear_names
 from guided_collapse.lazy import optional
-from guided_collapse.metrics.checks import check_classifier, check_samples, check_shapes, classes_shown_by
+from guided_collapse.metrics.checks import check_classifier, check_samples
 from guided_collapse.metrics.formulas import frame_deviation
 from guided_collapse.metrics.result import CollapseResult, collapse_result
 from guided_collapse.metrics.samples import Measured, count_samples
@@ -45,7 +45,7 @@ def measure_collapse(
 
     Pass the features that the weight multiplies, of clean data, from a model in eval mode. Classes without samples have no mean and
     are left out wherever class means are involved; the result names them. Numbers are right to about 1e-6 for float32 features (VCI
-    to 1e-4) and 1e-9 for float64 ones. Features on a device without float64 (Apple's) are measured on the CPU.
+    to 1e-4) and 1e-9 for float64 ones. Features on Apple's devices, which lack float64, are measured on the CPU.
 
     Args:
         features: (num_samples, feature_dim).
@@ -59,9 +59,6 @@ def measure_collapse(
         center_weight: whether to center weights by their mean before NC2, NC3, equinorm and equiangularity; the paper does not.
             Cosine margins always use centered weights.
 
-    Returns:
-        All metrics in one object; print it for a table.
-
     Raises:
         TypeError: for arguments of the wrong type.
         ValueError: for input that does not fit together, is not finite, or has samples of fewer than two classes.
@@ -74,18 +71,18 @@ def measure_collapse(
         >>> round(result.nc1, 6), round(result.nc3, 6), result.accuracy
         (0.0, 0.0, 1.0)
     """
-    check_shapes(features, labels)
-    if num_classes is None:
-        num_classes = len(weight) if weight is not None else classes_shown_by(labels)
+    check_global_mean(global_mean)
+    if num_classes is None and isinstance(weight, Tensor):
+        num_classes = len(weight)
+    num_classes = check_samples(features, labels, num_classes)
     check_classifier(weight, bias, features.shape[1], num_classes)
-    check_samples(features, labels, num_classes)
+    if (test_features is None) != (test_labels is None):
+        given = "test_labels" if test_features is None else "test_features"
+        raise ValueError(f"test_features and test_labels go together; got {given} alone. Pass both or neither.")
     if test_features is not None and test_labels is not None:
         check_samples(test_features, test_labels, num_classes, feature_dim=features.shape[1], prefix="test_")
         if len(test_features) == 0:
             raise ValueError("test_features must have at least one row; got none. Leave out both test arrays if there are none.")
-    elif test_features is not None or test_labels is not None:
-        given = "test_labels" if test_features is None else "test_features"
-        raise ValueError(f"test_features and test_labels go together; got {given} alone. Pass both or neither.")
     measured = Measured(class_statistics(features, labels, num_classes), weight, bias, global_mean, center_weight)
     tested = None if test_features is None or test_labels is None else count_samples(measured, test_features, test_labels)
     return collapse_result(measured, count_samples(measured, features, labels), tested)
@@ -105,10 +102,10 @@ def nc1(features: Tensor, labels: Tensor) -> float:
 
 @torch.no_grad()
 def nc2(weight: Tensor) -> float:
-    """Distance of the weights from a simplex ETF: | WW'/|WW'|_F - P/sqrt(C-1) |_F with P = I - 11'/C, 0 at collapse.
+    """Distance of the weights, (num_classes, feature_dim), from a simplex ETF: | WW'/|WW'|_F - P/sqrt(C-1) |_F, 0 at collapse.
 
-    For C > d + 1 there is none, and it is the distance from a tight frame: Pi/sqrt(d) replaces P/sqrt(C-1), with the nearest
-    projector Pi of rank d on the complement of 1. The weight is (num_classes, feature_dim), as in nn.Linear.
+    P is I - 11'/C. For C > d + 1 it is the distance from a tight frame: Pi/sqrt(d) replaces P/sqrt(C-1), with the nearest projector
+    Pi of rank d on the complement of 1.
 
     Example:
         >>> import torch
@@ -126,37 +123,22 @@ def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
     """How far weights and class means are from being dual: | W Hbar/|W Hbar|_F - P/sqrt(C-1) |_F, 0 at collapse.
 
     For C > d + 1 with Pi/sqrt(d) instead of P/sqrt(C-1), as in `nc2`. Arguments as for `measure_collapse`.
-
-    Example:
-        >>> import torch
-        >>> from guided_collapse import simplex_etf
-        >>> from guided_collapse.metrics import nc3
-        >>> labels = torch.tensor([0, 1, 2, 0, 1, 2])
-        >>> round(nc3(simplex_etf(3)[labels], labels, simplex_etf(3)), 6)
-        0.0
     """
-    found = measure_collapse(features, labels, weight).nc3
-    if found is None:
-        raise TypeError("weight must be a tensor (num_classes, feature_dim); got None.")
-    return found
+    return _with_weight(measure_collapse(features, labels, weight).nc3)
 
 
 def nc4(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None) -> float:
     """The fraction of samples whose predicted class is not that of the nearest class mean, 0 at collapse.
 
     Arguments as for `measure_collapse`.
-
-    Example:
-        >>> import torch
-        >>> from guided_collapse.metrics import nc4
-        >>> features, labels = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1, 1])
-        >>> nc4(features, labels, torch.eye(2)), nc4(features, labels, torch.eye(2), torch.tensor([0.0, 2.0]))
-        (0.0, 0.25)
     """
-    found = measure_collapse(features, labels, weight, bias).nc4
-    if found is None:
+    return _with_weight(measure_collapse(features, labels, weight, bias).nc4)
+
+
+def _with_weight(value: float | None) -> float:
+    if value is None:
         raise TypeError("weight must be a tensor (num_classes, feature_dim); got None.")
-    return found
+    return value
 
 
 def collapse_of(
@@ -184,18 +166,14 @@ def collapse_of(
         model: maps inputs to anything.
         loader: yields batches (inputs, labels), labels (num_samples,), class indices; or dictionaries with labels under "labels" or
             "label", the rest of which is passed to the model by name.
-        layer: the name of the module whose output are the features, (num_samples, feature_dim), and which the model calls once;
-            None takes the classifier's input.
+        layer: the name of the module whose output are the features, (num_samples, feature_dim); None takes the classifier's input.
         classifier: the last linear layer, or its name; None finds it, unless there is a `layer`.
         num_classes: C; required without a classifier.
         test_loader: batches of other samples, judged by the class means of `loader`.
         keep_features: whether to keep all features in memory, so that one pass over the loader is enough.
         device: where inputs go; None takes the device of the model's parameters.
-        global_mean: as in `measure_collapse`.
-        center_weight: as in `measure_collapse`.
-
-    Returns:
-        All metrics in one object; print it for a table.
+        global_mean: as for `measure_collapse`.
+        center_weight: as for `measure_collapse`.
 
     Raises:
         TypeError: for batches or features of the wrong type.
@@ -235,76 +213,51 @@ def _batches(
     capture: "Capture", loader: Loader, device: torch.device | str, *, again: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields features and labels of every batch; the second time, an iterator that is used up is refused."""
-    number = 0
-    for number, batch in enumerate(loader, start=1):  # noqa: B007
+    is_empty = True
+    for batch in loader:
+        is_empty = False
         if isinstance(batch, Mapping):
-            names = [name for name in LABEL_NAMES if name in batch]
+            named = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+            names = [name for name in LABEL_NAMES if name in named]
             if len(names) != 1:
                 raise ValueError(
                     f"a batch that is a dictionary must have its labels under one of {', '.join(LABEL_NAMES)}; "
                     f"got {', '.join(batch)}. Rename them, or yield batches (inputs, labels)."
                 )
-            labels = batch[names[0]]
-            captured = capture(**{name: _moved(value, device) for name, value in batch.items() if name not in names})
+            labels = named.pop(names[0])
+            features, _ = capture(**named)
         elif isinstance(batch, (tuple, list)) and len(batch) == 2:
-            labels = batch[1]
-            captured = capture(_moved(batch[0], device))
+            inputs, labels = batch
+            features, _ = capture(inputs.to(device) if isinstance(inputs, Tensor) else inputs)
         else:
             raise TypeError(
                 f"the loader must yield batches (inputs, labels); got {type(batch).__name__}. "
                 "Wrap it so that it does, or so that it yields dictionaries with the labels under 'labels'."
             )
-        yield captured.features, torch.as_tensor(labels).to(captured.features.device)
-    if again and number == 0:
+        yield features, torch.as_tensor(labels).to(features.device)
+    if again and is_empty:
         raise ValueError(
             "the loader must be one that can be iterated twice; it yielded nothing the second time. "
             "Pass a DataLoader or a list, or keep_features=True."
         )
 
 
-def _moved(value: Any, device: torch.device | str) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
-
-
-class Captured(NamedTuple):
-    """What a model computes for a batch."""
-
-    features: Tensor
-    """(num_samples, feature_dim), those that the weight multiplies."""
-    output: Any
-    """What the model returns."""
-
-
 class Capture:
-    """Takes the features out of a model while it runs.
-
-    Args:
-        model: any module.
-        layer: the name of the module whose output are the features; None takes the input of the classifier.
-        classifier: the last linear layer, or its name; None finds it, unless there is a `layer`.
-    """
+    """Takes the features out of a model while it runs. Arguments as for `collapse_of`."""
 
     def __init__(self, model: nn.Module, layer: str | None = None, classifier: str | nn.Linear | None = None) -> None:
         self.model = model
         self.features: Tensor | None = None
         self.classifier = None if layer is not None and classifier is None else _classifier(model, classifier)
+        self.weight = None if self.classifier is None else self.classifier.weight
+        self.bias = None if self.classifier is None else self.classifier.bias
         modules = dict(model.named_modules())
         if layer is not None and layer not in modules:
             raise ValueError(f"layer must name a module of the model; got {layer!r}. Known: {', '.join(filter(None, modules))}.")
         self.layer = None if layer is None else modules[layer]
 
-    @property
-    def weight(self) -> Tensor | None:
-        """W, (num_classes, feature_dim); None without a classifier."""
-        return None if self.classifier is None else self.classifier.weight
-
-    @property
-    def bias(self) -> Tensor | None:
-        """b, (num_classes,); None without a classifier, or if it has none."""
-        return None if self.classifier is None else self.classifier.bias
-
-    def __call__(self, *inputs: Any, **named: Any) -> Captured:
-        """Runs the model on a batch of inputs and returns its features and output."""
+    def __call__(self, *inputs: Any, **named: Any) -> tuple[Tensor, Any]:
+        """Runs the model; returns the features that the weight multiplies, (num_samples, feature_dim), and its output."""
         self.features = None
         output = self.model(*inputs, **named)
         features, self.features = self.features, None
@@ -316,7 +269,7 @@ class Capture:
                 "Name a module after pooling, such as the last linear layer: classifier=..."
             )
         # A head of this package multiplies its weight with the features on their sphere.
-        return Captured(self.classifier.on_sphere(features) if isinstance(self.classifier, Head) else features, output)
+        return self.classifier.on_sphere(features) if isinstance(self.classifier, Head) else features, output
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -349,8 +302,8 @@ class Capture:
             )
         if self.features is not None:
             raise ValueError(
-                "the named module must be called once in model(inputs), or it is unclear which call has the features; "
-                "it was called again. Name a module that is used in one place only."
+                "the named module must be called once in model(inputs); it was called again. "
+                "Name a module that is used in one place only."
             )
         # A copy: what follows in the model may work in place, as nn.ReLU(inplace=True) does.
         self.features = features.clone()
@@ -359,10 +312,12 @@ class Capture:
 def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:
     """The named linear layer; else the one head of this package, the head of a `Classifier`, or the last linear layer."""
     modules = dict(model.named_modules())
+    names = linear_names(model)
+    known = f"Pass classifier=, one of: {', '.join(names)}." if names else "It has no linear layer; pass layer= and num_classes=."
     if named is not None:
         found = modules.get(named) if isinstance(named, str) else named
         if not isinstance(found, nn.Linear) or not any(module is found for module in modules.values()):
-            raise ValueError(f"classifier must be an nn.Linear of the model, or its name; got {named!r}. {_linear_layers(model)}")
+            raise ValueError(f"classifier must be an nn.Linear of the model, or its name; got {named!r}. {known}")
         return found
     own = {module for module in modules.values() if isinstance(module, Head)}
     plain = {module.head for module in modules.values() if isinstance(module, Classifier) and isinstance(module.head, nn.Linear)}
@@ -371,18 +326,7 @@ def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Li
     try:
         return linear_layer(model, last_layer(model))
     except ValueError as error:
-        raise ValueError(
-            f"classifier must be given for a model whose last linear layer is unclear. {_linear_layers(model)}"
-        ) from error
-
-
-def _linear_layers(model: nn.Module) -> str:
-    names = linear_names(model)
-    return (
-        f"Pass classifier=, one of: {', '.join(names)}."
-        if names
-        else "This model has no linear layer; pass layer= and num_classes=."
-    )
+        raise ValueError(f"classifier must be given for a model whose last linear layer is unclear. {known}") from error
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
@@ -403,10 +347,9 @@ def read_arrays(path: Path) -> dict[str, Any]:
             tensors = {name: tensor for name, tensor in load_file(path).items() if name in ARRAYS}
     except Exception as error:  # damaged archives fail in many layers and ways
         raise ValueError(f"FILE must be a readable {path.suffix} file of numbers; reading {path} failed: {error}") from error
-    lacking = [name for name in ("features", "labels") if name not in tensors]
-    if lacking:
-        held = ", ".join(tensors) or "none that are known"
-        raise ValueError(f"{path} must hold features and labels; it lacks {' and '.join(lacking)} and holds {held}.")
+    for name in ("features", "labels"):
+        if name not in tensors:
+            raise ValueError(f"{path} must hold features and labels; it lacks {name} and holds {', '.join(tensors) or 'neither'}.")
     for name, tensor in tensors.items():
         if tensor.is_floating_point() == name.endswith("labels"):
             kind = "integers" if name.endswith("labels") else "floating-point"

@@ -16,16 +16,6 @@ from guided_collapse.metrics.declared import Need, best_margin, entries
 from guided_collapse.metrics.samples import Measured, SampleCounts
 from guided_collapse.metrics.statistics import GlobalMean
 
-REASONS: dict[Need, str] = {
-    "test samples": "no test samples were given",
-    "weight": "needs the classifier's weight",
-    "samples": "needs a second pass over the samples, once the class means are known",
-    "features together": "needs the features of a class together, which a stream does not keep",
-    "simplex of weights": "needs feature_dim >= number of classes - 1, otherwise frames differ in their angles",
-    "simplex of means": "needs feature_dim >= number of classes with samples - 1, otherwise frames differ in their angles",
-    "best margin": "is not known for more than 2 feature_dim classes; it is at most 1",
-}
-"""Why a metric is left out; of several reasons, the first is given."""
 LONGEST_LIST = 10
 
 
@@ -136,11 +126,11 @@ class CollapseResult:
     def _rows(self) -> dict[str, list[tuple[str, str, str, str]]]:
         """The numbers by section: label, value, value at collapse, and meaning."""
         sections: dict[str, list[tuple[str, str, str, str]]] = {}
-        for key, metric, section in ((entry.key, entry.metric, entry.section) for entry in entries()):
-            value = getattr(self, key)
-            if section is not None and value is not None:
+        for entry in entries():
+            metric, value = entry.metric, getattr(self, entry.key)
+            if value is not None:
                 row = (metric.label, f"{value:.6g}", metric.at_collapse, f"{metric.meaning} {metric.formula}")
-                sections.setdefault(section, []).append(row)
+                sections.setdefault(entry.section, []).append(row)
         return sections
 
     def _remarks(self) -> dict[str, list[str]]:
@@ -165,7 +155,7 @@ def collapse_result(
     measured: Measured, samples: SampleCounts | None = None, test_samples: SampleCounts | None = None
 ) -> CollapseResult:
     """Computes every metric that finished statistics, a classifier, and counts over their samples and over test samples allow."""
-    statistics, means, weight = measured.statistics, measured.centered_class_means, measured.exact_weight
+    statistics, means, weight = measured.statistics, measured.centered_class_means, measured.weight
     feature_dim, num_classes = means.shape[1], len(statistics.counts)
     between = formulas.between_classes(means, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
     cdnv = formulas.class_distance_normalized_variance(statistics, means)
@@ -183,20 +173,20 @@ def collapse_result(
         "ideal_cosine_margin": best_margin(feature_dim, num_classes),
         "cdnv": cdnv,
         "vci": formulas.variability_collapse_index(statistics, between),
-        "trace_ratio": formulas.trace_ratio(statistics, means),
+        "trace_ratio": float(statistics.class_scatter.sum() / statistics.num_samples / means.square().sum(dim=1).mean()),
     }
     if "mean_equiangularity" not in left_out:
         values["mean_equiangularity"] = formulas.angle_deviation(means)
     if statistics.numerical_ranks is not None:
         values["numerical_rank"] = float(statistics.numerical_ranks.mean())
         values["numerical_ranks"] = tuple(statistics.numerical_ranks.tolist())
-    if weight is not None and measured.center_logits is not None:
+    if weight is not None and measured.class_scores is not None:
         judged = center_classes(weight) if measured.center_weight else weight
         known = judged[statistics.present]
         values |= {
             "nc2": formulas.frame_deviation(judged),
             "nc3": formulas.frame_deviation(known, means),
-            "bias_collapse": float(formulas.norm_of_any_size(measured.center_logits)),
+            "bias_collapse": float(formulas.norm_of_any_size(measured.class_scores.offsets)),
             "weight_equinorm": formulas.norm_variation(judged),
             "equinorm": abs(formulas.norm_variation(known) - values["mean_equinorm"]),
             "weight_angle": formulas.smallest_angle(judged),
@@ -204,15 +194,15 @@ def collapse_result(
         }
         if "weight_equiangularity" not in left_out:
             values["weight_equiangularity"] = formulas.angle_deviation(judged)
-    for prefix, counts in (("", samples), ("test_", test_samples)):
-        if counts is not None:
-            number = int(counts.num_samples)
-            values[f"{prefix}nearest_center_accuracy"] = int(counts.center_correct) / number
+    for prefix, found in (("", samples), ("test_", test_samples)):
+        if found is not None:
+            number, center_correct, correct, disagreements = found.counts.tolist()
+            values[f"{prefix}nearest_center_accuracy"] = center_correct / number
             if weight is not None:
-                values[f"{prefix}nc4"] = int(counts.disagreements) / number
-                values[f"{prefix}accuracy"] = int(counts.correct) / number
+                values[f"{prefix}nc4"] = disagreements / number
+                values[f"{prefix}accuracy"] = correct / number
                 # The mean of no margins is NaN, as it should be.
-                values[f"{prefix}mean_cosine_margin"] = float(counts.margins.mean())
+                values[f"{prefix}mean_cosine_margin"] = float(found.margins.mean())
     if samples is not None and weight is not None:
         values["cosine_margins"] = samples.margins.sort().values
     return CollapseResult(
@@ -233,22 +223,27 @@ def collapse_result(
 def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
     """The metrics that are None, each with the reason."""
     (num_present, feature_dim), num_classes = measured.centered_class_means.shape, len(measured.statistics.counts)
-    lacking: dict[Need, bool] = {
-        "test samples": test_samples is None,
-        "weight": measured.weight is None,
-        "samples": samples is None,
-        "features together": measured.statistics.numerical_ranks is None,
-        "simplex of weights": not has_simplex_etf(feature_dim, num_classes),
-        "simplex of means": not has_simplex_etf(feature_dim, num_present),
-        "best margin": best_margin(feature_dim, num_classes) is None,
+    no_ranks, no_margin = measured.statistics.numerical_ranks is None, best_margin(feature_dim, num_classes) is None
+    room = "needs feature_dim >= number of classes{} - 1, otherwise frames differ in their angles"
+    # Of several reasons, the first is given.
+    lacking: dict[Need, tuple[bool, str]] = {
+        "test samples": (test_samples is None, "no test samples were given"),
+        "weight": (measured.weight is None, "needs the classifier's weight"),
+        "samples": (samples is None, "needs a second pass over the samples, once the class means are known"),
+        "features together": (no_ranks, "needs the features of a class together, which a stream does not keep"),
+        "simplex of weights": (not has_simplex_etf(feature_dim, num_classes), room.format("")),
+        "simplex of means": (not has_simplex_etf(feature_dim, num_present), room.format(" with samples")),
+        "best margin": (no_margin, "is not known for more than 2 feature_dim classes; it is at most 1"),
     }
     reasons: dict[str, str] = {}
     for entry in entries():
-        need = next((need for need in REASONS if need in entry.needs and lacking[need]), None)
-        if need is not None:
-            reasons[entry.key] = REASONS[need]
-            if entry.metric.each is not None and entry.split == "train":
-                reasons[entry.metric.each] = REASONS[need]
+        found = [reason for need, (is_lacking, reason) in lacking.items() if is_lacking and need in entry.needs]
+        if found:
+            reasons[entry.key] = found[0]
+    # The lists go with their means.
+    for name, mean in (("cosine_margins", "mean_cosine_margin"), ("numerical_ranks", "numerical_rank")):
+        if mean in reasons:
+            reasons[name] = reasons[mean]
     return reasons
 
 
@@ -273,7 +268,7 @@ def _notes(
         yield "all class means coincide: NC1 and the shape of the means are undefined"
     elif between_class_rank < most:
         yield f"the class means differ in only {between_class_rank} of {most} dimensions; NC1 counts scatter in these alone"
-    for counts, name in ((samples, "samples"), (test_samples, "test samples")):
-        undefined = 0 if counts is None or measured.weight is None else int(counts.num_samples) - len(counts.margins)
+    for found, name in ((samples, "samples"), (test_samples, "test samples")):
+        undefined = 0 if found is None or measured.weight is None else int(found.counts[0]) - len(found.margins)
         if undefined > 0:
             yield f"{undefined} {name} have no cosine margin (at the global mean, or a weight at the mean weight) and are left out"

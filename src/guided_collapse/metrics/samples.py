@@ -1,14 +1,12 @@
 """What needs every sample once the class means are known: predictions, nearest class means and cosine margins."""
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import center_classes
-from guided_collapse.metrics.checks import check_classifier, check_finite
+from guided_collapse.metrics.checks import check_classifier, check_sizes
 from guided_collapse.metrics.statistics import (
     SAFE_IN_FLOAT32,
     ClassStatistics,
@@ -19,85 +17,45 @@ from guided_collapse.metrics.statistics import (
 )
 
 
-@dataclass(frozen=True, eq=False)
 class Measured:
-    """What is measured: class statistics, the classifier if there is one, and the choices that change the numbers; checked."""
+    """What is measured: class statistics, the classifier if there is one, and the choices that change the numbers; checked.
 
-    statistics: ClassStatistics
-    weight: Tensor | None
-    """W, (num_classes, feature_dim)."""
-    bias: Tensor | None
-    """b, (num_classes,)."""
-    global_mean: GlobalMean
-    """Whether mu_G is the mean of the samples or of the class means."""
-    center_weight: bool
-    """Whether W is centered by its mean row before NC2, NC3 and the norms and angles of the weights."""
+    Args:
+        statistics: the finished class statistics.
+        weight: W, (num_classes, feature_dim), or None.
+        bias: b, (num_classes,), or None.
+        global_mean: whether mu_G is the mean of the samples or of the class means.
+        center_weight: whether W is centered by its mean row before NC2, NC3 and the norms and angles of the weights.
+    """
 
-    def __post_init__(self) -> None:
-        means = self.statistics.class_means
-        check_classifier(self.weight, self.bias, means.shape[1], len(self.statistics.counts))
-        self.statistics.global_mean(self.global_mean)
-        check_finite(means, "features", not_vanishing=True)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the statistics."""
-        return self.statistics.class_means.device
-
-    @cached_property
-    def center(self) -> Tensor:
-        """mu_G, (feature_dim,), float64."""
-        return self.statistics.global_mean(self.global_mean)
-
-    @cached_property
-    def centered_class_means(self) -> Tensor:
-        """mu_c - mu_G for the classes that have samples, (num_present, feature_dim), float64.
-
-        A dimension in which the means differ by rounding errors only is set to zero.
-        """
-        means = self.statistics.class_means - self.center
-        return torch.where(means.abs().amax(dim=0) > self.statistics.rounding, means, 0)
-
-    @cached_property
-    def exact_weight(self) -> Tensor | None:
-        """W in float64, on the device of the statistics."""
-        return None if self.weight is None else self.weight.detach().to(self.device).to(self.center)
-
-    @cached_property
-    def center_logits(self) -> Tensor | None:
-        """W mu_G + b, (num_classes,), float64: the logits of the global mean."""
-        if self.exact_weight is None:
-            return None
-        logits = self.exact_weight @ self.center
-        return logits if self.bias is None else logits + self.bias.detach().to(self.device).to(logits)
-
-    @cached_property
-    def center_scores(self) -> "LinearScores":
-        """Scores of h - mu_G, largest for the nearest class mean: |h - mu_c|^2 is |h - mu_G|^2 minus twice these."""
-        means = self.centered_class_means
-        return LinearScores(means, -means.square().sum(dim=1) / 2)
-
-    @cached_property
-    def class_scores(self) -> "LinearScores | None":
-        """Scores of h - mu_G, largest for the predicted class: <w_j - w_G, h - mu_G> + (W mu_G + b)_j."""
-        if self.exact_weight is None or self.center_logits is None:
-            return None
-        return LinearScores(center_classes(self.exact_weight), self.center_logits)
+    def __init__(
+        self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None, global_mean: GlobalMean, center_weight: bool
+    ) -> None:
+        means = statistics.class_means
+        check_classifier(weight, bias, means.shape[1], len(statistics.counts))
+        check_sizes(means, "features", not_vanishing=True)
+        self.statistics, self.global_mean, self.center_weight = statistics, global_mean, center_weight
+        self.center = statistics.global_mean(global_mean)
+        centered = means - self.center
+        # A dimension in which the means differ by rounding errors only is set to zero.
+        self.centered_class_means = torch.where(centered.abs().amax(dim=0) > statistics.rounding, centered, 0)
+        # Scores of h - mu_G, largest for the nearest class mean: |h - mu_c|^2 is |h - mu_G|^2 minus twice these.
+        self.center_scores = LinearScores(self.centered_class_means, -self.centered_class_means.square().sum(dim=1) / 2)
+        self.weight = self.class_scores = None
+        if weight is not None:
+            # A copy: training may go on before the second pass is over.
+            self.weight = weight.detach().to(means.device).to(torch.float64, copy=True)
+            logits = self.weight @ self.center
+            logits = logits if bias is None else logits + bias.detach().to(means.device).to(logits)
+            # Largest for the predicted class: <w_j - w_G, h - mu_G> + (W mu_G + b)_j.
+            self.class_scores = LinearScores(center_classes(self.weight), logits)
 
 
 class SampleCounts(NamedTuple):
     """Counts over samples, which add up over batches and processes, and the samples' margins."""
 
-    num_samples: Tensor
-    """An integer scalar, as the next three."""
-    center_correct: Tensor
-    """Samples that are nearest to the mean of their own class."""
-    correct: Tensor
-    """Samples that the classifier predicts correctly; 0 without a classifier."""
-    disagreements: Tensor
-    """Samples whose predicted class is not that of the nearest class mean; 0 without a classifier."""
-    margins: Tensor
-    """Cosine margins, float64, (num_samples - undefined,); empty without a classifier."""
+    counts: Tensor  # (4,), int64: samples; nearest to their own class mean; predicted correctly; predicted otherwise than nearest
+    margins: Tensor  # Cosine margins, float64, of the samples that have one; empty without a classifier
 
 
 def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
@@ -109,43 +67,35 @@ def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> Sampl
 
     The large products have the features' own precision, at least float32. Decisions that are too close for it are made in float64.
     """
-    labels = labels.to(measured.device, torch.int64)
-    rows = chunk_rows(features.shape[1])
-    chunks = zip(torch.split(features.detach(), rows), torch.split(labels, rows), strict=True)
-    with torch.autocast(measured.device.type, enabled=False):
-        parts = [_count_chunk(measured, *chunk) for chunk in chunks]
-    *counts, margins = zip(*parts, strict=True)
-    return SampleCounts._make([*(torch.stack(values).sum() for values in counts), torch.cat(margins)])
-
-
-def _count_chunk(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
-    points = centered_points(features.to(measured.device), measured.center, product_dtype(features.dtype))
-    centers, classes = measured.center_scores, measured.class_scores
-    nearest = measured.statistics.present[centers.largest(centers.products(points), points)]
-    number, center_correct = labels.new_tensor(len(labels)), (nearest == labels).sum()
-    if classes is None:
-        return SampleCounts(number, center_correct, torch.zeros_like(number), torch.zeros_like(number), points.norms.new_empty(0))
-    products = classes.products(points)
-    predictions = classes.largest(products, points)
-    cosines = products.div_(classes.norms.to(products.dtype))
-    own = cosines.gather(1, labels[:, None]).squeeze(1)
-    others = cosines.scatter_(1, labels[:, None], -torch.inf).amax(dim=1)
-    margins = (own - others).to(torch.float64) / points.norms
-    defined = margins[torch.isfinite(margins)]
-    return SampleCounts(number, center_correct, (predictions == labels).sum(), (predictions != nearest).sum(), defined)
+    center, centers, classes = measured.center, measured.center_scores, measured.class_scores
+    rows, dtype = chunk_rows(features.shape[1]), product_dtype(features.dtype)
+    labels = labels.to(center.device, torch.int64)
+    found, margins = [], [center.new_empty(0)]
+    with torch.autocast(center.device.type, enabled=False):
+        for part, own_class in zip(torch.split(features.detach(), rows), torch.split(labels, rows), strict=True):
+            points = centered_points(part.to(center.device), center, dtype)
+            nearest = measured.statistics.present[centers.largest(centers.products(points), points)]
+            counts = [labels.new_tensor(len(part)), (nearest == own_class).sum(), labels.new_zeros(()), labels.new_zeros(())]
+            if classes is not None:
+                products = classes.products(points)
+                predictions = classes.largest(products, points)
+                counts[2:] = [(predictions == own_class).sum(), (predictions != nearest).sum()]
+                cosines = products.div_(classes.norms.to(products.dtype))
+                own = cosines.gather(1, own_class[:, None]).squeeze(1)
+                others = cosines.scatter_(1, own_class[:, None], -torch.inf).amax(dim=1)
+                of_part = (own - others).to(torch.float64) / points.norms
+                margins.append(of_part[torch.isfinite(of_part)])
+            found.append(torch.stack(counts))
+    return SampleCounts(torch.stack(found).sum(dim=0), torch.cat(margins))
 
 
 class Points(NamedTuple):
-    """Samples relative to a center."""
+    """Samples (num_samples, feature_dim) relative to a center, in the precision of products; norms and center are float64."""
 
     features: Tensor
-    """The samples themselves, (num_samples, feature_dim)."""
     center: Tensor
-    """(feature_dim,), float64."""
-    values: Tensor
-    """features - center, (num_samples, feature_dim), in the precision of products."""
+    values: Tensor  # features - center
     norms: Tensor
-    """The norms of the values, (num_samples,), float64."""
 
 
 def centered_points(features: Tensor, center: Tensor, dtype: torch.dtype) -> Points:

@@ -1,6 +1,6 @@
 """Class statistics: counts, class means and within-class scatter, from all features at once or from parts that are merged."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -26,16 +26,11 @@ COLUMN_BLOCKS = 4
 class ClassStatistics:
     """Counts, means and scatter of each class. Classes without samples have no mean and no row."""
 
-    counts: Tensor
-    """(num_classes,), int64."""
-    class_means: Tensor
-    """(num_present, feature_dim), float64, the means of the classes that have samples, in order."""
-    scatter: Tensor
-    """sum over samples of (h - mu_c)(h - mu_c)', (feature_dim, feature_dim), float64."""
-    class_scatter: Tensor
-    """sum over the samples of a class of |h - mu_c|^2, (num_present,), float64."""
-    numerical_ranks: Tensor | None = None
-    """(num_present,), float64; None if the features of a class were never together."""
+    counts: Tensor  # (num_classes,), int64
+    class_means: Tensor  # (num_present, feature_dim), float64, the means of the classes that have samples, in order
+    scatter: Tensor  # sum over samples of (h - mu_c)(h - mu_c)', (feature_dim, feature_dim), float64
+    class_scatter: Tensor  # sum over the samples of a class of |h - mu_c|^2, (num_present,), float64
+    numerical_ranks: Tensor | None = None  # (num_present,), float64; None if the features of a class were never together
 
     @property
     def present(self) -> Tensor:
@@ -54,7 +49,6 @@ class ClassStatistics:
 
     def global_mean(self, kind: GlobalMean) -> Tensor:
         """mu_G, (feature_dim,): the mean of all samples, or of the class means."""
-        check_global_mean(kind)
         if kind == "classes":
             return self.class_means.mean(dim=0)
         return (self.counts[self.present].to(torch.float64) / self.num_samples) @ self.class_means
@@ -72,13 +66,11 @@ def has_float64(device: torch.device) -> bool:
 
 
 def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> ClassStatistics:
-    """Computes the statistics of features that are all at hand, from deviations from the class means.
+    """Computes the statistics of features (num_samples, feature_dim) with labels (num_samples,), all at hand.
 
     Outer products of deviations have the features' own precision, at least float32, and are summed in float64: for float32 features
     the scatter is right to 1e-6 of its largest direction, however small it is compared with the means. If that leaves directions
-    with hardly any scatter uncertain, everything is repeated in float64.
-
-    Features are (num_samples, feature_dim), labels (num_samples,). Raises a ValueError if fewer than two classes have samples.
+    with hardly any scatter uncertain, everything is repeated in float64. ValueError if fewer than two classes have samples.
     """
     features = features.detach() if has_float64(features.device) else features.detach().cpu()
     labels = labels.to(features.device, torch.int64)
@@ -99,13 +91,21 @@ def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dty
     # One buffer for all: memory that was used before is several times faster than new memory.
     buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim, dtype=dtype)
     scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=features.device)
-    found, position = [], 0
-    for group in _groups([len(indices) for indices in samples], feature_dim):
-        some, position = samples[position : position + group], position + group
-        if len(some[0]) >= feature_dim:
-            found.append(_add_large_class(scatter, features, some[0], buffer))
+    groups: list[list[Tensor]] = []  # one class of at least feature_dim samples, or as many smaller ones as fill a chunk
+    room = 0
+    for indices in samples:
+        is_large = len(indices) >= feature_dim
+        if is_large or len(indices) > room:
+            groups.append([])
+            room = chunk_rows(feature_dim)
+        groups[-1].append(indices)
+        room = 0 if is_large else room - len(indices)
+    found = []
+    for group in groups:
+        if len(group[0]) >= feature_dim:
+            found.append(_add_large_class(scatter, features, group[0], buffer))
         else:
-            found.append(_add_small_classes(scatter, features, some, buffer))
+            found.append(_add_small_classes(scatter, features, group, buffer))
     means, class_scatter, ranks = (torch.cat(parts) for parts in zip(*found, strict=True))
     return ClassStatistics(counts, means, symmetrized(scatter), class_scatter, ranks)
 
@@ -115,27 +115,8 @@ def chunk_rows(feature_dim: int) -> int:
     return max(feature_dim, CHUNK_ENTRIES // feature_dim)
 
 
-def _groups(sizes: list[int], feature_dim: int) -> Iterator[int]:
-    """How many classes to take at a time: one of at least feature_dim samples, or as many smaller ones as fill a chunk."""
-    classes, rows = 0, 0
-    for size in sizes:
-        if classes > 0 and (size >= feature_dim or rows + size > chunk_rows(feature_dim)):
-            yield classes
-            classes, rows = 0, 0
-        classes, rows = classes + 1, rows + size
-        if size >= feature_dim:
-            yield classes
-            classes, rows = 0, 0
-    if classes > 0:
-        yield classes
-
-
-class _OfClasses(NamedTuple):
-    """Means (num_classes, feature_dim), sums of |h - mu_c|^2 and numerical ranks (num_classes,) of some classes, float64."""
-
-    means: Tensor
-    scatter: Tensor
-    ranks: Tensor
+_OfClasses = tuple[Tensor, Tensor, Tensor]
+"""Means (num_classes, feature_dim), sums of |h - mu_c|^2 and numerical ranks (num_classes,) of some classes, float64."""
 
 
 def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tensor], buffer: Tensor) -> _OfClasses:
@@ -152,7 +133,7 @@ def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tens
         along = (own @ mean.to(own.dtype)).to(torch.float64)
         gram += along[:, None] + along + mean @ mean
         ranks.append(_numerical_rank(gram, torch.finfo(buffer.dtype).eps * squares[-1], features, indices, len(buffer)))
-    return _OfClasses(means, torch.stack(squares), torch.stack(ranks))
+    return means, torch.stack(squares), torch.stack(ranks)
 
 
 def _add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer: Tensor) -> _OfClasses:
@@ -171,7 +152,7 @@ def _add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer:
     squares = own_scatter.diagonal().sum()
     gram = own_scatter.addr_(mean, mean, alpha=len(samples))
     rank = _numerical_rank(gram, torch.finfo(buffer.dtype).eps * squares, features, samples, len(buffer))
-    return _OfClasses(mean[None], squares[None], rank[None])
+    return mean[None], squares[None], rank[None]
 
 
 def _centered_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,10 +189,8 @@ def _center_in_place(rows: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tensor, rows_at_once: int) -> Tensor:
     """|H_c|_*^2 / |H_c|_F^2, a scalar: how many directions the features of a class fill, as in the paper's code.
 
-    The features are not centered: a class that has collapsed to its mean has rank 1, a class of zeros rank 0. A square root turns a
-    small error near zero into a large one: singular values that vanish come out as sqrt(error), and a class that fills few of
-    many dimensions has hundreds of them. If that could show, the Gram matrix is computed again in float64.
-
+    The features are not centered: a class that has collapsed to its mean has rank 1, a class of zeros rank 0. Singular values that
+    vanish come out as sqrt(error). If there are so many of them that it could show, the Gram matrix is computed again in float64.
     `gram` is the smaller one of H_c' H_c and H_c H_c', of which the upper triangle is read, with entries that have this `error`;
     `samples` are the rows of the class in `features`.
     """
@@ -233,20 +212,15 @@ def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tens
 class Moments(NamedTuple):
     """The class statistics of a part of the samples, with means relative to a reference for each class.
 
-    At collapse all samples of a class nearly coincide. Their differences from a nearby reference are then exact in floating point,
-    and the mean of these differences has as many correct digits as they have; the mean of the samples has not.
+    At collapse the samples of a class nearly coincide. Their differences from a nearby reference are then exact, and so is the mean
+    of these differences, other than the mean of the samples.
     """
 
-    counts: Tensor
-    """(num_classes,), int64."""
-    references: Tensor
-    """(num_classes, feature_dim), float64; meaningless for classes without samples."""
-    offsets: Tensor
-    """Class mean minus reference, (num_classes, feature_dim), float64; 0 for classes without samples."""
-    scatter: Tensor
-    """sum (h - mu_c)(h - mu_c)', (feature_dim, feature_dim), float64, upper block triangle only."""
-    class_scatter: Tensor
-    """sum |h - mu_c|^2 of each class, (num_classes,), float64."""
+    counts: Tensor  # (num_classes,), int64
+    references: Tensor  # (num_classes, feature_dim), float64; meaningless for classes without samples
+    offsets: Tensor  # Class mean minus reference, (num_classes, feature_dim), float64; 0 for classes without samples
+    scatter: Tensor  # sum (h - mu_c)(h - mu_c)', (feature_dim, feature_dim), float64, upper block triangle only
+    class_scatter: Tensor  # sum |h - mu_c|^2 of each class, (num_classes,), float64
 
     def statistics(self) -> ClassStatistics:
         """What the metrics are computed from; raises a ValueError if fewer than two classes have samples."""
@@ -322,8 +296,7 @@ def safe_in_float32(values: Tensor) -> bool:
 def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
     """Adds rows' rows to the upper block triangle of `scatter`, in place; products have the precision of the rows.
 
-    The product is symmetric, so only blocks on and above the diagonal are computed: 5/8 of the multiplications with four blocks.
-    `symmetrized` fills in the rest once the sum is complete.
+    Only blocks on and above the diagonal are computed, 5/8 of the multiplications. `symmetrized` fills in the rest in the end.
     """
     width = -(-len(scatter) // COLUMN_BLOCKS)
     for start in range(0, len(scatter), width):
@@ -336,8 +309,7 @@ def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
 
 def symmetrized(scatter: Tensor) -> Tensor:
     """The symmetric matrix with this upper triangle, (feature_dim, feature_dim)."""
-    upper = scatter.triu(1)
-    return upper + upper.T + scatter.diagonal().diag()
+    return scatter.triu() + scatter.triu(1).T
 
 
 def _is_nearly_singular(scatter: Tensor, tolerance: float) -> bool:

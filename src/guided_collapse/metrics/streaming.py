@@ -1,8 +1,8 @@
 """The measurement from a stream of batches, in one or two passes, under one or several processes."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import reduce
+from types import SimpleNamespace
 from typing import Any, Self
 
 import torch
@@ -27,21 +27,9 @@ from guided_collapse.metrics.statistics import (
     no_moments,
 )
 
-COUNTS = ("num_samples", "center_correct", "correct", "disagreements")
-
-
-class _Opaque:
-    """A result that torchmetrics does not look into: it takes dataclasses apart and fails on frozen ones."""
-
-    def __init__(self, result: CollapseResult) -> None:
-        self.result = result
-
 
 class _ResultMetric(Metric):
-    """A torchmetrics metric whose result is a `CollapseResult`. Its state moves between devices but stays in float64.
-
-    For a device without float64, the state stays on the CPU, and features are copied there.
-    """
+    """A torchmetrics metric whose result is a `CollapseResult`. Its state stays in float64, and on the CPU for Apple's device."""
 
     full_state_update = False
     higher_is_better = None
@@ -52,19 +40,17 @@ class _ResultMetric(Metric):
         self.update(*args, **kwargs)
 
     def _wrap_compute(self, compute: Callable[[], CollapseResult]) -> Callable[[], CollapseResult]:
-        """Adds torchmetrics' caching and synchronization, which see the result only as an opaque object."""
-        wrapped = super()._wrap_compute(lambda: _Opaque(compute()))
+        """Adds torchmetrics' caching and synchronization, hides the result: they take dataclasses apart and fail on frozen ones."""
+        wrapped = super()._wrap_compute(lambda: SimpleNamespace(result=compute()))
         return lambda: wrapped().result
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
-        """Implements `to`, `half` and `set_dtype`. Sums of squares in another type than float64 would be worthless."""
+        """Implements `to`, `half` and `set_dtype`: moves the state, but does not change its type."""
 
         def keeping_type(tensor: Tensor) -> Tensor:
             # Asked with a type that every device has.
-            if not has_float64(fn(torch.empty(0, dtype=torch.int64, device=tensor.device)).device):
-                return tensor.cpu()
-            changed = fn(tensor)
-            return changed if changed.dtype == tensor.dtype else tensor.to(changed.device)
+            device = fn(torch.empty(0, dtype=torch.int64, device=tensor.device)).device
+            return tensor.to(device if has_float64(device) else "cpu")
 
         super()._apply(keeping_type, exclude_state)
         return self
@@ -89,11 +75,15 @@ class CollapseMetrics(_ResultMetric):
     Example:
         >>> import torch
         >>> from guided_collapse import CollapseMetrics
-        >>> metrics = CollapseMetrics(feature_dim=4, num_classes=3)
-        >>> for _ in range(2):
-        ...     metrics.update(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))
+        >>> features, labels, weight = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]), torch.eye(3)
+        >>> metrics = CollapseMetrics(feature_dim=3, num_classes=3)
+        >>> metrics.update(features, labels)
         >>> metrics.compute().num_samples
-        12
+        6
+        >>> again = metrics.second_pass(weight)
+        >>> again.update(features, labels)
+        >>> again.compute().accuracy
+        1.0
     """
 
     counts: Tensor
@@ -212,72 +202,52 @@ class CollapseMetrics(_ResultMetric):
 class SecondPass(_ResultMetric):
     """Takes the samples again, batch by batch, and completes the measurement with NC4, accuracies and cosine margins.
 
-    Created by `CollapseMetrics.second_pass`. It keeps one number per sample, its cosine margin. `compute` gives the whole
-    `CollapseResult`, over all processes.
-
-    Args:
-        measured: the finished statistics and the classifier, the same in every process.
-
-    Example:
-        >>> import torch
-        >>> from guided_collapse import CollapseMetrics
-        >>> features, labels, weight = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]), torch.eye(3)
-        >>> metrics = CollapseMetrics(feature_dim=3, num_classes=3)
-        >>> metrics.update(features, labels)
-        >>> again = metrics.second_pass(weight)
-        >>> again.update(features, labels)
-        >>> again.compute().accuracy
-        1.0
+    Created by `CollapseMetrics.second_pass`. It keeps one number per sample, its cosine margin. `measured` holds the finished
+    statistics and the classifier, the same in every process.
     """
 
-    num_samples: Tensor
+    counts: Tensor
     margins: list[Tensor]
+    test_counts: Tensor
     test_margins: list[Tensor]
 
     def __init__(self, measured: Measured) -> None:
         super().__init__()
-        # A copy of the classifier: training may go on before the second pass is over.
-        weight, bias = (None if tensor is None else tensor.detach().clone() for tensor in (measured.weight, measured.bias))
-        self.measured = replace(measured, weight=weight, bias=bias)
+        self.measured = measured
         for prefix in ("", "test_"):
-            for name in COUNTS:
-                self.add_state(f"{prefix}{name}", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+            self.add_state(f"{prefix}counts", torch.zeros(4, dtype=torch.int64), dist_reduce_fx="sum")
             self.add_state(f"{prefix}margins", [], dist_reduce_fx="cat")
-        self.to(measured.device)
+        self.to(measured.center.device)
 
     def update(self, features: Tensor, labels: Tensor, *, test: bool = False) -> None:
         """Adds a batch as `CollapseMetrics.update` takes it; `test` says that it did not contribute to the class means."""
-        statistics, prefix = self.measured.statistics, "test_" if test else ""
-        check_samples(features, labels, len(statistics.counts), feature_dim=statistics.class_means.shape[1], prefix=prefix)
-        if len(features) == 0:
-            return
-        batch = count_samples(self.measured, features, labels)
-        for name in COUNTS:
-            getattr(self, f"{prefix}{name}").add_(getattr(batch, name))
-        getattr(self, f"{prefix}margins").append(batch.margins)
+        num_classes, feature_dim = len(self.measured.statistics.counts), len(self.measured.center)
+        check_samples(features, labels, num_classes, feature_dim=feature_dim, prefix="test_" if test else "")
+        if len(features) > 0:
+            batch = count_samples(self.measured, features, labels)
+            (self.test_counts if test else self.counts).add_(batch.counts)
+            (self.test_margins if test else self.margins).append(batch.margins)
 
     def compute(self) -> CollapseResult:
         """Computes the whole measurement; raises a ValueError unless the samples are as many as in the first pass."""
-        expected, found = self.measured.statistics.num_samples, int(self.num_samples)
+        expected, found = self.measured.statistics.num_samples, int(self.counts[0])
         if found not in (0, expected):
             raise ValueError(
                 f"the second pass must see the same {expected} samples as the first; got {found}. Go through all the data again."
             )
-        return collapse_result(self.measured, self._counts(""), self._counts("test_"))
+        samples, test_samples = (
+            SampleCounts(counts, dim_zero_cat(margins)) if int(counts[0]) > 0 else None
+            for counts, margins in ((self.counts, self.margins), (self.test_counts, self.test_margins))
+        )
+        return collapse_result(self.measured, samples, test_samples)
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Synchronizes the state between processes."""
         for margins in (self.margins, self.test_margins):
             if not margins:
                 # Otherwise torchmetrics sends an empty float32 tensor to processes that expect float64.
-                margins.append(torch.empty(0, dtype=torch.float64, device=self.num_samples.device))
+                margins.append(torch.empty(0, dtype=torch.float64, device=self.counts.device))
         super().sync(*args, **kwargs)
-
-    def _counts(self, prefix: str) -> SampleCounts | None:
-        counts = {name: getattr(self, f"{prefix}{name}") for name in COUNTS}
-        if int(counts["num_samples"]) == 0:
-            return None
-        return SampleCounts(**counts, margins=dim_zero_cat(getattr(self, f"{prefix}margins")))
 
 
 Batches = Iterable[tuple[Tensor, Tensor]]
