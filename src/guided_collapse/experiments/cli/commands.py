@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 import tyro
 from tyro import MISSING_NONPROP
 
-from guided_collapse.experiments.cli.requests import (
-    ConfigurationFlags,
-    PlacementFlags,
-    ResumeFlags,
-    SharedFlags,
-    configuration_of,
-    given_fields,
-    placement_of,
-    starting_point,
-)
+from guided_collapse.experiments.cli import requests
 from guided_collapse.experiments.configuration import Configuration, HeadName, Placement
 from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.heads import HEADS
@@ -56,16 +47,16 @@ class List:
 class Train:
     """Train one run, or continue it if it was started. Name an experiment, or give --data with a folder of your own images."""
 
-    configuration: Annotated[Configuration, tyro.conf.arg(constructor=ConfigurationFlags)]
-    placement: Annotated[Placement, tyro.conf.arg(constructor=PlacementFlags)]
+    configuration: Annotated[Configuration, tyro.conf.arg(constructor=requests.ConfigurationFlags)]
+    placement: Annotated[Placement, tyro.conf.arg(constructor=requests.PlacementFlags)]
     preset: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[PRESET]")] = None
     """Name of an experiment, whose settings the flags override."""
 
     def checked(self, start: Configuration, given: Collection[str]) -> Self:
         """The same with checked values."""
         heads = self.heads if isinstance(self, _Several) else [self.configuration.head]
-        configuration = configuration_of(self.configuration, start, given, heads)
-        return replace(self, configuration=configuration, placement=placement_of(self.placement, configuration.data))
+        configuration = requests.configuration_of(self.configuration, start, given, heads)
+        return replace(self, configuration=configuration, placement=requests.placement_of(self.placement, configuration.data))
 
     def run(self) -> int:
         """Trains, and prints the folder of the run."""
@@ -83,7 +74,7 @@ class Train:
 class _Several(Train):
     """Runs of several heads and seeds."""
 
-    configuration: Annotated[Configuration, tyro.conf.arg(constructor=SharedFlags)]
+    configuration: Annotated[Configuration, tyro.conf.arg(constructor=requests.SharedFlags)]
     heads: tuple[HeadName, ...] = ("linear", "cosine", "fixed-etf", "nearest-etf")
     """Heads to train."""
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -164,7 +155,7 @@ class Search(_Several):
         if needed and flags["optimizer"] == "agd" and "optimizer" not in given:
             warnings.warn(f"agd has no {' and '.join(sorted(needed))}: this search uses --optimizer sgd.", stacklevel=2)
             flags = {**flags, "optimizer": "sgd"}
-        request = super(Search, replace(self, configuration=SharedFlags(**flags))).checked(start, given)
+        request = super(Search, replace(self, configuration=requests.SharedFlags(**flags))).checked(start, given)
         request.plan()  # checks the rest
         return request
 
@@ -210,7 +201,7 @@ class Resume:
 
     run_dir: RunDir
     """Folder of the run."""
-    placement: Annotated[Placement, tyro.conf.arg(constructor=ResumeFlags)]
+    placement: Annotated[Placement, tyro.conf.arg(constructor=requests.ResumeFlags)]
     epochs: int | None = None
     """Extend the run to this many epochs."""
 
@@ -317,11 +308,7 @@ class Measure:
             raise RequestError("--margins needs --json; got it alone. Add --json.")
         from guided_collapse.metrics.measure import measure_collapse, read_arrays
 
-        options: dict[str, Any] = {
-            "num_classes": self.num_classes,
-            "global_mean": self.global_mean,
-            "center_weight": self.center_weight,
-        }
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("num_classes", "global_mean", "center_weight")}
         with requested():
             result = measure_collapse(**read_arrays(self.file), **options)
         values = result.to_dict()
@@ -331,10 +318,8 @@ class Measure:
         return 0
 
 
-COMMANDS: Mapping[str, Any] = {
-    **{"list": List, "train": Train, "compare": Compare, "search": Search, "resume": Resume},
-    **{"report": Report, "data": Data, "export": Export, "measure": Measure},
-}
+_ALL = (List, Train, Compare, Search, Resume, Report, Data, Export, Measure)
+COMMANDS: Mapping[str, Any] = {command.__name__.lower(): command for command in _ALL}
 
 
 def parsed(words: Sequence[str]) -> Any:
@@ -344,19 +329,21 @@ def parsed(words: Sequence[str]) -> Any:
         SystemExit: after help, and for flags that cannot be parsed.
         RequestError: for an unknown preset, or values that are out of range or contradict each other.
     """
-    flags = {Train: ConfigurationFlags, Compare: SharedFlags, Search: SharedFlags}
+    flags = {Train: requests.ConfigurationFlags, Compare: requests.SharedFlags, Search: requests.SharedFlags}
     has_preset = COMMANDS.get(words[0] if words else "") in flags
-    start = starting_point(words[1:]) if has_preset else OWN_IMAGES
+    start = requests.starting_point(words[1:]) if has_preset else OWN_IMAGES
     kinds = []
     for name, kind in COMMANDS.items():
-        default = kind(flags[kind](**start.to_dict()), PlacementFlags(**vars(Placement()))) if kind in flags else MISSING_NONPROP
+        default = (
+            kind(flags[kind](**start.to_dict()), requests.PlacementFlags(**vars(Placement()))) if kind in flags else MISSING_NONPROP
+        )
         kinds.append(Annotated[kind, tyro.conf.subcommand(name, default=default)])
     if shutil.get_terminal_size().columns < FEWEST_COLUMNS:
         os.environ["COLUMNS"] = str(FEWEST_COLUMNS)
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     any_of: Any = Union[*kinds]
     request: Any = tyro.cli(any_of, prog="guided-collapse", description=DESCRIPTION, args=list(words), config=config)
-    return request.checked(start, given_fields(words)) if has_preset else request
+    return request.checked(start, requests.given_fields(words)) if has_preset else request
 
 
 def _conclude(comparison: "Comparison", folder: Path) -> int:
