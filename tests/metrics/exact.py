@@ -1,4 +1,4 @@
-"""The variability collapse index in fractions, without any rounding."""
+"""The variability collapse index and NC1 in fractions, without any rounding."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -7,18 +7,34 @@ Row = Sequence[Fraction]
 
 
 def variability_collapse_index(features: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
-    """1 - tr(pinv(S_T) S_B) / min(d, C-1) of lists of numbers, with the mean of all samples as global mean.
+    """1 - tr(pinv(S_T) S_B) / min(d, C-1) of lists of numbers, with the mean of all samples as global mean."""
+    within, between = covariances(features, labels)
+    total = [[w + b for w, b in zip(*both, strict=True)] for both in zip(within, between, strict=True)]
+    return float(1 - trace_of_quotient(total, between) / min(len(total), len(set(labels)) - 1))
 
-    The dimensions in which elimination of S_T finds a pivot determine the others, and no linear map changes the trace: it is that
-    of inverse(S_T) S_B in these dimensions alone.
-    """
+
+def nc1(features: Sequence[Sequence[float]], labels: Sequence[int]) -> float:
+    """tr(S_W inverse(S_B)) / C, for d < C dimensions that the class means fill."""
+    within, between = covariances(features, labels)
+    return float(trace_of_quotient(between, within) / len(set(labels)))
+
+
+def covariances(features: Sequence[Sequence[float]], labels: Sequence[int]) -> tuple[list[list[Fraction]], list[list[Fraction]]]:
     rows = [[Fraction(value) for value in row] for row in features]
     members = {c: [row for row, label in zip(rows, labels, strict=True) if label == c] for c in set(labels)}
     means = {c: mean(own) for c, own in members.items()}
     within = covariance([difference(row, means[c]) for c, own in members.items() for row in own])
-    between = covariance([difference(row, mean(rows)) for row in means.values()])
-    dimensions = range(len(rows[0]))
-    system = [[w + b for w, b in zip(*both, strict=True)] + both[1] for both in zip(within, between, strict=True)]
+    return within, covariance([difference(row, mean(rows)) for row in means.values()])
+
+
+def trace_of_quotient(divisor: list[list[Fraction]], matrix: list[list[Fraction]]) -> Fraction:
+    """tr(pinv(divisor) matrix) of a symmetric divisor whose kernel is in that of the matrix.
+
+    The dimensions in which elimination finds a pivot determine the others, and no linear map changes the trace: it is that of the
+    inverse times the matrix in these dimensions alone.
+    """
+    dimensions = range(len(divisor))
+    system = [left + right for left, right in zip(divisor, matrix, strict=True)]
     for i in dimensions:
         if system[i][i] == 0:
             continue
@@ -26,8 +42,7 @@ def variability_collapse_index(features: Sequence[Sequence[float]], labels: Sequ
         for j in dimensions:
             if j != i and system[j][i] != 0:
                 system[j] = difference(system[j], [system[j][i] * value for value in system[i]])
-    trace = sum(system[i][len(dimensions) + i] for i in dimensions if system[i][i] == 1)
-    return float(1 - trace / min(len(dimensions), len(means) - 1))
+    return sum((system[i][len(dimensions) + i] for i in dimensions if system[i][i] == 1), Fraction(0))
 
 
 def mean(rows: Sequence[Row]) -> list[Fraction]:

@@ -18,7 +18,6 @@ from guided_collapse.metrics.statistics import ClassStatistics
 EPSILON = torch.finfo(torch.float64).eps
 CLOSE_PAIR = 1e-6
 SMALL_EIGENVALUE = 1e-6
-CLOSE_PAIRS_AT_ONCE = 4096
 NUMBERS_AT_ONCE = 2**24
 """How many entries of a product are held at once: those of all pairs of 4096 classes."""
 
@@ -227,7 +226,7 @@ def class_distance_normalized_variance(statistics: ClassStatistics, centered_cla
         sizes = squares[: len(own), None] + squares
         distances = sizes - 2 * (centered[: len(own)] @ centered.T)
         # Directly for pairs so close that inner products would cancel.
-        for close in torch.split((distances <= CLOSE_PAIR * sizes).triu_(1).nonzero(), CLOSE_PAIRS_AT_ONCE):
+        for close in torch.split((distances <= CLOSE_PAIR * sizes).triu_(1).nonzero(), 4096):
             first, second = close.T
             distances[first, second] = (means[first] - means[second]).square().sum(dim=1)
         sums.append(((own[:, None] + later) / (2 * distances)).triu_(1).sum())

@@ -75,7 +75,6 @@ def measure_collapse(
     if num_classes is None and isinstance(weight, Tensor):
         num_classes = len(weight)
     num_classes = check_samples(features, labels, num_classes)
-    check_classifier(weight, bias, features.shape[1], num_classes)
     if (test_features is None) != (test_labels is None):
         given = "test_labels" if test_features is None else "test_features"
         raise ValueError(f"test_features and test_labels go together; got {given} alone. Pass both or neither.")
@@ -175,10 +174,6 @@ def collapse_of(
         global_mean: as for `measure_collapse`.
         center_weight: as for `measure_collapse`.
 
-    Raises:
-        TypeError: for batches or features of the wrong type.
-        ValueError: if the last linear layer must be named, or for data that do not fit.
-
     Example:
         >>> import torch
         >>> from guided_collapse import collapse_of
@@ -189,11 +184,10 @@ def collapse_of(
     """
     check_global_mean(global_mean)
     capture = Capture(model, layer, classifier)
-    weight, bias = capture.weight, capture.bias
     if num_classes is None:
-        if weight is None:
+        if capture.weight is None:
             raise ValueError("num_classes must be given if there is no classifier to count the rows of; got None.")
-        num_classes = len(weight)
+        num_classes = len(capture.weight)
     if device is None:
         device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
     with capture.listening():
@@ -206,7 +200,7 @@ def collapse_of(
             features.shape[1], num_classes, keep_features=keep_features, global_mean=global_mean, center_weight=center_weight
         ).to(features.device)
         again, test = _batches(capture, loader, device, again=True), _batches(capture, test_loader or (), device)
-        return collapse_in_passes(metrics, chain([start], first), again, test, weight=weight, bias=bias)
+        return collapse_in_passes(metrics, chain([start], first), again, test, weight=capture.weight, bias=capture.bias)
 
 
 def _batches(
@@ -330,11 +324,7 @@ def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Li
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
-    """Reads arguments of `measure_collapse` from an `.npz` or `.safetensors` file. Other arrays are ignored, nothing is unpickled.
-
-    Raises:
-        ValueError: for a file that is missing, unreadable, incomplete or of another kind.
-    """
+    """Reads arguments of `measure_collapse` from an `.npz` or `.safetensors` file; ignores other arrays, unpickles nothing."""
     if path.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"FILE must end in .npz or .safetensors; got {path.name}. Save it with numpy.savez or safetensors.")
     if path.suffix == ".safetensors":

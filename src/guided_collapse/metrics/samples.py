@@ -7,14 +7,7 @@ from torch import Tensor
 
 from guided_collapse.geometry.simplex import center_classes
 from guided_collapse.metrics.checks import check_classifier, check_sizes
-from guided_collapse.metrics.statistics import (
-    SAFE_IN_FLOAT32,
-    ClassStatistics,
-    GlobalMean,
-    chunk_rows,
-    product_dtype,
-    safe_in_float32,
-)
+from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean, chunk_rows, product_dtype, safe_in_float32
 
 
 class Measured:
@@ -120,7 +113,7 @@ class LinearScores:
         self.rows, self.offsets = rows, offsets
         self.norms = torch.linalg.vector_norm(rows, dim=1)
         self.largest_norm, self.largest_offset = float(self.norms.max()), float(offsets.abs().max())
-        safe = safe_in_float32(self.norms) and self.largest_offset < SAFE_IN_FLOAT32[1]
+        safe = safe_in_float32(self.norms, self.largest_offset)
         self.narrow_rows = rows.to(torch.float32) if safe else rows
 
     def products(self, points: Points) -> Tensor:

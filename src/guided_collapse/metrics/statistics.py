@@ -17,8 +17,6 @@ UNCERTAIN_SCATTER = 1000 * torch.finfo(torch.float32).eps
 """A direction with less scatter than this, relative to its dimensions, can be all rounding error in a sum of float32 products."""
 UNCERTAIN_RANK = 1e-4
 """How much of the nuclear norm may come from singular values that drown in rounding errors."""
-SAFE_IN_FLOAT32 = (1e-12, 1e12)
-"""Between these, sums of products neither overflow nor vanish in float32."""
 COLUMN_BLOCKS = 4
 
 
@@ -237,6 +235,12 @@ def no_moments(feature_dim: int, num_classes: int, device: torch.device | None =
     return Moments(counts, rows, rows.clone(), rows.new_zeros(feature_dim, feature_dim), rows.new_zeros(num_classes))
 
 
+def add_batch(total: Moments, features: Tensor, labels: Tensor) -> None:
+    """Adds a batch to the moments, in place. A class's first sample ever is its reference."""
+    first = first_samples(features, labels, len(total.counts))
+    merge(total, batch_moments(features, labels, torch.where((total.counts > 0)[:, None], total.references, first)))
+
+
 def batch_moments(features: Tensor, labels: Tensor, references: Tensor) -> Moments:
     """The moments of a batch: features (num_samples, feature_dim), labels (num_samples,), references as in `Moments`."""
     counts = torch.bincount(labels, minlength=len(references))
@@ -288,9 +292,9 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype != torch.float64 and float32_is_float32() else torch.float64
 
 
-def safe_in_float32(values: Tensor) -> bool:
-    """Whether the norm of some values is such that sums of their products stay in the range of float32."""
-    return SAFE_IN_FLOAT32[0] < float(torch.linalg.vector_norm(values)) < SAFE_IN_FLOAT32[1]
+def safe_in_float32(values: Tensor, offset: float = 0.0) -> bool:
+    """Whether sums of products of such values, and an offset of this size, stay in the range of float32."""
+    return 1e-12 < float(torch.linalg.vector_norm(values)) < 1e12 and offset < 1e12
 
 
 def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
@@ -313,7 +317,7 @@ def symmetrized(scatter: Tensor) -> Tensor:
 
 
 def _is_nearly_singular(scatter: Tensor, tolerance: float) -> bool:
-    """Whether some direction has less than `tolerance` of the scatter it would have if its dimensions were independent."""
+    """Whether some direction has less than `tolerance` of the scatter that it would have with independent dimensions."""
     units = torch.where(scatter.diagonal() > 0, scatter.diagonal().rsqrt(), 0)
     correlations = scatter * units * units[:, None]
     correlations.diagonal().fill_(1 - tolerance)

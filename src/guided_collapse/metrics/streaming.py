@@ -18,10 +18,9 @@ from guided_collapse.metrics.statistics import (
     ClassStatistics,
     GlobalMean,
     Moments,
-    batch_moments,
+    add_batch,
     check_global_mean,
     class_statistics,
-    first_samples,
     has_float64,
     merge,
     no_moments,
@@ -105,11 +104,8 @@ class CollapseMetrics(_ResultMetric):
         check_feature_dim(feature_dim)
         check_num_classes(num_classes)
         check_global_mean(global_mean)
-        self.feature_dim = feature_dim
-        self.num_classes = num_classes
-        self.keep_features = keep_features
-        self.global_mean: GlobalMean = global_mean
-        self.center_weight = center_weight
+        self.feature_dim, self.num_classes, self.keep_features = feature_dim, num_classes, keep_features
+        self.global_mean, self.center_weight = global_mean, center_weight
         self.kept: list[tuple[Tensor, Tensor]] = []
         # Scatters add up; what lies between the processes' means is added when they are merged.
         for name, value in no_moments(feature_dim, num_classes)._asdict().items():
@@ -122,18 +118,13 @@ class CollapseMetrics(_ResultMetric):
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Adds a batch: features (num_samples, feature_dim), floating-point, and labels (num_samples,), class indices.
 
-        Raises:
-            TypeError: for features or labels of the wrong type.
-            ValueError: for a batch that does not fit; the state is unchanged.
+        A batch that does not fit raises a TypeError or a ValueError and changes nothing.
         """
         check_samples(features, labels, self.num_classes, feature_dim=self.feature_dim)
         features, labels = features.detach(), labels.to(features.device, torch.int64)
         if self.keep_features:
             self.kept.append((features.clone(), labels.clone()))
-        features, labels = features.to(self.counts.device), labels.to(self.counts.device)
-        references = first_samples(features, labels, self.num_classes)
-        references = torch.where((self.counts > 0)[:, None], self.references, references)
-        merge(self._moments(), batch_moments(features, labels, references))
+        add_batch(self._moments(), features.to(self.counts.device), labels.to(self.counts.device))
 
     def compute(self) -> CollapseResult:
         """Computes what class statistics alone tell, over all processes; at least two classes must have samples."""
