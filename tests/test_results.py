@@ -129,22 +129,23 @@ def test_each_cost_can_be_measured_again_by_the_command_given():
 
 
 def test_collecting_stores_what_a_report_needs(tmp_path):
+    runs = tmp_path / "runs"
     for seed in range(2):
-        write_run(tmp_path / "runs", seed=seed, trace=True)
-    write_run(tmp_path / "runs", seed=2, state="unfinished")
-    write_run(tmp_path / "runs", "half", "cosine", seed=0)
-    write_run(tmp_path / "runs", "half", "fixed-etf", seed=0, state="unfinished")
-    (tmp_path / "runs" / "toy" / "report").mkdir()  # as a comparison leaves it
+        write_run(runs, seed=seed, trace=True)
+    write_run(runs, seed=2, state="unfinished")
+    write_run(runs, "half", "cosine", seed=0)
+    write_run(runs, "half", "fixed-etf", seed=0, state="unfinished")
+    (runs / "toy" / "report").mkdir()  # as a comparison leaves it
     search = stored("omniglot-small")["search.json"] | {"experiment": "searched"}
     for name, changes in (("decided", {}), ("open", {"choice": {}, "decided": None})):
-        write_run(tmp_path / "runs" / name / "chosen", "searched", seed=0)
-        write_run(tmp_path / "runs" / name / "trials", "learning_rate=1", seed=1000)
-        (tmp_path / "runs" / name / "search.json").write_text(json.dumps(search | changes))
-    assert collect(tmp_path / "runs", tmp_path / "records") == 3
+        write_run(runs / name / "chosen", "searched", seed=0)
+        write_run(runs / name / "trials", "learning_rate=1", seed=1000)
+        (runs / name / "search.json").write_text(json.dumps(search | changes))
+    assert collect(runs, tmp_path / "records") == 3
     assert {file.name for file in (tmp_path / "records").iterdir()} == {"toy.zip", "searched.zip"}
     again = read_records([tmp_path / "records"])
-    assert [(run.experiment, run.seed) for run in again.runs] == [("searched", 0), ("toy", 0), ("toy", 1)]
-    assert {run.state for run in again.runs} == {"finished"}
+    kept = [(run.experiment, run.seed, run.state) for run in again.runs]
+    assert kept == [("searched", 0, "finished"), ("toy", 0, "finished"), ("toy", 1, "finished")]
     assert [run.trace is not None for run in again.runs] == [False, True, False]
     assert np.isnan(again.runs[1].epochs.seconds).all()
     assert len(again.runs[1].epochs.numbers) == 20

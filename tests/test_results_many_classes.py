@@ -42,13 +42,12 @@ def first_facts(heads):
 
 
 def images(facts):
-    """Of each class, as the configuration asks for them; otherwise all that there are."""
-    all_there_are = {"omniglot-small1": 16, "cifar10-turned": 50}
-    return facts["configuration"]["images_per_class"] or all_there_are[facts["configuration"]["data"]]
-
-
-def is_long_tailed(facts):
-    return facts["configuration"]["long_tail_ratio"] == 50
+    """Of each class, as the configuration asks for them; otherwise all that there are. None in a long tail."""
+    if facts["configuration"]["long_tail_ratio"] == 50:
+        return None
+    return (
+        facts["configuration"]["images_per_class"] or {"omniglot-small1": 16, "cifar10-turned": 50}[facts["configuration"]["data"]]
+    )
 
 
 def is_tight(facts):
@@ -57,7 +56,7 @@ def is_tight(facts):
 
 def title(facts):
     data, epochs = DATA[facts["configuration"]["data"]], facts["configuration"]["epochs"]
-    amount = ", long-tailed 50 to 1" if is_long_tailed(facts) else f" of {images(facts)} images"
+    amount = f" of {images(facts)} images" if images(facts) else ", long-tailed 50 to 1"
     return f"{data}, {facts['num_classes']} classes{amount}, {facts['feature_dim']} features, {epochs} epochs"
 
 
@@ -75,17 +74,15 @@ def test_accuracies_follow_from_the_measurements():
     expected = {False: [], True: []}
     for name, heads in of_many_classes().items():
         facts = first_facts(heads)
-        if is_long_tailed(facts) or not (is_tight(facts) or name in searches()):
+        if not images(facts) or not (is_tight(facts) or name in searches()):
             continue
         last = facts["configuration"]["epochs"]
         first = f"{title(facts)}, 3 seeds"
         for part, epoch in (("test", 3), ("test", 5), ("test", last), ("train", last)):
-            values = {
-                names(facts)[head]: described(
-                    [100 * line[part]["top1"] for _, lines in runs for line in lines if line["epoch"] == epoch]
-                )
-                for head, runs in heads.items()
+            there = {
+                head: [line[part] for _, lines in runs for line in lines if line["epoch"] == epoch] for head, runs in heads.items()
             }
+            values = {names(facts)[head]: described([100 * found["top1"] for found in lines]) for head, lines in there.items()}
             expected[is_tight(facts)].append((first, f"{part} accuracy after {epoch} epochs, %", values))
             first = ""
         aims = {facts["seed"]: lines[-1]["test"]["top1"] for facts, lines in heads["linear"]}
@@ -109,7 +106,7 @@ def test_accuracies_by_the_number_of_images_and_in_short_follow_from_the_measure
             continue
         test, train = ([described(ends(heads[head], part)) for head in AXIS] for part in ("test", "train"))
         shorts[title(facts)] = test
-        if not is_long_tailed(facts):
+        if images(facts):
             data, epochs = facts["configuration"]["data"], facts["configuration"]["epochs"]
             name = f"{DATA[data]}, {images(facts)} images of each class, {epochs} epochs"
             expected.append((data, images(facts), [[name, "test accuracy, %", *test], ["", "train accuracy, %", *train]]))
@@ -120,7 +117,7 @@ def test_accuracies_by_the_number_of_images_and_in_short_follow_from_the_measure
 
 
 def test_accuracies_under_long_tails_follow_from_the_measurements():
-    (heads,) = (heads for heads in of_many_classes().values() if is_long_tailed(first_facts(heads)))
+    (heads,) = (heads for heads in of_many_classes().values() if not images(first_facts(heads)))
     headings, rows = cells_of("long tails", headings=True)
     columns = [head for head in HEADS if head in heads]
     assert headings[2:] == [LABELS[head] for head in columns]
@@ -138,10 +135,8 @@ def test_trials_follow_from_their_record(table, order):
         other = rows[0 if table == "variants" else max(0, number - 1)][0]
         for name, accuracy, gain in zip(order, cells[::2], cells[1::2], strict=True):
             last = str(max(int(epoch) for epoch in record[name]["runs"][trial][0]["test_top1"]))
-            own, others = (
-                [100 * run["test_top1"][last] for run in sorted(record[name]["runs"][which], key=lambda run: run["seed"])]
-                for which in (trial, other)
-            )
+            by_seed = [sorted(record[name]["runs"][which], key=lambda run: run["seed"]) for which in (trial, other)]
+            own, others = ([100 * run["test_top1"][last] for run in runs] for runs in by_seed)
             assert accuracy == described(own)
             gains = [mine - theirs for mine, theirs in zip(own, others, strict=True)]
             text = f"{statistics.median(gains):+.2f}, {sum(value > 0 for value in gains)} of {len(gains)}"
@@ -200,9 +195,8 @@ def test_choices_are_the_best_of_the_trials_and_were_made_before_the_seeds_that_
         for head in (head for head in HEADS if head in search["heads"]):
             tried = {}
             for trial in (trial for trial in search["trials"] if trial["head"] == head):
-                tried.setdefault(tuple(trial["settings"].items()), []).append(
-                    (trial["measured"]["top1"], -trial["measured"]["loss"])
-                )
+                reached = (trial["measured"]["top1"], -trial["measured"]["loss"])
+                tried.setdefault(tuple(trial["settings"].items()), []).append(reached)
             assert {len(of_seeds) for of_seeds in tried.values()} == {len(search["trial_seeds"])}
             means = {own: [round(statistics.fmean(values), 9) for values in zip(*each, strict=True)] for own, each in tried.items()}
             best = max(means, key=means.get)

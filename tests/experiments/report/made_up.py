@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,11 @@ import numpy.typing as npt
 
 from guided_collapse.experiments import run
 from guided_collapse.experiments.files import checksum
+from guided_collapse.experiments.records import read_records
+from guided_collapse.experiments.report.page import page
+from guided_collapse.experiments.report.styles import styles_of
+from guided_collapse.experiments.report.summaries import Experiment, by_experiment
+from guided_collapse.experiments.report.tables import all_tables
 from guided_collapse.experiments.run import EpochRecord, Failure, Finished, RunFacts, records_as_text
 
 Record = dict[str, Any]
@@ -108,8 +113,7 @@ def write_run(
     place = root / (options.pop("folder", None) or f"{experiment}/{head}/seed-{seed}")
     place.mkdir(parents=True)
     test = options.get("num_test", 100) > 0
-    every = options.pop("every", 1)
-    made_up = lines(head, seed, options.pop("epochs", 20), test=test, every=every)
+    made_up = lines(head, seed, options.pop("epochs", 20), test=test, every=options.pop("every", 1))
     written = options.pop("lines", made_up)
     arrays, picture = options.pop("margins", margins(seed, num_test=100 * test)), options.pop("trace", None)
     files = {run.METRICS: records_as_text(EpochRecord(**line) for line in written).encode()}
@@ -127,6 +131,24 @@ def write_run(
     for name, content in files.items():
         (place / name).write_bytes(content)
     return place
+
+
+def write_runs(root: Path, written: Mapping[tuple[str, int], Sequence[Record]]) -> None:
+    """Writes a run with these lines for each head and seed."""
+    for (head, seed), found in written.items():
+        write_run(root, head=head, seed=seed, lines=found)
+
+
+def experiments(folder: Path) -> list[Experiment]:
+    """What a report makes of the runs in a folder."""
+    return by_experiment(read_records([folder]).runs)
+
+
+def page_of(folder: Path, epochs: Sequence[int] = (5, 20)) -> str:
+    """The page of the runs in a folder."""
+    records = read_records([folder])
+    found = by_experiment(records.runs)
+    return page(records, found, all_tables(found, epochs), styles_of(run.head for run in records.runs))
 
 
 def _npz(arrays: Arrays) -> bytes:

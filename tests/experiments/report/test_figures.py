@@ -9,24 +9,18 @@ import torch
 from matplotlib.figure import Figure
 
 from guided_collapse import measure_collapse
-from guided_collapse.experiments.records import read_records
 from guided_collapse.experiments.report import figures, load_runs, plot_collapse
 from guided_collapse.experiments.report.figures import all_figures, experiment_figure, file_names, plain, trajectory_figure
 from guided_collapse.experiments.report.styles import styles_of
-from guided_collapse.experiments.report.summaries import COLUMNS, by_experiment
-from tests.experiments.report.made_up import lines, write_run
+from guided_collapse.experiments.report.summaries import COLUMNS
+from tests.experiments.report.made_up import experiments, lines, write_run, write_runs
 
 HEADS = ["cosine", "fixed-etf", "nearest-etf"]
 
 
-def experiments(tmp_path):
-    return by_experiment(read_records([tmp_path]).runs)
-
-
 def test_seven_panels_with_the_curves_of_all_heads(tmp_path):
     written = {(head, seed): lines(head, seed, 8) for head in HEADS for seed in range(2)}
-    for (head, seed), found in written.items():
-        write_run(tmp_path, head=head, seed=seed, lines=found)
+    write_runs(tmp_path, written)
     figure = experiment_figure(experiments(tmp_path)[0], styles_of(HEADS))
     panels = sorted(figure.axes, key=lambda axes: axes.get_title())
     names = ["Train top-1 (%)", "Mean cosine margin", "Cosine margins at the end", "NC1", "NC3", "WH-equinorm", "Test top-1 (%)"]

@@ -9,27 +9,14 @@ import numpy as np
 import pytest
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import read_records
 from guided_collapse.experiments.report import page_data as data
 from guided_collapse.experiments.report.formats import Table
-from guided_collapse.experiments.report.page import configurations, page, protocols, templates
+from guided_collapse.experiments.report.page import configurations, protocols, templates
 from guided_collapse.experiments.report.page_data import animations_of, packed, panels_of, rounded, safe_json, thinned
 from guided_collapse.experiments.report.styles import styles_of
-from guided_collapse.experiments.report.summaries import by_experiment
-from guided_collapse.experiments.report.tables import all_tables
-from tests.experiments.report.made_up import CONFIGURATION, lines, trace, write_run
+from tests.experiments.report.made_up import CONFIGURATION, experiments, lines, page_of, trace, write_run, write_runs
 
 EVIL = "<script>alert(1)</script>"
-
-
-def page_of(folder):
-    records = read_records([folder])
-    experiments = by_experiment(records.runs)
-    return page(records, experiments, all_tables(experiments, (50, 200)), styles_of(run.head for run in records.runs))
-
-
-def experiment_of(folder):
-    return by_experiment(read_records([folder]).runs)[0]
 
 
 class Reader(HTMLParser):
@@ -116,14 +103,14 @@ def test_settings_and_protocols_say_in_what_runs_differ(tmp_path):
     for seed in range(2):
         own = {"protocol_differences": ("augmented", "own batches"), "configuration": other}
         write_run(tmp_path, head="fixed-etf", seed=seed, epochs=30, **own)
-    shared, differences = configurations(experiment_of(tmp_path))
+    shared, differences = configurations(experiments(tmp_path)[0])
     assert differences == [("epochs", "20 (cosine); 30 (fixed-etf)")]
     assert ("scale", "5.0") in shared
     assert ("stem", "null") in shared
     fair = "fair, every head with the same stratified batches and, but for nn.Linear, the same centering"
-    assert protocols(experiment_of(tmp_path)) == [fair, "augmented", "fixed-etf: own batches"]
+    assert protocols(experiments(tmp_path)[0]) == [fair, "augmented", "fixed-etf: own batches"]
     write_run(tmp_path, head="nearest-etf", protocol="other")
-    assert "other (nearest-etf)" in protocols(experiment_of(tmp_path))
+    assert "other (nearest-etf)" in protocols(experiments(tmp_path)[0])
 
 
 def test_failures_alone_make_a_page_and_nothing_that_is_filled_in_is_filled_again(tmp_path):
@@ -140,7 +127,7 @@ def test_panels_have_references_and_say_in_words_where_curves_end(tmp_path):
     for seed in range(2):
         write_run(tmp_path, seed=seed, lines=written[seed], loss_lower_bound=0.25, num_classes=5)
     write_run(tmp_path, head="fixed-etf", state="failed", loss_lower_bound=0.25, num_classes=5)
-    panels = panels_of(experiment_of(tmp_path))
+    panels = panels_of(experiments(tmp_path)[0])
     found = {panel.title: panel.references for panel in panels}
     assert found["Loss, train"] == [("lower bound", 0.25)]
     assert found["Mean cosine margin, train"] == found["Cosine margins at the end, train"] == [("best frame", 1.25)]
@@ -153,7 +140,7 @@ def test_panels_have_references_and_say_in_words_where_curves_end(tmp_path):
 
 def test_a_page_that_would_be_too_large_is_thinned(tmp_path, monkeypatch):
     write_run(tmp_path, epochs=200)
-    panels = panels_of(experiment_of(tmp_path))
+    panels = panels_of(experiments(tmp_path)[0])
     assert thinned([panels]) == ([panels], None)
     monkeypatch.setattr(data, "MOST_POINTS", len(panels) * 60)
     (few,), most = thinned([panels])
@@ -163,14 +150,13 @@ def test_a_page_that_would_be_too_large_is_thinned(tmp_path, monkeypatch):
 
 
 def data_of(folder):
-    experiment = experiment_of(folder)
+    experiment = experiments(folder)[0]
     return json.loads(data.page_data([panels_of(experiment)], [animations_of(experiment)], styles_of(experiment.heads)))
 
 
 def test_the_data_of_curves_equal_an_independent_computation(tmp_path):
     written = [lines("fixed-etf", seed, 6, every=2) for seed in range(5)]
-    for seed in range(5):
-        write_run(tmp_path, head="fixed-etf", seed=seed, lines=written[seed])
+    write_runs(tmp_path, {("fixed-etf", seed): written[seed] for seed in range(5)})
     write_run(tmp_path, head="nearest-etf", epochs=6, every=2, trace=True)
     found = data_of(tmp_path)
     panel = next(panel for panel in found["experiments"][0]["panels"] if panel["title"].startswith("Top-1 accuracy, test"))
@@ -201,7 +187,7 @@ def test_animations_show_the_first_seed_that_has_a_trace_and_numbers_of_it(tmp_p
     write_run(tmp_path, head="fixed-etf", seed=1, trace=arrays)
     write_run(tmp_path, head="fixed-etf", seed=2, trace=True)
     write_run(tmp_path, head="cosine", seed=0, trace=True, state="failed")
-    (animation,) = animations_of(experiment_of(tmp_path))
+    (animation,) = animations_of(experiments(tmp_path)[0])
     assert animation.run.seed == 1
     for moment in range(4):
         means, weights = arrays["means"][moment].astype(float), arrays["weights"][moment].astype(float)

@@ -5,13 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from guided_collapse.experiments.records import read_records
-from guided_collapse.experiments.report.page import page
-from guided_collapse.experiments.report.styles import styles_of
-from guided_collapse.experiments.report.summaries import by_experiment
-from guided_collapse.experiments.report.tables import all_tables
 from tests.experiments.report.browser import Browser
-from tests.experiments.report.made_up import lines, trace, write_run
+from tests.experiments.report.made_up import lines, page_of, trace, write_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -24,12 +19,9 @@ DRAWN = "document.body.dataset.drawn === 'all'"
 
 
 def written_page(folder):
-    """The page of the runs in a folder."""
-    records = read_records([folder / "runs"])
-    experiments = by_experiment(records.runs)
-    styles = styles_of(run.head for run in records.runs)
+    """The page of the runs in a folder, as a file."""
     path = folder / "report.html"
-    path.write_text(page(records, experiments, all_tables(experiments, (5, 20)), styles), encoding="utf-8")
+    path.write_text(page_of(folder / "runs"), encoding="utf-8")
     return path
 
 

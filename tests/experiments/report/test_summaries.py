@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 
 from guided_collapse.experiments.heads import HEADS
-from guided_collapse.experiments.records import MARGIN, NC1, TRAIN_LOSS, read_records, read_run
+from guided_collapse.experiments.records import MARGIN, NC1, TRAIN_LOSS, read_run
 from guided_collapse.experiments.report import load_runs
 from guided_collapse.experiments.report.styles import in_order, label, styles_of
-from guided_collapse.experiments.report.summaries import (
-    MOST_MARGINS,
-    by_experiment,
-    margins_over_seeds,
-    outcome,
-    when_reached,
-)
-from tests.experiments.report.made_up import lines, write_run
+from guided_collapse.experiments.report.summaries import MOST_MARGINS, margins_over_seeds, outcome, when_reached
+from tests.experiments.report.made_up import experiments, lines, write_run
 
 
 def test_few_margins_are_shown_one_by_one_and_many_by_quantile(tmp_path):
@@ -36,10 +30,8 @@ def test_few_margins_are_shown_one_by_one_and_many_by_quantile(tmp_path):
 
 def test_one_sample_short_of_everything_is_not_everything(tmp_path):
     accuracies = (1 - 1 / 1_281_167, float(np.float32(0.95)))
-    written = [
-        write_run(tmp_path, seed=seed, lines=[{"epoch": 1, "train": {"top1": top1}}]) for seed, top1 in enumerate(accuracies)
-    ]
-    almost, rounded = map(read_run, written)
+    written = [[{"epoch": 1, "train": {"top1": top1}}] for top1 in accuracies]
+    almost, rounded = (read_run(write_run(tmp_path, seed=seed, lines=found)) for seed, found in enumerate(written))
     assert (when_reached([almost], 100).reached, when_reached([rounded], 95).reached) == (0, 1)
 
 
@@ -49,7 +41,7 @@ def test_runs_are_grouped_and_ordered(tmp_path):
         write_run(tmp_path, name, "cosine", 1, num_classes=classes, num_test=0, configuration=configuration)
     write_run(tmp_path, "zoo", "nearest-etf", 0)
     write_run(tmp_path, "zoo", "cosine", 0, state="failed")
-    zoo, *free = by_experiment(read_records([tmp_path]).runs)
+    zoo, *free = experiments(tmp_path)
     assert [experiment.name for experiment in (zoo, *free)] == ["zoo", "free", "ufm-20", "ufm-100"]
     assert zoo.heads == ["cosine", "nearest-etf"]
     assert ([run.seed for run in zoo.of("cosine")], [run.seed for run in zoo.all_of("cosine")]) == ([1], [0, 1])
@@ -62,7 +54,7 @@ def test_references_are_what_theory_gives(tmp_path):
         write_run(tmp_path, "toy", head, loss_lower_bound=bound, num_classes=10)
     for feature_dim in (8, 4):
         write_run(tmp_path, f"in-{feature_dim}", loss_lower_bound=0.5, num_classes=10, feature_dim=feature_dim)
-    four, eight, toy = by_experiment(read_records([tmp_path]).runs)
+    four, eight, toy = experiments(tmp_path)
     assert (toy.references(TRAIN_LOSS), toy.references(NC1)) == ([0.25, 0.5], [])
     assert [each.references(MARGIN) for each in (toy, eight, four)] == [[pytest.approx(10 / 9)], [1.0], []]
 
@@ -73,7 +65,7 @@ def test_free_features_are_told_by_when_the_loss_is_near_the_least(tmp_path):
     for (head, seed), values in losses.items():
         found = [{"epoch": epoch, "train": {"loss": loss, "top1": 1.0}} for epoch, loss in enumerate(values, 1)]
         write_run(tmp_path, "ufm-9", head, seed, lines=found, **known)
-    found = outcome(*by_experiment(read_records([tmp_path]).runs))
+    found = outcome(*experiments(tmp_path))
     assert found.title == "epochs to 1.01 times the least loss"
     assert {head: over[:3] for head, over in found.spreads.items()} == {"fixed-etf": (2, 1, 3), "cosine": (math.inf,) * 3}
 
@@ -84,7 +76,7 @@ def test_free_features_are_told_by_when_the_loss_is_near_the_least(tmp_path):
 )
 def test_without_test_samples_and_a_bound_that_is_reached_it_is_the_train_accuracy(tmp_path, experiment, known):
     write_run(tmp_path, experiment, epochs=1, num_test=0, **known)
-    found = outcome(*by_experiment(read_records([tmp_path]).runs))
+    found = outcome(*experiments(tmp_path))
     assert found.title == "train accuracy after 1 epoch, %"
     assert found.spreads["cosine"].median == pytest.approx(100 * lines(epochs=1)[0]["train"]["top1"])
 

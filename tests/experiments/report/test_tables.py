@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from pandas import DataFrame, MultiIndex
 
-from guided_collapse.experiments.records import QUANTITIES, TEST_TOP1, TRAIN_TOP1, SearchRecord, Trial, read_records
+from guided_collapse.experiments.records import QUANTITIES, TEST_TOP1, TRAIN_TOP1, SearchRecord, Trial
 from guided_collapse.experiments.report.formats import Table, csv_text, latex, markdown, plain_text
-from guided_collapse.experiments.report.summaries import LEVELS, by_experiment
+from guided_collapse.experiments.report.summaries import LEVELS
 from guided_collapse.experiments.report.tables import (
     accuracy_table,
     final_table,
@@ -22,11 +22,7 @@ from guided_collapse.experiments.report.tables import (
     runs_table,
     search_table,
 )
-from tests.experiments.report.made_up import lines, write_run
-
-
-def experiments(root):
-    return by_experiment(read_records([root]).runs)
+from tests.experiments.report.made_up import experiments, lines, write_run, write_runs
 
 
 def rows(table):
@@ -48,18 +44,14 @@ def expected_cell(all_lines, split, epoch):
 @pytest.mark.parametrize("seeds", [1, 2, 5])
 @pytest.mark.parametrize("quantity", [TRAIN_TOP1, TEST_TOP1])
 def test_accuracies_equal_an_independent_computation(seeds, quantity, tmp_path):
-    lengths = [12, 12, 7, 12, 12]
-    for head in ("cosine", "nearest-etf"):
-        for seed in range(seeds):
-            write_run(tmp_path, head=head, seed=seed, lines=lines(head, seed, lengths[seed]))
+    lengths, heads = [12, 12, 7, 12, 12], ("cosine", "nearest-etf")
+    written = {(head, seed): lines(head, seed, lengths[seed]) for head in heads for seed in range(seeds)}
+    write_runs(tmp_path, written)
     table = accuracy_table(experiments(tmp_path), quantity, (5, 10, 200))
     assert table.columns == ["experiment", "source", *(["cosine", "nearest-etf"] * 3)]
     assert table.groups == [("epoch 5", 2), ("epoch 10", 2), ("epoch 200", 2)]
-    expected = [
-        expected_cell([lines(head, seed, lengths[seed]) for seed in range(seeds)], quantity.split, epoch)
-        for epoch in (5, 10, 200)
-        for head in ("cosine", "nearest-etf")
-    ]
+    of_heads = [[written[head, seed] for seed in range(seeds)] for head in heads]
+    expected = [expected_cell(of_head, quantity.split, epoch) for epoch in (5, 10, 200) for of_head in of_heads]
     assert rows(table) == [["toy", "ours", *expected]]
     assert any("[epoch n]" in note for note in table.notes)
     for numbers, text in zip(table.numbers, expected, strict=True):
@@ -127,8 +119,7 @@ def test_of_pairs_only_seeds_and_epochs_that_both_have_count(tmp_path):
 
 def test_the_end_of_training_equals_an_independent_computation(tmp_path):
     written = {(head, seed): lines(head, seed, 5 + seed) for head in ("cosine", "fixed-etf") for seed in range(2)}
-    for (head, seed), found in written.items():
-        write_run(tmp_path, head=head, seed=seed, lines=found)
+    write_runs(tmp_path, written)
     table = final_table(experiments(tmp_path))
     assert table.columns == ["experiment", "quantity", "cosine", "fixed-etf"]
     usual = [quantity for quantity in QUANTITIES if not quantity.occasional]
@@ -144,8 +135,7 @@ def test_the_end_of_training_equals_an_independent_computation(tmp_path):
 @pytest.mark.parametrize("unit", ["epochs", "seconds"])
 def test_time_to_accuracy_equals_an_independent_computation(unit, tmp_path):
     written = [lines("nearest-etf", seed, 40) for seed in range(3)]
-    for seed in range(3):
-        write_run(tmp_path, head="nearest-etf", seed=seed, lines=written[seed])
+    write_runs(tmp_path, {("nearest-etf", seed): written[seed] for seed in range(3)})
     table = reaching_table(experiments(tmp_path), unit)
     for cell, level, numbers in zip(rows(table)[0][2:], LEVELS, table.numbers, strict=True):
         firsts = [next(line["epoch"] for line in run if line["train"]["top1"] >= level / 100) for run in written]
@@ -210,17 +200,15 @@ def test_a_search_shows_every_setting_and_what_was_chosen():
     plan = {
         "heads": ("cosine",),
         "grid": {"scale": [5, 9.4]},
-        "validation_fraction": 0.25,
-        "trial_epochs": 1,
-        "trial_seeds": (7, 8),
+        "choice": {"cosine": {"scale": 5}},
+        "rule": "best",
+        "planned": "then",
     }
-    plan |= {"seeds": (0,), "rule": "best", "planned": "then", "choice": {"cosine": {"scale": 5}}}
+    plan |= {"validation_fraction": 0.25, "trial_epochs": 1, "trial_seeds": (7, 8), "seeds": (0,)}
     search = SearchRecord("toy", {}, trials=trials, **plan)
     table = search_table([search])
-    assert rows(table) == [
-        ["toy", "cosine", "scale=5", "62.50", "chosen"],
-        ["toy", "cosine", "scale=9.4", "diverged", "-"],
-    ]
+    assert [row[2:] for row in rows(table)] == [["scale=5", "62.50", "chosen"], ["scale=9.4", "diverged", "-"]]
+    assert [row[:2] for row in rows(table)] == [["toy", "cosine"]] * 2
     assert table.bold == {(0, column) for column in range(5)}
     assert "grid scale 5, 9.4; 1 epoch on 75 % of the training images, seed 7, 8. Planned then, decided not yet" in table.notes[0]
 

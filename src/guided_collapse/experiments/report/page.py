@@ -37,19 +37,13 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
     animations = [animations_of(experiment) for experiment in experiments]
     plotly = _script(importlib.import_module("plotly.offline").get_plotlyjs())
     own = _script("\n".join(_asset(name) for name in SCRIPTS))
-    numbered = list(enumerate(styles.values()))
-    light, dark = (
-        "".join(f"--head-{number}:{getattr(style, ground)};" for number, style in numbered) for ground in ("light", "dark")
-    )
     machines = Counter(
         (_listed(run.hardware), _listed(run.versions), short_commit(run.commit or "not recorded")) for run in records.runs
     )
-    links = {f"experiment-{number}": experiment.name for number, experiment in enumerate(experiments)}
     template = templates().get_template("page.html")
     return template.render(
         policy=_policy(plotly, own),
-        style=Markup(f"{_asset('page.css')}:root{{{light}}}:root[data-theme=dark]{{{dark}}}"),
-        links=links | {"tables": "Tables", "reading": "How to read this", "runs": "Runs and machines"},
+        style=Markup(_asset("page.css")),
         heads=styles,
         # A single experiment says them itself.
         results=outcomes_table(experiments) if len(experiments) > 1 else None,
