@@ -25,7 +25,7 @@ def run(tmp_path_factory):
 def images_and_logits(run, number):
     """Raw images from 0 to 1, and the trained model's logits."""
     task = build_task(DIGITS)
-    images = task.images.data.test.images[:number].float() / 255
+    images = task.data.test.images[:number].float() / 255
     inputs = next(iter(task.clean_batches(ProcessShare(), test=True))).inputs[:number]
     with torch.no_grad():
         return images, trained_model(run)(inputs)

@@ -55,13 +55,13 @@ def test_the_same_seed_gives_the_same_run_and_another_another(configuration, tmp
 
 def at_every_step(patch, call):
     """Calls something before the backward pass of every step."""
-    weight = loop.Training._weight_of_this_process
+    backward = loop.Fabric.backward
 
-    def both(training, num_samples):
+    def both(fabric, loss):
         call()
-        return weight(training, num_samples)
+        backward(fabric, loss)
 
-    patch.setattr(loop.Training, "_weight_of_this_process", both)
+    patch.setattr(loop.Fabric, "backward", both)
 
 
 @pytest.mark.parametrize("optimizer", ["agd", "sgd", "adamw"])

@@ -181,7 +181,7 @@ def test_a_folder_of_something_else_is_named(tmp_path):
 
 
 def test_an_error_if_nothing_is_left(tmp_path):
-    with pytest.raises(ValueError, match="at least one folder or zip archive"):
+    with pytest.raises(ValueError, match="at least one run"):
         read_records([])
     with pytest.raises(ValueError, match="absent does not exist"):
         read_records([tmp_path / "absent"])

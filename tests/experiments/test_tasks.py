@@ -76,17 +76,17 @@ def test_a_few_images_of_each_class_are_the_same_for_every_seed_and_test_is_left
     whole = build_task(replace(DIGITS, data=str(tmp_path)))
     task = build_task(replace(DIGITS, data=str(tmp_path), images_per_class=8, seed=seed))
     assert task.train_labels.bincount().tolist() == [8] * 3
-    assert torch.equal(task.images.data.test.images, whole.images.data.test.images)
+    assert torch.equal(task.data.test.images, whole.data.test.images)
     same = build_task(replace(DIGITS, data=str(tmp_path), images_per_class=8, seed=5))
-    assert torch.equal(task.images.data.train.images, same.images.data.train.images)
+    assert torch.equal(task.data.train.images, same.data.train.images)
     tail = replace(DIGITS, data=str(tmp_path), images_per_class=8, long_tail="exponential", long_tail_ratio=4.0)
     assert build_task(tail).train_labels.bincount().tolist() == [8, 4, 2]
 
 
 def test_validation_images_are_training_images_of_every_class_and_never_test_images(tmp_path):
     write_folders(tmp_path, num_per_class=20, classes=("cat", "dog", "eel"))
-    whole = build_task(replace(DIGITS, data=str(tmp_path))).images.data
-    task = build_task(replace(DIGITS, data=str(tmp_path), validation_fraction=0.25)).images.data
+    whole = build_task(replace(DIGITS, data=str(tmp_path))).data
+    task = build_task(replace(DIGITS, data=str(tmp_path), validation_fraction=0.25)).data
     parts = [{image.numpy().tobytes() for image in part.images} for part in (task.train, task.test, whole.train, whole.test)]
     train, validation, all_training, test = parts
     assert [len(part) for part in parts] == [45, 15, 60, 60]

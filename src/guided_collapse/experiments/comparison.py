@@ -107,7 +107,6 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
 
         slot = slots.get()
         try:
-            # A command would take seconds to say that the run is finished.
             if jobs == placement.processes == 1 or RunFolder.of(configuration, placement.out).is_finished(configuration):
                 train(configuration, placement)
             else:

@@ -2,9 +2,8 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform
 
@@ -82,31 +81,20 @@ def in_one_line(error: ValidationError) -> str:
     return " ".join(found)
 
 
-def check_choice(name: str, value: object, legal: Sequence[str]) -> None:
-    """Raises RequestError, with the closest of the legal values, for a value that is not among them."""
-    if value not in legal:
-        near = get_close_matches(str(value), legal, n=2)
-        guess = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise RequestError(f"{name} must be one of {', '.join(legal)}; got {value!r}.{guess}")
-
-
-# Used for fields that are not given.
 DEFAULTS: Mapping[OptimizerName, Mapping[str, Any]] = {
     "agd": {"schedule": "constant", "learning_rate": None, "weight_decay": 0.0},
     "sgd": {"schedule": "cosine", "learning_rate": 0.1, "weight_decay": 5e-4},
     "adamw": {"schedule": "cosine", "learning_rate": 1e-3, "weight_decay": 0.05},
 }
 
-HEAD_FIELDS = ("scale", "proximal_weight", "solver", "every")
-"""Fields that only some heads take; `HEADS` says which."""
+HEAD_FIELDS = ("scale", "proximal_weight", "solver", "every")  # only some heads take these; `HEADS` says which
 
 
 @settings
 class Configuration:
     """What a run computes: the same configuration gives the same result on every machine, up to rounding.
 
-    Raises:
-        RequestError: for values that are out of range, have no effect, or contradict each other.
+    Values that are out of range, have no effect, or contradict each other raise RequestError.
 
     Example:
         >>> from guided_collapse.experiments import Configuration
@@ -199,10 +187,7 @@ class Configuration:
         asked = {name: getattr(self, name) for name in DEFAULTS["agd"]}
         if self.optimizer == "agd" and any(value not in (None, DEFAULTS["agd"][name]) for name, value in asked.items()):
             given = ", ".join(f"{name}={value}" for name, value in asked.items())
-            raise ValueError(
-                f"agd has no learning rate, schedule or weight decay; got {given}. "
-                "Choose --optimizer sgd or adamw, or leave them out."
-            )
+            raise ValueError(f"agd has no learning rate, schedule or weight decay; got {given}. Choose --optimizer sgd or adamw.")
         free = (self.data == "unconstrained", self.is_unconstrained, self.num_samples is not None, self.num_classes is not None)
         if any(free) != all(free):
             raise ValueError(
@@ -232,11 +217,11 @@ class Configuration:
         """How this run differs from other heads' runs of the same protocol, in words; empty in the fair protocol."""
         if self.protocol == "fair":
             return []
+        batches = "stratified" if self.takes_stratified_batches else "shuffled"
+        features = "centered" if HEADS[self.head].centers(self.protocol) else "not centered"
         return [
-            "batches are stratified for nearest-etf heads and shuffled for the others; here: "
-            + ("stratified" if self.takes_stratified_batches else "shuffled"),
-            "features are centered for fixed-etf and nearest-etf heads and not for learned ones; here: "
-            + ("centered" if HEADS[self.head].centers(self.protocol) else "not centered"),
+            f"batches are stratified for nearest-etf heads and shuffled for the others; here: {batches}",
+            f"features are centered for fixed-etf and nearest-etf heads and not for learned ones; here: {features}",
         ]
 
     @property
@@ -272,13 +257,7 @@ class Configuration:
 
 @settings
 class Placement:
-    """Where a run is computed and stored; this does not change what it computes.
-
-    Example:
-        >>> from guided_collapse.experiments import Placement
-        >>> Placement(devices=4, nodes=2).processes
-        8
-    """
+    """Where a run is computed and stored; this does not change what it computes."""
 
     out: Path = Path("runs")
     """Output folder."""

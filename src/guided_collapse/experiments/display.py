@@ -28,7 +28,6 @@ class Display:
         self.title, self.silent = title, silent
         self.lines = quiet or not sys.stderr.isatty()
         self.next_refresh = 0.0
-        # Without the title, which the line above has, it fits 80 columns.
         columns = (BarColumn(bar_width=20), TaskProgressColumn(), TextColumn("{task.fields[numbers]}"), TimeRemainingColumn())
         self.progress = Progress(*columns, console=Console(stderr=True), disable=silent or self.lines)
         self.bar = self.progress.add_task(title, total=total_steps, completed=done_steps, numbers="")

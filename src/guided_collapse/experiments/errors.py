@@ -9,8 +9,9 @@
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 from guided_collapse.lazy import how_to_install
 
@@ -42,6 +43,14 @@ def requested() -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in WRONG_PLACE:
             raise
         raise RequestError(in_words(error)) from error
+
+
+def check_choice(name: str, value: object, legal: Sequence[str]) -> None:
+    """Raises RequestError, with the closest of the legal values, for a value that is not among them."""
+    if value not in legal:
+        near = get_close_matches(str(value), legal, n=2)
+        guess = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise RequestError(f"{name} must be one of {', '.join(legal)}; got {value!r}.{guess}")
 
 
 def in_words(error: BaseException) -> str:

@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from guided_collapse.experiments.configuration import check_choice
-from guided_collapse.experiments.errors import DamageError, RequestError, requested
+from guided_collapse.experiments.errors import DamageError, RequestError, check_choice, requested
 from guided_collapse.experiments.files import write_bytes
 from guided_collapse.experiments.heads import build_head
 from guided_collapse.experiments.run import METRICS, MODEL, OF_A_RUN, Inputs, RunFacts, RunFolder, configuration_of, run_status
@@ -27,13 +26,9 @@ SUFFIXES = (".onnx", ".pt2", ".safetensors")
 class Normalize(nn.Module):
     """(x - mean) / std for each channel of images with values from 0 to 1."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
-        self.register_buffer("std", torch.tensor(std)[:, None, None])
+        self.mean, self.std = (nn.Buffer(torch.tensor(values)[:, None, None]) for values in (mean, std))
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalized images, (num_samples, channels, height, width)."""
@@ -41,12 +36,7 @@ class Normalize(nn.Module):
 
 
 def trained_model(run: RunFolder) -> Classifier:
-    """The model of a finished run, in eval mode.
-
-    Raises:
-        RequestError: if the run is not finished, or has unconstrained features.
-        DamageError: if the run is damaged.
-    """
+    """The model of a finished run of images, in eval mode; RequestError or DamageError if there is none."""
     facts, inputs = _exportable(run)
     configuration = configuration_of(facts)
     backbone = image_backbone(configuration, inputs.shape[0])
@@ -75,11 +65,9 @@ def _exportable(run: RunFolder) -> tuple[RunFacts, Inputs]:
 
 
 def export_run(run: RunFolder, target: Path) -> None:
-    """Writes the inference model, completely or not at all; it takes any batch size.
+    """Writes the inference model of a finished run, completely or not at all; it takes any batch size.
 
-    Args:
-        run: a finished run, refused as by `trained_model`.
-        target: a file that ends in .onnx, .pt2 (torch.export) or .safetensors (the tensors, with classes and shapes as metadata).
+    The target ends in .onnx, .pt2 (torch.export) or .safetensors (the tensors, with classes and shapes as metadata).
     """
     check_choice("the suffix of the file", target.suffix, SUFFIXES)
     place = target.resolve()

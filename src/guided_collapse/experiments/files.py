@@ -23,10 +23,7 @@ class NotWrittenError(OSError):
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; it replaces `path` on success and is removed on failure.
-
-    For a full disk and other system errors it raises NotWrittenError.
-    """
+    """A path beside `path` to write to; it replaces `path`, or is removed on failure, with NotWrittenError for a system error."""
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         yield beside

@@ -2,7 +2,6 @@
 
 Every head gets the same grid and the same number of epochs on a validation part of the training images; the test images are not
 used. The best setting of each head is then trained on all training images, with fresh seeds, and tested once.
-Trials are ordinary runs, which resume and lock themselves, so a search adds only a plan in a file.
 """
 
 import itertools
@@ -14,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from guided_collapse.experiments.comparison import Comparison, run_all
-from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName, Placement, check_choice
-from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName, Placement
+from guided_collapse.experiments.errors import RequestError, WorkError, check_choice
 from guided_collapse.experiments.files import locked, wait_until_free, write_json
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
 from guided_collapse.experiments.run import RunFolder, read_epoch_records, read_record, run_status
 
 SEARCHED = ("learning_rate", "scale", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
-"""The fields that a grid may have."""
 CHOSEN = "chosen"  # the folder of the runs with fresh seeds
 RULE = (
     "the setting with the highest accuracy on the validation images after the last epoch, on average over the seeds of the trials; "
@@ -61,8 +59,7 @@ def planned_search(
         validation_fraction: of the training images; trials are tested on it.
 
     Raises:
-        RequestError: for a grid that is empty or has a wrong field or value, seeds that are not fresh, or unconstrained features,
-            which have nothing to test on.
+        RequestError: for a wrong grid, seeds that are not fresh, or unconstrained features, which have nothing to test on.
     """
     if configuration.is_unconstrained:
         raise RequestError("a search needs images to test on; got unconstrained features. Choose another experiment.")
@@ -88,7 +85,7 @@ def planned_search(
         trial_seeds=tuple(dict.fromkeys(trial_seeds)),
         seeds=tuple(dict.fromkeys(seeds)),
         rule=RULE,
-        planned=_now(),
+        planned=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     _trial_configurations(plan)  # checks the values of the grid
     return plan
@@ -112,7 +109,7 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
     with locked(folder):
         if not file.exists():
             write_json(file, asdict(plan))
-    record = _read(file)
+    record = read_record(file, SearchRecord)
     if changed := [name for name, value in plan.plan.items() if record.plan[name] != value]:
         raise RequestError(
             f"{file} has the plan of another search, which differs in {', '.join(changed)}. A search is decided before it is run: "
@@ -120,7 +117,7 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
         )
     if not record.choice:
         record = replace(record, trials=_trials(record, placement, folder, jobs))
-        record = replace(record, choice=_choice(record), decided=_now())
+        record = replace(record, choice=_choice(record), decided=datetime.now(UTC).isoformat(timespec="seconds"))
         write_json(file, asdict(record))
     shared = Configuration(**record.configuration)
     fresh = [replace(shared, head=head, seed=seed, **record.choice[head]) for seed in record.seeds for head in record.heads]
@@ -128,17 +125,12 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
 
 
 def settings_of_search(folder: Path | None, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:
-    """The settings that a search has chosen for each of the heads, from the `search.json` in its folder; none without a folder.
-
-    Raises:
-        RequestError: if there is no search, it has not chosen yet, or it did not have all of the heads.
-        DamageError: if its record cannot be read.
-    """
+    """The settings that a search has chosen for each of the heads, from the `search.json` in its folder; none without a folder."""
     if folder is None:
         return {}
     if not (folder / SEARCH).is_file():
         raise RequestError(f"settings come from the folder of a search, with its {SEARCH}; got {folder}, which has none.")
-    choice = _read(folder / SEARCH).choice
+    choice = read_record(folder / SEARCH, SearchRecord).choice
     if missing := [head for head in heads if head not in choice]:
         raise RequestError(
             f"the search in {folder} has chosen settings for {', '.join(choice) or 'no head yet'}; got {', '.join(missing)}. "
@@ -154,16 +146,8 @@ def settings_of(head: HeadName, grid: Mapping[str, Sequence[Any]]) -> list[dict[
     return [dict(zip(effective, chosen, strict=True)) for chosen in itertools.product(*effective.values())]
 
 
-def _read(file: Path) -> SearchRecord:
-    try:
-        return read_record(file, SearchRecord)
-    except DamageError as error:
-        raise DamageError(f"{file.parent}: {error}") from error
-
-
 def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, Any]]:
     """The configuration of every trial with its settings; each setting is an experiment of its own."""
-    # The choice depends on the last epoch alone.
     at_the_end = {"epochs": plan.trial_epochs, "measure_every": plan.trial_epochs, "measure_first": 0, "trace": False}
     shared = Configuration(**{**plan.configuration, **at_the_end, "validation_fraction": plan.validation_fraction})
     return {
@@ -198,8 +182,7 @@ def _choice(record: SearchRecord) -> dict[str, Any]:
             trials = [trial.measured or {} for trial in record.trials if trial.head == head and trial.settings == settings]
             accuracies, losses = ([measured.get(name) for measured in trials] for name in ("top1", "loss"))
             if None not in (*accuracies, *losses):  # otherwise it diverged
-                # Sums of equal numbers of right answers may differ by rounding.
-                right = round(math.fsum(value or 0.0 for value in accuracies), 9)
+                right = round(math.fsum(value or 0.0 for value in accuracies), 9)  # equal sums may differ by rounding
                 ranked.append((-right, math.fsum(value or 0.0 for value in losses), settings))
         if not ranked:
             raise WorkError(f"every setting of {head} diverged, so there is none to choose. Try smaller learning rates.")
@@ -208,11 +191,7 @@ def _choice(record: SearchRecord) -> dict[str, Any]:
 
 
 def _run(configurations: Sequence[Configuration], placement: Placement, out: Path, jobs: int) -> Comparison:
-    """Runs all, after waiting for runs that another process is working on, perhaps left over from a killed search."""
+    """Runs all, after waiting for runs that another process, perhaps of a killed search, is working on."""
     for configuration in configurations:
         wait_until_free(RunFolder.of(configuration, out).path)
     return run_all(configurations, replace(placement, out=out), jobs=jobs)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

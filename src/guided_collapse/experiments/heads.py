@@ -50,7 +50,6 @@ _LAGGED: Mapping[str, Any] = {**_NEAREST, "takes": (*_NEAREST["takes"], "every")
 HEADS: dict[str, HeadDeclaration] = {
     head.name: head
     for head in (
-        # With a bias if the network's layers have one, on the raw features: what most people use.
         HeadDeclaration("linear", "nn.Linear", "Li", 5, _LINEAR, takes=("affine",), centering="never"),
         HeadDeclaration("cosine", "Cosine", "C", 0, _COSINE, centering="fair"),
         HeadDeclaration("fixed-etf", "Fixed ETF", "F", 1, _FIXED),

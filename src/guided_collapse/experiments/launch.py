@@ -24,13 +24,9 @@ from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessS
 from guided_collapse.experiments.configuration import Placement, Precision
 from guided_collapse.experiments.errors import RequestError, WorkError
 
-PATIENCE = timedelta(minutes=30)
-"""How long a process waits for another, at the start and at every step, before it gives up."""
+PATIENCE = timedelta(minutes=30)  # for which a process waits for another, at the start and at every step
 FEWEST_CORES = 2  # this many processes may share one core, to try out what several do
-
-
-# How Fabric detects what starts processes from outside, and the variable with the number of processes on each node; in the order in
-# which Fabric looks for them.
+# How Fabric detects what starts processes, and the variable with their number on each node; in the order in which Fabric looks.
 LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
     "torchrun": (TorchElasticEnvironment, "LOCAL_WORLD_SIZE"),
     "Slurm": (SLURMEnvironment, "SLURM_NTASKS_PER_NODE"),
@@ -57,10 +53,7 @@ def check_launch(placement: Placement, precision: Precision) -> None:
     for name, (environment, per_node) in LAUNCHERS.items():
         if not environment.detect():
             continue
-        try:
-            started = environment().world_size()
-        except RuntimeError as error:  # Fabric refuses some settings of Slurm
-            raise RequestError(f"{name} has started processes in a way that cannot be used: {error}") from error
+        started = environment().world_size()
         on_each_node = int(os.environ.get(per_node, placement.devices))
         if (started, on_each_node) != (placement.processes, placement.devices):
             raise RequestError(
@@ -90,10 +83,7 @@ def build_fabric(placement: Placement, precision: Precision) -> Fabric:
 
 @contextmanager
 def peers_named(fabric: Fabric, folder: Path) -> Iterator[None]:
-    """Says what to do when another process of the run in this folder has ended, or has not answered for `PATIENCE`.
-
-    The processes that this one has started end with it: a hung one would stay forever.
-    """
+    """Says what to do when another process of the run has ended or is hung, and ends the processes that this one has started."""
     try:
         yield
     except RuntimeError as error:
@@ -151,10 +141,7 @@ def hardware(device: torch.device, processes: int) -> dict[str, Any]:
 
 @contextmanager
 def as_many_threads_as(begun: Mapping[str, Any]) -> Iterator[None]:
-    """Computes with as many threads as that hardware had, if this machine has the cores, unless OMP_NUM_THREADS is set.
-
-    Sums are then rounded the same way.
-    """
+    """Computes with as many threads as that hardware had, to round the same way, unless OMP_NUM_THREADS is set."""
     before = torch.get_num_threads()
     if begun and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(begun["threads"], os.cpu_count() or 1))
@@ -167,7 +154,6 @@ def as_many_threads_as(begun: Mapping[str, Any]) -> Iterator[None]:
 def devices_in_words(now: Mapping[str, Any], begun: Mapping[str, Any]) -> str:
     """The devices, and how they differ from those where the run began, which may round differently."""
     devices = now["devices"] if now["processes"] == 1 else f"{now['processes']} x {now['devices']}"
-    # More cores do not change how sums are rounded.
-    changed = [name for name in begun if name != "cores" and now[name] != begun[name]]
+    changed = [name for name in begun if name != "cores" and now[name] != begun[name]]  # more cores do not change rounding
     changes = ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in changed)
     return f"{devices}, equal up to rounding only: {changes}" if changes else devices

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -46,9 +45,7 @@ def train(configuration: Configuration, placement: Placement, *, on_record: OnRe
         The folder of the finished run.
 
     Raises:
-        MissingData: if the data set is not there.
-        RequestError: for devices that do not exist, a configuration that does not fit the data, or a folder that has a run of
-            another configuration or cannot be written.
+        RequestError: for devices or data that do not exist or do not fit, or a folder with another run or that cannot be written.
         DamageError: for a folder whose files do not belong together, or with a damaged run that has no whole checkpoint.
         WorkError: if another process is using the folder, or one of several processes is lost.
     """
@@ -71,7 +68,6 @@ def train(configuration: Configuration, placement: Placement, *, on_record: OnRe
                 training = Training(configuration, placement, run, task, fabric, on_record)
             if checkpoint is not None:
                 training.resume(checkpoint)
-            # Up to here nothing in the folder has changed.
             try:
                 with launch.peers_named(fabric, run.path):
                     training.run_to_the_end()
@@ -83,16 +79,12 @@ def train(configuration: Configuration, placement: Placement, *, on_record: OnRe
 
 
 def loss_lower_bound(head: nn.Module) -> float | None:
-    """The lowest possible mean cross-entropy for classes of equal size; None for features whose norm is free.
-
-    With more classes than feature_dim + 1, heads that are tight frames have their own bound. What learned rows can reach is not
-    known; for them it is the bound of a simplex ETF, which holds for all unit rows but is not reached.
-    """
+    """The lowest possible mean cross-entropy for classes of equal size; None for features whose norm is free."""
     if not isinstance(head, Head):
         return None
     if isinstance(head, FrameHead) and can_be_centered(head.feature_dim, head.num_classes):
         return tight_frame_cross_entropy_bound(head.feature_dim, head.num_classes, head.scale)
-    return cross_entropy_lower_bound(head.num_classes, head.scale)
+    return cross_entropy_lower_bound(head.num_classes, head.scale)  # with more classes than feature_dim + 1, it is not reached
 
 
 def build_optimizer(configuration: Configuration, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -158,10 +150,8 @@ class Training:
         """Trains the epochs that are left, and writes the finished run."""
         if self.fabric.is_global_zero:
             self.run.begin(self.facts, self.records)
-        steps = self.task.steps_per_epoch()
-        last_epoch = self.configuration.epochs
-        first_epoch = len(self.records) + 1
-        last_saved = time.monotonic()
+        steps, last_saved = self.task.steps_per_epoch(), time.monotonic()
+        first_epoch, last_epoch = len(self.records) + 1, self.configuration.epochs
         with Display(
             self.configuration.title,
             steps * last_epoch,
@@ -184,8 +174,7 @@ class Training:
                 if self.on_record is not None:
                     self.on_record(record)
                 self.records.append(record)
-                overdue = time.monotonic() - last_saved >= self.placement.checkpoint_seconds
-                if epoch in (1, last_epoch) or overdue:
+                if epoch in (1, last_epoch) or time.monotonic() - last_saved >= self.placement.checkpoint_seconds:
                     self._save()
                     last_saved = time.monotonic()
         self._finish()
@@ -204,7 +193,11 @@ class Training:
             self.optimizer.zero_grad()
             logits = self.model(inputs, labels)
             loss = functional.cross_entropy(logits, labels)
-            self.fabric.backward(loss * self._weight_of_this_process(len(labels)))
+            weight = 1.0
+            if self.share.processes > 1:  # their parts may differ by a sample; the mean over processes must be that of the batch
+                total = self.fabric.all_reduce(torch.tensor(float(len(labels)), device=device), reduce_op="sum")
+                weight = len(labels) * self.share.processes / float(torch.as_tensor(total))
+            self.fabric.backward(loss * weight)
             self.optimizer.step()
             loss_sum += loss.detach() * len(labels)
             correct += (logits.detach().argmax(dim=1) == labels).sum()
@@ -217,13 +210,6 @@ class Training:
             totals = torch.as_tensor(self.fabric.all_reduce(of_this_process, reduce_op="sum")).tolist()
         running = {"loss": totals[0] / totals[2], "top1": totals[1] / totals[2]}
         return EpochRecord(epoch, running=running, seconds=time.perf_counter() - start)
-
-    def _weight_of_this_process(self, num_samples: int) -> float:
-        """The factor that makes the mean over processes that of the global batch, though their parts may differ by a sample."""
-        if self.share.processes == 1:
-            return 1.0
-        total = self.fabric.all_reduce(torch.tensor(float(num_samples), device=self.share.device), reduce_op="sum")
-        return num_samples * self.share.processes / float(torch.as_tensor(total))
 
     def _facts(self) -> RunFacts:
         configuration = self.configuration
@@ -252,11 +238,7 @@ class Training:
         if not self.fabric.is_global_zero:
             return
         self.run.write_records(self.records)
-        state: dict[str, Any] = {
-            "model": self.classifier.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "random": torch.get_rng_state(),
-        }
+        state = {"model": self.classifier.state_dict(), "optimizer": self.optimizer.state_dict(), "random": torch.get_rng_state()}
         if self.trace is not None:
             state["trace"] = vars(self.trace)
         save_checkpoint(self.run.path, self.facts, self.records, state)

@@ -18,8 +18,7 @@ from guided_collapse.metrics.declared import NC1, NC1_NORMALIZED, recorded
 from guided_collapse.metrics.measure import Capture
 from guided_collapse.metrics.streaming import CollapseMetrics, collapse_in_passes
 
-# Features up to this size are kept during a measurement; beyond it the images are processed a second time.
-KEPT_BYTES = 2**30
+KEPT_BYTES = 2**30  # features up to this size are kept during a measurement; beyond it the images are processed a second time
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,10 @@ def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
 
 
 def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:
-    """Loss, accuracy and collapse of the model on the training samples, and on the test samples if there are any.
+    """Loss, accuracy and collapse of the model in eval mode on the training samples, and on the test samples if there are any.
 
     The features are those that the head's weight is multiplied with: normalized for heads on spheres, raw for nn.Linear. NC1 of the
-    normalized features is recorded for every head, so that heads can be compared. The model is put in eval mode, and back.
+    normalized features is recorded for every head, so that heads can be compared.
     """
     head = head_of(model)
     capture = Capture(model, classifier=head if isinstance(head, nn.Linear) else None)

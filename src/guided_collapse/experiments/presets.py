@@ -4,7 +4,8 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 
-from guided_collapse.experiments.configuration import Configuration, check_choice
+from guided_collapse.experiments.configuration import Configuration
+from guided_collapse.experiments.errors import check_choice
 
 _TABLES = tomllib.loads(resources.files("guided_collapse.experiments").joinpath("presets.toml").read_text(encoding="utf-8"))
 _CONFIGURATIONS = {name: Configuration(experiment=name, **fields) for name, fields in _TABLES.items()}

@@ -5,7 +5,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -170,13 +170,8 @@ class Records:
 def read_records(paths: Sequence[Path]) -> Records:
     """All runs and searches in folders and zip archives, each once; of the trials of a search its record is taken.
 
-    Whatever is damaged or was altered is left out, with a warning.
-
-    Raises:
-        ValueError: if there are no paths, a path does not exist, or no run is left.
+    Whatever is damaged or was altered is left out, with a warning; ValueError if a path does not exist or no run is left.
     """
-    if not paths:
-        raise ValueError("there must be at least one folder or zip archive with runs; got none.")
     skipped: list[str] = []
     found: dict[str, tuple[Place, frozenset[str]]] = {}
     for path in paths:
@@ -236,11 +231,7 @@ def _folders_below(path: Path, skipped: list[str]) -> list[tuple[Place, frozense
 
 
 def read_run(folder: Place) -> Run:
-    """The run in a folder; no model is loaded.
-
-    Raises:
-        DamageError: if the run is damaged or was altered.
-    """
+    """The run in a folder; a DamageError if it is damaged or was altered. No model is loaded."""
     status = run_status(folder)
     if status.facts is None or status.state == "damaged":
         raise DamageError(status.reason or f"{CONFIG} is damaged")
@@ -258,16 +249,13 @@ def read_run(folder: Place) -> Run:
 
 def in_columns(records: Sequence[EpochRecord]) -> Epochs:
     """The measurements in the records, as arrays over epochs."""
-    columns = {
-        (quantity.split, quantity.name): _column(found.measured(quantity.split).get(quantity.name) for found in records)
-        for quantity in QUANTITIES
-    }
-    values = {key: column for key, column in columns.items() if not np.isnan(column).all()}
-    return Epochs(np.arange(1, len(records) + 1), _column(found.seconds for found in records), values)
-
-
-def _column(values: Iterable[float | None]) -> Floats:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    seconds = np.array([found.seconds for found in records], dtype=np.float64)  # None becomes NaN
+    values = {}
+    for split, name in ((quantity.split, quantity.name) for quantity in QUANTITIES):
+        column = np.array([found.measured(split).get(name) for found in records], dtype=np.float64)
+        if not np.isnan(column).all():
+            values[split, name] = column
+    return Epochs(np.arange(1, len(records) + 1), seconds, values)
 
 
 def read_margins(file: Place) -> dict[Split, Floats]:

@@ -8,9 +8,8 @@
 | `margins.npz`, `trace.npz` | the last measurement's margins, and the animation | at the end |
 | `model.safetensors` | the trained model | at the end |
 
-Every file is written beside its place and renamed. `run_status` is the one definition of finished and whole: `config.json` is
-intact, says that the run finished, and every file it lists has the checksum it lists. Running the same command again rebuilds a
-damaged file from the last checkpoint.
+`run_status` is the one definition of finished and whole: `config.json` is intact, says that the run finished, and every file it
+lists has the checksum it lists. Running the same command again rebuilds a damaged file from the last checkpoint.
 """
 
 import hashlib
@@ -33,7 +32,7 @@ from pydantic.dataclasses import dataclass
 
 from guided_collapse.experiments.configuration import Configuration, in_one_line
 from guided_collapse.experiments.errors import DamageError, RequestError
-from guided_collapse.experiments.files import checksum, write_bytes, write_json, write_text, written_whole
+from guided_collapse.experiments.files import checksum, write_json, write_text, written_whole
 from guided_collapse.metrics.declared import Split
 
 CONFIG = "config.json"
@@ -147,7 +146,7 @@ def run_status(folder: Place) -> Status:
     """Whether the run in a folder is finished and whole; training, comparisons, export and reports all ask here."""
     facts = None
     try:
-        facts = read_facts(folder)
+        facts = _parse_facts(_read(folder / CONFIG))
         if facts.finished is not None:
             for name, digest in facts.finished.files.items():
                 if checksum(_read(folder / name)) != digest:
@@ -158,11 +157,6 @@ def run_status(folder: Place) -> Status:
     except DamageError as error:
         return Status("damaged", str(error), facts)
     return Status("unfinished", None, facts)
-
-
-def read_facts(folder: Place) -> RunFacts:
-    """The contents of `config.json`; a DamageError if it is missing, damaged, or was altered."""
-    return _parse_facts(_read(folder / CONFIG))
 
 
 def read_epoch_records(folder: Place) -> list[EpochRecord]:
@@ -237,9 +231,8 @@ def save_checkpoint(folder: Path, facts: RunFacts, records: list[EpochRecord], s
             file.write(hashlib.sha256(content).digest())
             file.write(content)
         if (folder / LAST_CHECKPOINT).exists():
-            # A link, so that a valid last checkpoint always exists.
             with written_whole(folder / PREVIOUS_CHECKPOINT) as link:
-                link.hardlink_to(folder / LAST_CHECKPOINT)
+                link.hardlink_to(folder / LAST_CHECKPOINT)  # a valid last checkpoint always exists
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
@@ -270,23 +263,17 @@ class RunFolder(NamedTuple):
         return cls(out / configuration.experiment / configuration.head / f"seed-{configuration.seed}")
 
     def facts(self) -> RunFacts:
-        """The contents of `config.json`, or with a warning of its copy in the last checkpoint, if it is missing or damaged.
-
-        Raises:
-            DamageError: if neither can be read.
-            RequestError: if there is no run in the folder.
-        """
-        try:
-            return read_facts(self.path)
-        except DamageError as error:
-            problem = error
+        """The contents of `config.json`, or with a warning of its copy in the last checkpoint, if it is missing or damaged."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
             raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. Check the path.")
-        checkpoint = load_checkpoint(self.path)
-        if checkpoint is None:
-            raise DamageError(f"{self.path}: {problem}. Put it back, or move the folder away.") from problem
-        warnings.warn(f"{self.path}: {problem}; using the copy in {checkpoint.file.name}.", RuntimeWarning, stacklevel=2)
-        return checkpoint.facts
+        try:
+            return _parse_facts(_read(self.path / CONFIG))
+        except DamageError as error:
+            checkpoint = load_checkpoint(self.path)
+            if checkpoint is None:
+                raise DamageError(f"{self.path}: {error}. Put it back, or move the folder away.") from error
+            warnings.warn(f"{self.path}: {error}; using the copy in {checkpoint.file.name}.", RuntimeWarning, stacklevel=2)
+            return checkpoint.facts
 
     def is_finished(self, configuration: Configuration) -> bool:
         """True if the run of this configuration is finished and whole. Warns of a damaged file."""
@@ -309,10 +296,7 @@ class RunFolder(NamedTuple):
             )
 
     def checkpoint(self, configuration: Configuration) -> Checkpoint | None:
-        """What the run of this configuration resumes from; None if it starts from the beginning.
-
-        A finished run without a whole checkpoint is refused, because starting again would lose it.
-        """
+        """What the run resumes from; None if it starts from the beginning, which would lose a finished run and is refused then."""
         found = load_checkpoint(self.path)
         if found is None:
             if (self.path / MODEL).exists():
@@ -344,9 +328,8 @@ class RunFolder(NamedTuple):
 
     def write_arrays(self, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Writes a file of arrays."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        write_bytes(self.path / name, buffer.getvalue())
+        with written_whole(self.path / name) as beside, beside.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     def write_failure(self, error: BaseException) -> None:
         """Records why and where in the code the run failed, if it can still be written."""

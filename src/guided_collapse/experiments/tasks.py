@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from guided_collapse.experiments.backbones import build_backbone
-from guided_collapse.experiments.backbones.backbone import Backbone
-from guided_collapse.experiments.backbones.unconstrained import UnconstrainedFeatures
+from guided_collapse.experiments.backbones.backbone import Backbone, UnconstrainedFeatures
 from guided_collapse.experiments.configuration import Configuration
-from guided_collapse.experiments.data.augment import PixelStatistics, pixel_statistics
-from guided_collapse.experiments.data.batches import Batch, ImageBatches, ProcessShare, ShuffledBatchSampler
+from guided_collapse.experiments.data.augment import PixelStatistics, augment, center_crop, normalize, pixel_statistics
+from guided_collapse.experiments.data.batches import Batch, ProcessShare, ShuffledBatchSampler, batches
 from guided_collapse.experiments.data.folders import load_folder
-from guided_collapse.experiments.data.known import KNOWN, check_source, known_data
+from guided_collapse.experiments.data.known import KNOWN, check_source
 from guided_collapse.experiments.data.sources import load_data
 from guided_collapse.experiments.data.split import ImageData, few_of_each, hold_out, long_tailed
 from guided_collapse.experiments.heads import build_head
@@ -28,8 +27,7 @@ from guided_collapse.sampling import SeededBatchSampler, StratifiedBatchSampler
 
 Chosen = Iterable[list[int]]  # the indices of the samples of each batch
 LARGEST_MEASURED_BATCH = 1000
-BACKBONE, HEAD, OPTIMIZER, AUGMENTATION = range(4)
-"""What a generator is for."""
+BACKBONE, HEAD, OPTIMIZER, AUGMENTATION = range(4)  # what a generator is for
 
 
 def random_generator(*key: int) -> torch.Generator:
@@ -50,9 +48,9 @@ class Task(ABC):
     def backbone(self, generator: torch.Generator) -> Backbone:
         """A new backbone."""
 
-    @abstractmethod
     def input_facts(self) -> Inputs | None:
-        """What an exported model must know about its inputs; None if there is nothing to export."""
+        """What an exported model must know about its inputs; None if there is nothing to export, as for free features."""
+        return None
 
     @abstractmethod
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
@@ -90,24 +88,25 @@ class ImageTask(Task):
 
     def __init__(self, configuration: Configuration, data: ImageData, statistics: PixelStatistics, *, num_workers: int = 0) -> None:
         super().__init__(configuration, data.train.labels, len(data.test), data.num_classes)
-        self.images = ImageBatches(data, statistics, configuration.augmentation, num_workers=num_workers)
+        self.data, self.statistics, self.num_workers = data, statistics, num_workers
 
     def backbone(self, generator: torch.Generator) -> Backbone:
         """The network that the configuration names."""
-        return image_backbone(self.configuration, self.images.data.image_shape[0], generator)
+        return image_backbone(self.configuration, self.data.image_shape[0], generator)
 
     def input_facts(self) -> Inputs:
         """Shape, normalization and class names."""
-        data, statistics = self.images.data, self.images.statistics
-        (channels, height, width), size = data.image_shape, self.configuration.crop_size
-        return Inputs(
-            (channels, size or height, size or width), tuple(statistics.mean), tuple(statistics.std), tuple(data.class_names)
-        )
+        (channels, height, width), size = self.data.image_shape, self.configuration.crop_size
+        return Inputs((channels, size or height, size or width), *self.statistics, self.data.class_names)
 
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
-        if source is not None:
-            return self.images.augmented(chosen, device, source)
-        return self.images.clean(chosen, device, test=test)
+        split, augmentation = self.data.test if test else self.data.train, self.configuration.augmentation
+        for images, labels in batches(split, chosen, device=device, num_workers=self.num_workers):
+            if source is not None:
+                images = augment(images, augmentation, source)
+            elif augmentation.crop_size is not None:
+                images = center_crop(images, augmentation.crop_size)
+            yield Batch(normalize(images, *self.statistics), labels)
 
 
 class UnconstrainedTask(Task):
@@ -121,9 +120,6 @@ class UnconstrainedTask(Task):
         """A free feature for each sample."""
         feature_dim = self.configuration.feature_dim or self.num_classes
         return UnconstrainedFeatures(self.num_train, feature_dim, generator=generator)
-
-    def input_facts(self) -> None:
-        """None: a free feature belongs to its sample and says nothing about others."""
 
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
         for batch in chosen:
@@ -146,13 +142,10 @@ def image_backbone(configuration: Configuration, in_channels: int, generator: to
 
 
 def build_model(configuration: Configuration, task: Task, device: torch.device) -> Classifier:
-    """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights.
-
-    On a CPU, convolutions and pooling are faster with channels last. On MPS that layout is reported to give wrong gradients
-    (pytorch/pytorch#175189), and on CUDA its gain has not been measured.
-    """
+    """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights."""
     backbone = task.backbone(random_generator(configuration.seed, BACKBONE))
     head = build_head(configuration, backbone.feature_dim, task.num_classes, random_generator(configuration.seed, HEAD))
+    # Channels last is faster on a CPU; on MPS it is reported to give wrong gradients (pytorch/pytorch#175189).
     layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
     return Classifier(backbone, head).to(memory_format=layout)  # type: ignore[call-overload]
 
@@ -170,8 +163,7 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
     size = configuration.image_size
     if configuration.data in KNOWN:
         data = load_data(configuration.data, root=data_root, image_size=size)
-        known = known_data(configuration.data)
-        statistics = PixelStatistics(known.mean, known.std)
+        statistics = PixelStatistics(KNOWN[configuration.data].mean, KNOWN[configuration.data].std)
     else:
         data = load_folder(Path(configuration.data), image_size=size, test_fraction=configuration.test_fraction)
         statistics = pixel_statistics(data.train)

@@ -24,8 +24,6 @@ class TraceRecorder:
 
     With y_k = (x - f_G) . w_k / |f| for the chosen classes k, the coordinates are those of y in the plane or space of vectors that
     sum to 0. Features of at most three dimensions are shown as they are, (x - f_G) / |f|, and with more classes.
-
-    `points` has an entry for each measurement of the arrays in `records.Trace`.
     """
 
     def __init__(self) -> None:
@@ -47,7 +45,6 @@ class TraceRecorder:
             mean = head.running_mean if isinstance(head, Head) else None
             rows, samples = unit, (features if mean is None else features - mean.value) / norms
         else:
-            # Takes inner products with a few rows to coordinates.
             factor = (task.num_classes - 1) / task.num_classes / math.sqrt(1 - 1 / num_shown)
             simplex = factor * helmert_basis(num_shown, dtype=weight.dtype).to(weight.device)
             logits = torch.nn.functional.linear(features, weight, None if head.bias is None else head.bias[:num_shown])

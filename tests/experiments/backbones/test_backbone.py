@@ -123,14 +123,12 @@ def test_export_with_batches_of_any_size(case):
 @CASES
 def test_images_that_do_not_fit_are_refused(case):
     model = build(case)
-    with pytest.raises(ValueError, match=r"with in_channels=3; got \(2, 1, 32, 32\)\. .*their number of channels"):
+    with pytest.raises(ValueError, match=r"with in_channels=3; got .* of shape \(2, 1, 32, 32\)\. .*for their channels"):
         model(images(2, channels=1))
-    with pytest.raises(ValueError, match=r"\(num_samples, in_channels, height, width\).*got \(3, 32, 32\)"):
+    with pytest.raises(ValueError, match=r"\(num_samples, in_channels, height, width\).*of shape \(3, 32, 32\)"):
         model(images()[0])
-    with pytest.raises(ValueError, match=r"floating-point tensor; got torch\.uint8.*images\.float"):
+    with pytest.raises(ValueError, match=r"must be floating-point .*got torch\.uint8"):
         model(images().to(torch.uint8))
-    with pytest.raises(ValueError, match="floating-point tensor; got list"):
-        model([images()])
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,9 @@ def make_images(labels: Labels, size: int, channels: int, seed: int) -> Images:
     return (brightness[:, None, None, None] + noise).clip(0, 255).astype(np.uint8)
 
 
-def make_up(num_train: int, num_test: int, *, size: int, channels: int, num_classes: int, seed: int = 0) -> MadeUp:
-    labels = [np.random.default_rng([seed, num]).permutation(np.arange(num) % num_classes) for num in (num_train, num_test)]
-    return MadeUp(
-        make_images(labels[0], size, channels, seed), labels[0], make_images(labels[1], size, channels, seed + 1), labels[1]
-    )
+def make_up(num_train: int, num_test: int, *, size: int, channels: int, num_classes: int) -> MadeUp:
+    train, test = (np.random.default_rng([0, num]).permutation(np.arange(num) % num_classes) for num in (num_train, num_test))
+    return MadeUp(make_images(train, size, channels, 0), train, make_images(test, size, channels, 1), test)
 
 
 def encode(image: Images, file_format: str = "PNG") -> bytes:
@@ -127,7 +125,7 @@ def write_idx(
     """Four IDX files; `load_data` looks in ROOT/mnist and ROOT/fashion-mnist."""
     data = make_up(num_train, num_test, size=size, channels=1, num_classes=num_classes)
     folder.mkdir(parents=True, exist_ok=True)
-    for prefix, images, labels in (("train", data.train_images, data.train_labels), ("t10k", data.test_images, data.test_labels)):
+    for prefix, images, labels in (("train", *data[:2]), ("t10k", *data[2:])):
         for stem, contents in (
             (f"{prefix}-images-idx3-ubyte", idx_bytes(images[..., 0], 0x803)),
             (f"{prefix}-labels-idx1-ubyte", idx_bytes(labels, 0x801)),
@@ -150,20 +148,13 @@ def write_parquet(
     test_part: str = "test",
     num_files: int = 1,
 ) -> MadeUp:
-    """Parquet files as on the hub: an image struct of bytes and path, and a ClassLabel; `load_data` looks in ROOT/NAME.
-
-    CIFAR-10 has img and label, CIFAR-100 img and fine_label (and a coarse_label), STL-10 and ImageNet image and label; the test
-    part of ImageNet that has labels is validation.
-    """
+    """Parquet files as on the hub: an image struct of bytes and path, and a ClassLabel."""
     import datasets
 
     data = make_up(num_train, num_test, size=size, channels=channels, num_classes=num_classes)
     names = [f"class {label}" for label in range(num_classes)]
     folder.mkdir(parents=True, exist_ok=True)
-    for part, images, labels in (
-        ("train", data.train_images, data.train_labels),
-        (test_part, data.test_images, data.test_labels),
-    ):
+    for part, images, labels in (("train", *data[:2]), (test_part, *data[2:])):
         features = {image_column: datasets.Image(), label_column: datasets.ClassLabel(names=names)}
         columns = {image_column: [{"bytes": encode(image), "path": None} for image in images], label_column: labels.tolist()}
         if label_column == "fine_label":

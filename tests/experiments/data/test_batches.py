@@ -27,6 +27,7 @@ def same_batches(kept, streamed, *, num_workers):
 @pytest.mark.parametrize(("streamed", "num_workers"), [(False, 0), (True, 0), (True, 2)])
 def test_batches_follow_the_sampler(streamed, num_workers):
     images, labels = made_up()
+    before, global_state = images.clone(), torch.get_rng_state()
     split = Split(Streamed(images) if streamed else images, labels)
     sampler = StratifiedBatchSampler(labels, 6, seed=1)
     for epoch in range(2):
@@ -37,22 +38,9 @@ def test_batches_follow_the_sampler(streamed, num_workers):
             assert batch.inputs.dtype == torch.uint8
             assert torch.equal(batch.inputs, images[indices])
             assert torch.equal(batch.labels, labels[indices])
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_the_global_generator_is_left_alone(streamed):
-    images, labels = made_up()
-    before = torch.get_rng_state()
-    list(batches(Split(Streamed(images) if streamed else images, labels), [[0, 1], [2]], device="cpu", num_workers=int(streamed)))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_batch_does_not_share_memory_with_the_split():
-    images, labels = made_up()
-    before = images.clone()
-    for batch in batches(Split(images, labels), [[0, 1], [2]], device="cpu"):
-        batch.inputs.zero_()
-    assert torch.equal(images, before)
+            batch.inputs.zero_()
+            assert torch.equal(images, before)
+    assert torch.equal(torch.get_rng_state(), global_state)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -73,6 +61,7 @@ def test_processes_share_every_batch(sampler):
         assert parts == [batch[0::2], batch[1::2]]
     with pytest.raises(ValueError, match=r"got batches of 5 for 6 processes\. Raise batch_size"):
         next(ProcessShare(0, 6).of_batches(sampler))
+    assert ProcessShare(1, 2).in_order(7, batch_size=2) == [[1, 3], [5]]
 
 
 def test_shuffled_batches_follow_seed_and_epoch():
@@ -85,7 +74,3 @@ def test_shuffled_batches_follow_seed_and_epoch():
     assert drawn(1, 2) != drawn(1, 3) != drawn(2, 3)
     # Part of what a result means: a change here makes old and new results incomparable.
     assert drawn(0, 1)[0] == [15, 19, 18, 16, 14, 1]
-
-
-def test_samples_in_order_are_dealt_to_the_processes():
-    assert ProcessShare(1, 2).in_order(7, batch_size=2) == [[1, 3], [5]]

@@ -10,11 +10,7 @@ from tests.experiments.data.test_batches import same_batches
 
 
 @pytest.mark.parametrize(
-    ("train", "test"),
-    [
-        *[("train", name) for name in ("test", "val", "validation", "valid", "testing")],
-        *[("Train", "Test"), ("training", "testing"), ("TRAIN", "Valid"), ("Training", "val")],
-    ],
+    ("train", "test"), [("train", "test"), ("Train", "Test"), ("training", "testing"), ("TRAIN", "Valid"), ("Training", "val")]
 )
 def test_train_and_test_folders(tmp_path, train, test):
     write_folders(tmp_path / "mine", num_per_class=4, parts=(train, test))
@@ -53,13 +49,10 @@ def test_a_fraction_of_every_class_is_held_out(tmp_path, parts):
 @pytest.mark.parametrize(
     ("parts", "classes_beside", "named"),
     [
-        (("test",), (), "test"),
         (("Val", "testing"), (), "Val, testing"),
         (("test",), ("cat", "dog"), "test, cat, dog"),
-        (("train",), ("cat",), "train, cat"),
         (("train", "test"), ("dog",), "test, train, dog"),
         (("train", "Training", "test"), (), "Training, test, train"),
-        (("train", "val", "valid"), (), "train, val, valid"),
     ],
 )
 def test_splits_that_are_incomplete_doubled_or_mixed_with_classes_are_refused(tmp_path, parts, classes_beside, named):
@@ -67,23 +60,6 @@ def test_splits_that_are_incomplete_doubled_or_mixed_with_classes_are_refused(tm
     for name in classes_beside:
         write_folders(tmp_path, num_per_class=3, parts=("",), classes=(name,))
     with pytest.raises(ValueError, match=f"in one train and at most one test and one validation folder; .* has {named}. If some"):
-        load_folder(tmp_path)
-
-
-def test_a_train_folder_without_classes_is_refused(tmp_path):
-    write_folders(tmp_path, num_per_class=3, parts=("test",))
-    (tmp_path / "train").mkdir()
-    (tmp_path / "test" / "cat" / "0000.png").rename(tmp_path / "train" / "0000.png")
-    with pytest.raises(ValueError, match=f"at least two classes; {tmp_path / 'train'} has none"):
-        load_folder(tmp_path)
-
-
-@pytest.mark.parametrize("part", ["", "train"])
-def test_an_empty_class_is_refused(tmp_path, part):
-    write_folders(tmp_path, num_per_class=3, parts=(part,))
-    (tmp_path / part / "yak").mkdir()
-    (tmp_path / part / "yak" / "notes.txt").write_text("none yet")
-    with pytest.raises(ValueError, match=r"every class folder must have images \(.*\); .* has none in yak\. Add some, or remove"):
         load_folder(tmp_path)
 
 
@@ -131,8 +107,7 @@ def test_streaming_equals_memory(tmp_path, num_workers, monkeypatch):
 def test_images_of_several_sizes_become_one(tmp_path):
     write_folders(tmp_path, num_per_class=2, size=16)
     write_folders(tmp_path, num_per_class=1, size=24, parts=("train",))  # the first image of every class is another one now
-    data = load_folder(tmp_path)
-    assert data.train.image_shape == data.test.image_shape == (3, 16, 16)
+    assert load_folder(tmp_path).image_shape == (3, 16, 16)
     assert load_folder(tmp_path, image_size=9).image_shape == (3, 9, 9)
 
 
@@ -163,3 +138,9 @@ def test_folders_that_will_not_do(tmp_path):
     write_folders(tmp_path / "parts", num_per_class=2, parts=("test",), classes=("cat", "yak"))
     with pytest.raises(ValueError, match="got yak besides cat, dog, eel"):
         load_folder(tmp_path / "parts")
+    (tmp_path / "parts" / "train" / "yak").mkdir()
+    with pytest.raises(ValueError, match=r"every class folder must have images \(.*\); .* has none in yak\. Remove it"):
+        load_folder(tmp_path / "parts")
+    (tmp_path / "bare" / "train").mkdir(parents=True)
+    with pytest.raises(ValueError, match=f"at least two classes; {tmp_path / 'bare' / 'train'} has none"):
+        load_folder(tmp_path / "bare")

@@ -43,8 +43,6 @@ def test_a_split_knows_its_size_and_keeps_images_and_labels_together():
         (images(), torch.arange(6).int(), "labels must be int64"),
         (images(), torch.arange(6) - 1, "must not be negative; got -1"),
         (images().float(), torch.arange(6), "images in memory must be uint8"),
-        (images()[0], torch.arange(3), "images in memory must be uint8"),
-        (Streamed(images()), torch.arange(5), "each image needs a label"),
     ],
 )
 def test_a_split_refuses_what_does_not_belong_together(pixels, labels, message):
@@ -115,9 +113,7 @@ def numbers(split):
     [
         # floor(5000 * 100^(-c/9)), the usual long-tailed CIFAR-10
         ("exponential", 10, 5000, 100, [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]),
-        ("exponential", 3, 400, 4, [400, 200, 100]),
         ("exponential", 5, 16, 16, [16, 8, 4, 2, 1]),
-        ("exponential", 2, 10, 1, [10, 10]),
         ("step", 4, 100, 10, [100, 100, 10, 10]),
         ("step", 5, 30, 3, [30, 30, 10, 10, 10]),
     ],
@@ -173,9 +169,5 @@ def test_a_few_of_each_class_are_always_the_same_and_within_more():
     assert numbers(few_of_each(Split(Streamed(split.images), split.labels), 3)).tolist() == few
     assert torch.equal(parts[0].labels, split.labels[torch.tensor(few)])
     assert few[:5] == [9, 20, 26, 33, 39]
-
-
-@pytest.mark.parametrize("number", [0, 11])
-def test_more_than_there_are_are_refused(number):
-    with pytest.raises(ValueError, match=f"as many samples as requested; got 10 and {number}. Request fewer"):
-        few_of_each(balanced(3, 10), number)
+    with pytest.raises(ValueError, match="as many samples as requested; got 40 and 41"):
+        few_of_each(split, 41)

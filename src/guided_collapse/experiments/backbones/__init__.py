@@ -58,9 +58,6 @@ def build_backbone(
         batch_norm: whether to use BatchNorm; the small network.
         feature_dim: d; the small network, and ResNets, which then end in a linear layer. For the others, width determines it.
         generator: source of the initial weights; None takes torch's global generator.
-
-    Raises:
-        ValueError: for an unknown name, an option the network does not have, or a value it rejects.
     """
     if name not in BACKBONES:
         raise ValueError(f"backbone must be one of {', '.join(BACKBONES)}; got {name!r}.")
@@ -70,8 +67,6 @@ def build_backbone(
     declared = BACKBONES[name]
     for option, value in given.items():
         if option not in declared.options:
-            raise ValueError(
-                f"{name} has no option {option}; got {option}={value!r}. Its options are {', '.join(sorted(declared.options))}."
-            )
-    backbone: ImageBackbone = imported(declared.built_by)(*declared.arguments, **given, generator=generator)
-    return backbone
+            legal = ", ".join(sorted(declared.options))
+            raise ValueError(f"{name} has no option {option}; got {option}={value!r}. Its options are {legal}.")
+    return imported(declared.built_by)(*declared.arguments, **given, generator=generator)

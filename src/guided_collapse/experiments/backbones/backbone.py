@@ -1,10 +1,11 @@
-"""What all backbones share: the feature width, input checks, channel counts, initial weights."""
+"""What all backbones share, and the unconstrained feature model, which has no network."""
 
 import math
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Backbone(nn.Module):
@@ -25,20 +26,11 @@ class ImageBackbone(Backbone, ABC):
         self.in_channels, self.smallest_size = in_channels, smallest_size
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The features of a batch of floating-point images, (num_samples, in_channels, height, width).
-
-        Raises:
-            ValueError: for images of another type, number of channels, or too small.
-        """
-        if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-            received = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
+        """The features of a batch of floating-point images, (num_samples, in_channels, height, width)."""
+        if not inputs.is_floating_point() or inputs.ndim != 4 or inputs.shape[1] != self.in_channels:
             raise ValueError(
-                f"images must be a floating-point tensor; got {received}. Normalize them first, or use images.float()."
-            )
-        if inputs.ndim != 4 or inputs.shape[1] != self.in_channels:
-            raise ValueError(
-                f"images must be (num_samples, in_channels, height, width) with in_channels={self.in_channels}; "
-                f"got {tuple(inputs.shape)}. Reshape them, or build the backbone with their number of channels."
+                f"images must be floating-point (num_samples, in_channels, height, width) with in_channels={self.in_channels}; got "
+                f"{inputs.dtype} of shape {tuple(inputs.shape)}. Normalize or reshape them, or use a backbone for their channels."
             )
         if min(inputs.shape[2:]) < self.smallest_size:
             raise ValueError(
@@ -50,6 +42,32 @@ class ImageBackbone(Backbone, ABC):
     @abstractmethod
     def _features(self, images: Tensor) -> Tensor:
         """The features of images that passed the checks, (num_samples, feature_dim)."""
+
+
+class UnconstrainedFeatures(Backbone):
+    """One free feature vector per sample; inputs are sample indices. Usually every step takes all samples at once.
+
+    The initial entries are drawn from N(0, 1/feature_dim), so the rows have norms of about 1; the paper does not state its own.
+    AGD treats the features as a weight with num_samples outputs and feature_dim inputs.
+    """
+
+    def __init__(self, num_samples: int, feature_dim: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__(feature_dim)
+        check_size("num_samples", num_samples)
+        self.num_samples = num_samples
+        initial = nn.init.normal_(torch.empty(num_samples, feature_dim), std=feature_dim**-0.5, generator=generator)
+        self.features = nn.Parameter(initial)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The features, (n, feature_dim), of the samples with these indices, (n,), int64 in 0 ... num_samples - 1, in any order."""
+        if inputs.dtype != torch.int64 or inputs.ndim != 1:
+            raise ValueError(f"indices must be torch.int64 (num_samples,); got shape {tuple(inputs.shape)} of {inputs.dtype}.")
+        # A compiled graph leaves the range check to the embedding.
+        if not torch.compiler.is_compiling() and inputs.numel() > 0:
+            lowest, highest = (int(index) for index in torch.aminmax(inputs))
+            if lowest < 0 or highest >= self.num_samples:
+                raise ValueError(f"indices must be in 0 ... {self.num_samples - 1}; got values from {lowest} to {highest}.")
+        return functional.embedding(inputs, self.features)
 
 
 def check_size(name: str, size: int) -> None:
@@ -67,10 +85,7 @@ def scaled(num_channels: int, width: float) -> int:
 
 @torch.no_grad()
 def initialize(module: nn.Module, generator: torch.Generator | None) -> None:
-    """Draws every convolution and linear weight from N(0, 2/fan_out), as He et al. do, and sets biases to zero.
-
-    fan_out = outputs x kernel positions preserves the size of gradients through ReLUs. AGD draws its own weights instead.
-    """
+    """Draws every convolution and linear weight from N(0, 2/fan_out), as He et al. do, and sets biases to zero."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu", generator=generator)

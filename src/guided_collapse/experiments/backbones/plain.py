@@ -38,8 +38,7 @@ class VGG13(ImageBackbone):
 class SmallConvNet(ImageBackbone):
     """Three 3x3 convolutions with a 2x2 max-pool after each of the first two, global average pooling, and a linear layer.
 
-    For 8x8 digits and 28x28 clothes; any image of at least 4 x 4 will do. The linear layer has 64 inputs, so the features have
-    rank 64 at most, whatever `feature_dim` is, unless `width` is larger.
+    Images must be at least 4 x 4. The linear layer has 64 inputs, times `width`, which bound the rank of the features.
     Without BatchNorm the features of a sample depend on that sample alone in training mode too. Arguments: see `build_backbone`.
     """
 

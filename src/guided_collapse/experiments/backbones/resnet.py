@@ -35,8 +35,6 @@ class ResNet(ImageBackbone):
         in_channels: int = 3,
         generator: torch.Generator | None = None,
     ) -> None:
-        if depth not in BLOCKS_PER_STAGE:
-            raise ValueError(f"depth must be one of {', '.join(map(str, BLOCKS_PER_STAGE))}; got {depth!r}.")
         if stem not in get_args(Stem):
             raise ValueError(f"stem must be one of {', '.join(map(repr, get_args(Stem)))}; got {stem!r}.")
         channels = [scaled(num_channels, width) for num_channels in CHANNELS_PER_STAGE]

@@ -14,9 +14,6 @@ class Augmentation:
         crop_size: height and width of the crop; None keeps those of the image.
         random_resized: crop a random area (8 % to 100 %) and aspect ratio (3:4 to 4:3) and resize it to `crop_size`, as is usual
             for ImageNet, instead of a crop of fixed area.
-
-    Raises:
-        ValueError: for negative sizes or angles, or random_resized with crop_padding.
     """
 
     flip: bool = False
@@ -26,12 +23,5 @@ class Augmentation:
     random_resized: bool = False
 
     def __post_init__(self) -> None:
-        if self.crop_padding < 0 or (self.crop_size is not None and self.crop_size < 1):
-            raise ValueError(
-                "crop_padding must be at least 0 and crop_size at least 1; "
-                f"got crop_padding={self.crop_padding}, crop_size={self.crop_size}."
-            )
-        if not 0 <= self.rotation <= 180:
-            raise ValueError(f"rotation must be from 0 to 180 degrees; got {self.rotation}.")
         if self.random_resized and self.crop_padding:
             raise ValueError(f"random_resized leaves no room for padding; got crop_padding={self.crop_padding}. Choose one.")

@@ -18,7 +18,7 @@ import torch
 
 from guided_collapse.experiments.data.known import KnownData
 from guided_collapse.experiments.data.pictures import SUFFIXES, Pictures
-from guided_collapse.experiments.data.split import ImageData, Split, hold_out
+from guided_collapse.experiments.data.split import ImageData, Split
 from guided_collapse.experiments.files import written_whole
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
@@ -28,16 +28,14 @@ PARTS = ("train", "test")
 IDX_PARTS = ("train", "t10k")
 IDX_KINDS = {"images-idx3": 0x00000803, "labels-idx1": 0x00000801}  # magic numbers of unsigned bytes in three dimensions and in one
 ANNOTATIONS = "val_annotations.txt"
-HELD_OUT_DRAWINGS = 4  # of the 20 of each character
 
 
 def compare_checksum(name: str, path: Path, expected: str | None) -> None:
-    """Raises ValueError unless the file, decompressed if it is an IDX file, has this sha256 or, with 32 digits, md5, if known."""
+    """Raises ValueError unless the file, decompressed if it is an IDX file, has this sha256 or, with 32 digits, md5."""
     if expected is None:
         return
     algorithm = "md5" if len(expected) == 32 else "sha256"
-    found = hashlib.new(algorithm, _contents(path)).hexdigest()
-    if found != expected:
+    if (found := hashlib.new(algorithm, _contents(path)).hexdigest()) != expected:
         raise ValueError(
             f"{path} must have the {algorithm} {expected}; it has {found}. Remove it and run: guided-collapse data {name}. "
             "To use data of your own, put the images into class folders and pass --data FOLDER."
@@ -86,12 +84,9 @@ def _contents(path: Path) -> bytes:
 
 
 def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache: Path | None = None) -> ImageData:
-    """A data set from the file with its published archive of that name.
+    """A data set from the file with its published archive of that name; ValueError if it is damaged or not the real one.
 
     The checksum is compared when the images are decoded; later calls take them from the .npz file `cache`.
-
-    Raises:
-        ValueError: for an archive that is damaged, incomplete or not the real one.
     """
 
     def build() -> Arrays:
@@ -106,8 +101,7 @@ def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache
 def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *, variant: str) -> Arrays:
     """The arrays of an .npz file if it was built from these very files, otherwise those of `build`, which are then cached there.
 
-    The cache is valid for one `variant` and as long as the names, sizes and modification times of the files stay the same. One that
-    is stale, damaged or cannot be written only costs time.
+    It holds for one `variant`, and as long as the names, sizes and modification times of the files stay the same.
     """
     stamp = json.dumps([variant, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sources)])
     with contextlib.suppress(Exception), cache.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -135,11 +129,7 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
 
 
 def read_cifar(path: Path, known: KnownData) -> Arrays:
-    """CIFAR-10 or CIFAR-100 in the binary files of its authors.
-
-    A sample is one byte for its label (in CIFAR-100 two: the coarse label, then the fine one), then its pixels, channel by channel
-    and row by row.
-    """
+    """CIFAR-10 or CIFAR-100: a byte for the label (in CIFAR-100 a coarse one before it), then pixels by channel, row and column."""
     names, before_pixels, files = "fine_label_names.txt", 2, {"train": ["train.bin"], "test": ["test.bin"]}
     if known.num_classes == 10:
         names, before_pixels = "batches.meta.txt", 1
@@ -149,9 +139,8 @@ def read_cifar(path: Path, known: KnownData) -> Arrays:
     contents = {PurePosixPath(name).name: content for name, content in members.items()}
     if lacking := sorted(wanted - contents.keys()):
         raise ValueError(f"{path} must be the binary version of CIFAR-{known.num_classes}; it lacks {', '.join(lacking)}.")
-    arrays: dict[str, npt.NDArray[np.generic]] = {
-        "class_names": np.array(contents[names].decode("ascii", errors="replace").split())
-    }
+    class_names = contents[names].decode("ascii", errors="replace").split()
+    arrays: dict[str, npt.NDArray[np.generic]] = {"class_names": np.array(class_names)}
     shape = (known.channels, known.image_size, known.image_size)
     length = before_pixels + int(np.prod(shape))
     for part in PARTS:
@@ -179,9 +168,7 @@ def read_tiny_imagenet(path: Path, known: KnownData) -> Arrays:
     no labels and is skipped.
     """
     contents = read_members(path, lambda name: _is_picture(name) or PurePosixPath(name).name == ANNOTATIONS)
-    annotations = next((text for name, text in contents.items() if PurePosixPath(name).name == ANNOTATIONS), None)
-    if annotations is None:
-        raise ValueError(f"{path} must hold {ANNOTATIONS}, with the classes of the validation images; it does not.")
+    annotations = next((text for name, text in contents.items() if PurePosixPath(name).name == ANNOTATIONS), b"")
     lines = [line.split("\t") for line in annotations.decode("utf-8", errors="replace").splitlines()]
     classes = {line[0]: line[1] for line in lines if len(line) > 1}
     samples = []
@@ -210,8 +197,7 @@ def read_tiny_imagenet_100(path: Path, known: KnownData) -> Arrays:
 def listed_samples() -> list[Sample]:
     """The files of tiny-imagenet-100, in order; all are files of the published training part.
 
-    A line of the list has a class, the numbers of its training files and those of its test files, as in `n03255030 0-299 300-349`:
-    n03255030_0.JPEG to n03255030_299.JPEG are for training.
+    A line has a class and the numbers of its training and of its test files, as in `n03255030 0-299 300-349`.
     """
     text = resources.files("guided_collapse.experiments.data").joinpath("tiny_imagenet_100.txt").read_text(encoding="ascii")
     listed = []
@@ -229,16 +215,15 @@ def read_omniglot(path: Path, known: KnownData) -> Arrays:
     people who drew an alphabet, so the same four people are held out of all of it.
     """
     contents = read_members(path, _is_picture)
-    members = sorted(member for member in contents if len(PurePosixPath(member).parts) >= 3)
-    names = ["/".join(PurePosixPath(member).parts[-3:-1]) for member in members]
-    index = {name: position for position, name in enumerate(sorted(set(names)))}
-    labels = torch.tensor([index[name] for name in names], dtype=torch.int64)
-    try:
-        test = set(hold_out(labels, HELD_OUT_DRAWINGS * len(index), seed=None).test.tolist())
-    except ValueError as error:
-        raise ValueError(f"{path} must hold drawings as ALPHABET/CHARACTER/FILE; dividing them failed: {error}") from error
-    parts = ["test" if position in test else "train" for position in range(len(members))]
-    return _decode_samples(path, contents, list(map(Sample, parts, names, members)), known)
+    characters: dict[str, list[str]] = {}
+    for member in sorted(contents):
+        characters.setdefault("/".join(PurePosixPath(member).parts[-3:-1]), []).append(member)
+    samples = [
+        Sample("test" if number % 5 == 2 else "train", name, member)
+        for name, members in characters.items()
+        for number, member in enumerate(members)
+    ]
+    return _decode_samples(path, contents, samples, known)
 
 
 READERS: Mapping[str, Callable[[Path, KnownData], Arrays]] = {
@@ -247,7 +232,6 @@ READERS: Mapping[str, Callable[[Path, KnownData], Arrays]] = {
     "tiny-imagenet-100": read_tiny_imagenet_100,
     "omniglot": read_omniglot,
 }
-"""Each takes the path of an archive and the facts about the data set, and raises ValueError if the archive is incomplete."""
 
 
 def _is_picture(name: str) -> bool:

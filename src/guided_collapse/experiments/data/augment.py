@@ -25,9 +25,6 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
     the whole. The generator may be on another device than the images: one on the CPU gives the same changes everywhere.
 
     Images are uint8 (num_samples, channels, height, width), and so is the result, with crop_size for height and width.
-
-    Raises:
-        ValueError: for images of another type or shape, or too small for the crop.
     """
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise ValueError(
@@ -54,10 +51,7 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 
 
 def windows(images: Tensor, tops: Tensor, lefts: Tensor, mirrored: Tensor, *, size: tuple[int, int]) -> Tensor:
-    """One window of each image: out[n, c, i, j] = images[n, c, tops[n] + i, lefts[n] + j], with columns reversed where mirrored.
-
-    `tops` and `lefts` are int64 (num_samples,), `mirrored` is bool (num_samples,), `size` the (height, width) of the windows.
-    """
+    """One window of each image: out[n, c, i, j] = images[n, c, tops[n] + i, lefts[n] + j], with columns reversed where mirrored."""
     num_samples, channels, _, full_width = images.shape
     height, width = size
     columns = torch.arange(width, device=images.device)
@@ -139,13 +133,7 @@ def pixel_statistics(split: Split) -> PixelStatistics:
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(x - mean) / std per channel in float32, with pixels x from 0 to 1.
-
-    Args:
-        images: (num_samples, channels, height, width), uint8 from 0 to 255 or floating-point from 0 to 1.
-        mean: one for each channel.
-        std: one for each channel, positive.
-    """
+    """(x - mean) / std per channel in float32, with pixels x from 0 to 1; uint8 images are divided by 255."""
     if not len(mean) == len(std) == images.shape[1]:
         raise ValueError(f"mean and std need a value for each of the {images.shape[1]} channels; got {len(mean)} and {len(std)}.")
     largest = 1.0 if images.is_floating_point() else 255.0

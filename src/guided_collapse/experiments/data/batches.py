@@ -1,4 +1,4 @@
-"""Batches on a device: drawn, augmented, normalized, and divided among processes."""
+"""Batches on a device, drawn and divided among processes."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -6,11 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from guided_collapse.experiments.data import Augmentation
-from guided_collapse.experiments.data.augment import PixelStatistics, augment, center_crop, normalize
-from guided_collapse.experiments.data.split import ImageData, Split
+from guided_collapse.experiments.data.split import Split
 from guided_collapse.sampling import SeededBatchSampler
 
 PREFETCHED_BATCHES = 4  # per worker process
@@ -62,24 +60,6 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
-class ImageBatches:
-    """Images ready for a network: augmented for training, unchanged for measurement, and normalized by the statistics."""
-
-    def __init__(self, data: ImageData, statistics: PixelStatistics, augmentation: Augmentation, *, num_workers: int) -> None:
-        self.data, self.statistics, self.augmentation, self.num_workers = data, statistics, augmentation, num_workers
-
-    def augmented(self, chosen: Iterable[list[int]], device: torch.device, generator: torch.Generator) -> Iterator[Batch]:
-        """Batches of these training samples, augmented with the generator."""
-        for images, labels in batches(self.data.train, chosen, device=device, num_workers=self.num_workers):
-            yield Batch(normalize(augment(images, self.augmentation, generator), *self.statistics), labels)
-
-    def clean(self, chosen: Iterable[list[int]], device: torch.device, *, test: bool) -> Iterator[Batch]:
-        """Batches of these samples without augmentation; center-cropped if training images are cropped."""
-        split, size = self.data.test if test else self.data.train, self.augmentation.crop_size
-        for images, labels in batches(split, chosen, device=device, num_workers=self.num_workers):
-            yield Batch(normalize(images if size is None else center_crop(images, size), *self.statistics), labels)
-
-
 def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device | str, num_workers: int = 0) -> Iterator[Batch]:
     """Batches of unchanged images, in the order of the sampler.
 
@@ -95,23 +75,13 @@ def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device 
             yield Batch(images.to(device), split.labels[indices].to(device))
         return
     pinned = device.type == "cuda"
-    loader: DataLoader[tuple[int, Tensor]] = DataLoader(
-        _Numbered(split.images),
+    loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
+        split,
         batch_sampler=sampler,
         num_workers=num_workers,
         pin_memory=pinned,
         prefetch_factor=PREFETCHED_BATCHES if num_workers else None,
         generator=torch.Generator(),  # the loader draws a seed for its workers, which must not come from the global generator
     )
-    for indices, images in loader:
-        yield Batch(images.to(device, non_blocking=pinned), split.labels[indices].to(device))
-
-
-class _Numbered(Dataset[tuple[int, Tensor]]):
-    """Images with their indices, to look up their labels by."""
-
-    def __init__(self, images: Dataset[Tensor]) -> None:
-        self.images = images
-
-    def __getitem__(self, index: int) -> tuple[int, Tensor]:
-        return index, self.images[index]
+    for images, labels in loader:
+        yield Batch(images.to(device, non_blocking=pinned), labels.to(device))

@@ -55,11 +55,10 @@ def check_counts(data: ImageData, known: KnownData) -> None:
     present = int((data.train.labels.bincount() > 0).sum())
     found = (len(data.train), len(data.test), present, data.image_shape)
     if found != expected:
-        raise ValueError(
-            f"{data.name} must have {expected[0]} training and {expected[1]} test images in {expected[2]} classes, "
-            f"of shape {expected[3]}; {data.location} has {found[0]} and {found[1]} in {found[2]}, of shape {found[3]}. "
-            "Get it again."
+        wanted, there = (
+            "{} training and {} test images in {} classes, of shape {}".format(*counts) for counts in (expected, found)
         )
+        raise ValueError(f"{data.name} must have {wanted}; {data.location} has {there}. Get it again.")
 
 
 def by_hand(name: str, known: KnownData, folder: Path) -> str:

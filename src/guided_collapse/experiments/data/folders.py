@@ -5,6 +5,7 @@ does not say which file is damaged.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,10 +36,6 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
         image_size: height and width to scale and center-crop the images to; None takes the most common size of the training
             images, at most 256.
         test_fraction: fraction of the images to hold out if there is no test folder.
-
-    Raises:
-        ValueError: for a folder that is missing, mixes splits and classes, has a split but none to train on, an empty class, fewer
-            than two classes, or classes in test alone; or for an unreadable image.
     """
     if not path.is_dir():
         raise ValueError(f"data must be a folder with one folder of images for each class; there is no folder {path}.")
@@ -46,19 +43,16 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
     home = folders.get("train", path)
     train = _classes(home)
     if empty := [name for name, files in train.items() if not files]:
-        raise ValueError(
-            f"every class folder must have images ({', '.join(sorted(SUFFIXES))}); {home} has none in {', '.join(empty)}. "
-            "Add some, or remove the folder."
-        )
+        endings = ", ".join(sorted(SUFFIXES))
+        raise ValueError(f"every class folder must have images ({endings}); {home} has none in {', '.join(empty)}. Remove it.")
     if len(train) < 2:
         found = f"only {next(iter(train))}" if train else "none"
         raise ValueError(f"data must be a folder with a folder of images for each of at least two classes; {home} has {found}.")
-    class_names = tuple(train)
-    files, labels = _samples(train, class_names)
+    files, labels = _samples(train, train)
     tests = (_classes(folders[name]) for name in ("test", "validation") if name in folders)
     test = next((classes for classes in tests if any(classes.values())), None)
     if test is not None:
-        test_files, test_labels = _samples(test, class_names)
+        test_files, test_labels = _samples(test, train)
     else:
         if not 0 < test_fraction < 1:
             raise ValueError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
@@ -74,7 +68,7 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
     for paths, targets in ((files, labels), (test_files, test_labels)):
         pictures = Pictures(paths, (3, height, width), names=paths)
         splits.append(Split(pictures.to_memory() if pictures.fit_in_memory else pictures, targets))
-    return ImageData(path.name, splits[0], splits[1], class_names, path)
+    return ImageData(path.name, splits[0], splits[1], tuple(train), path)
 
 
 def find_splits(path: Path) -> dict[str, Path]:
@@ -100,10 +94,7 @@ def _classes(folder: Path) -> dict[str, list[str]]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    try:
-        return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    except OSError as error:
-        _refuse(error)
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _files(folder: Path) -> list[str]:
@@ -118,16 +109,16 @@ def _files(folder: Path) -> list[str]:
 
 
 def _refuse(error: OSError) -> NoReturn:
-    raise ValueError(f"data must be a readable folder; reading it failed: {error}") from error
+    raise error
 
 
-def _samples(classes: dict[str, list[str]], class_names: tuple[str, ...]) -> tuple[list[str], Tensor]:
-    """The paths of all images, and their labels."""
-    if strangers := [name for name, files in classes.items() if files and name not in class_names]:
+def _samples(classes: dict[str, list[str]], known: Iterable[str]) -> tuple[list[str], Tensor]:
+    """The paths of all images, and their labels among the known classes."""
+    index = {name: position for position, name in enumerate(known)}
+    if strangers := [name for name, files in classes.items() if files and name not in index]:
         raise ValueError(
             "every class of the test images must be among the training images; "
-            f"got {', '.join(strangers)} besides {', '.join(class_names)}."
+            f"got {', '.join(strangers)} besides {', '.join(index)}."
         )
-    index = {name: position for position, name in enumerate(class_names)}
     labels = [index[name] for name, files in classes.items() for _ in files]
     return [file for files in classes.values() for file in files], torch.tensor(labels, dtype=torch.int64)

@@ -71,12 +71,7 @@ class Pictures(Dataset[Tensor]):
 
 @contextmanager
 def opened(source: str | bytes, *, name: str) -> Iterator[Any]:
-    """The image as a Pillow image of which only the header has been read; the first frame if there are several.
-
-    Raises:
-        ValueError: with the name, for any failure here or in the block: not a regular file, none of FORMATS, damaged, more than 8
-            bits per channel, or too many pixels.
-    """
+    """The image as a Pillow image of which only the header has been read; ValueError with the name for any failure in the block."""
     pillow = _pillow()
     try:
         if isinstance(source, str) and not stat.S_ISREG(Path(source).stat().st_mode):
@@ -95,15 +90,10 @@ def opened(source: str | bytes, *, name: str) -> Iterator[Any]:
 
 
 def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
-    """The image as uint8 (channels, height, width), scaled to cover that shape and center-cropped.
-
-    Args:
-        source: the path of a file, or its contents.
-        shape: with 1 channel for grayscale or 3 for color.
-        name: what an error calls the image.
+    """The image in a file or in its contents, as uint8 (channels, height, width), scaled to cover that shape and center-cropped.
 
     Raises:
-        ValueError: for an image that `opened` rejects, or so narrow that scaling it would take too much memory.
+        ValueError: with the name, for an unreadable image, or one so narrow that scaling it would take too much memory.
     """
     channels, height, width = shape
     with opened(source, name=name) as image:

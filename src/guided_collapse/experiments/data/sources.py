@@ -75,9 +75,8 @@ def load_digits() -> ImageData:
 
 def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
     for archive in known.archives:
-        for place in (folder / archive, *folder.parent.glob(f"*/{archive}")):  # another data set may come from the same archive
-            if place.is_file():
-                return load_archive(place, name=name, known=known, archive=archive, cache=folder / "decoded.npz")
+        if (folder / archive).is_file():
+            return load_archive(folder / archive, name=name, known=known, archive=archive, cache=folder / "decoded.npz")
     for place in (folder, SYSTEM_FOLDER / name):
         if find_idx(place):
             return load_idx(place, name=name, known=known)
@@ -93,11 +92,7 @@ def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
 def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, test_part: str) -> ImageData:
     """A data set of parquet files, anywhere below the folder, with an image column and a label column.
 
-    Hugging Face `datasets` makes memory-mapped Arrow files of them once: rows of parquet files cannot be read in random order
-    quickly. A split that does not fit in memory when decoded is streamed from there.
-
-    Raises:
-        ValueError: for files that are missing or damaged, or an unreadable image.
+    Hugging Face `datasets` makes memory-mapped Arrow files of them once; a split too large for memory is streamed from there.
     """
     datasets = optional("datasets", extra="experiments")
     splits: list[Split] = []
@@ -110,7 +105,6 @@ def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, tes
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             reason = error.__cause__ or error
             raise ValueError(f"{files[0].parent} must hold readable parquet files; reading {part} failed: {reason}") from error
-        # A column of images is declared as such, or is a structure with their bytes.
         images = [column for column, kind in rows.features.items() if isinstance(kind, datasets.Image | dict)]
         labels = [column for column in LABEL_COLUMNS if column in rows.features]
         if not images or not labels:
@@ -137,11 +131,7 @@ def _cached(pictures: Pictures, files: list[Path], cache: Path) -> Tensor | Pict
 
 
 def find_parquet(folder: Path, part: str) -> list[Path]:
-    """The files of a part, in order: train-00000-of-00002.parquet, train.parquet or train/0000.parquet, at any depth.
-
-    Raises:
-        ValueError: if there are none, some are missing, or they are in more than one folder.
-    """
+    """The files of a part, in order: train-00000-of-00002.parquet, train.parquet or train/0000.parquet, at any depth."""
     found: list[Path] = []
     totals: set[int] = set()
     for path in sorted(folder.rglob("*.parquet")):

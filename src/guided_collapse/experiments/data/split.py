@@ -15,7 +15,7 @@ LongTail = Literal["exponential", "step"]
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(Dataset[tuple[Tensor, Tensor]]):
     """Labeled samples.
 
     Attributes:
@@ -28,11 +28,8 @@ class Split:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        if self.labels.ndim != 1 or self.labels.dtype != torch.int64 or self.labels.device.type != "cpu":
-            raise ValueError(
-                "labels must be int64 (num_samples,) on the CPU; "
-                f"got {self.labels.dtype} of shape {tuple(self.labels.shape)} on {self.labels.device}."
-            )
+        if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
+            raise ValueError(f"labels must be int64 (num_samples,); got {self.labels.dtype} of shape {tuple(self.labels.shape)}.")
         if isinstance(self.images, Tensor) and (self.images.dtype != torch.uint8 or self.images.ndim != 4):
             raise ValueError(
                 "images in memory must be uint8 (num_samples, channels, height, width); "
@@ -47,6 +44,9 @@ class Split:
     def __len__(self) -> int:
         """The number of samples."""
         return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -110,13 +110,7 @@ class HeldOut(NamedTuple):
 def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
     """Divides samples so that each class has its proportional share in both parts, within one sample, and at least one in each.
 
-    Args:
-        labels: int64 (num_samples,).
-        num_test: samples of the test part.
-        seed: selects the held-out samples; None takes evenly spaced ones, independently of any generator.
-
-    Raises:
-        ValueError: if a class has fewer than two samples, or `num_test` does not leave one of each class in both parts.
+    `seed` selects the samples of the test part; None takes evenly spaced ones. ValueError if a part would lack a class.
     """
     array = labels.numpy()
     classes, counts = np.unique(array, return_counts=True)
