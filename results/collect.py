@@ -27,7 +27,6 @@ from guided_collapse.experiments.run import (
     TRACE,
     Finished,
     read_epoch_records,
-    read_facts,
     read_record,
     records_as_text,
     run_status,
@@ -75,7 +74,9 @@ def _kept(run: Path) -> dict[str, bytes]:
     if run.name == "seed-0" and (run / TRACE).exists():
         files[TRACE] = (run / TRACE).read_bytes()
     sealed = Finished({name: checksum(content) for name, content in files.items()})
-    return {CONFIG: replace(read_facts(run), finished=sealed).as_text().encode(), **files}
+    facts = run_status(run).facts
+    assert facts is not None, "only finished runs are collected"
+    return {CONFIG: replace(facts, finished=sealed).as_text().encode(), **files}
 
 
 def thinned(values: Floats) -> Floats:

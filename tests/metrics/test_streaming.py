@@ -228,3 +228,13 @@ def test_another_type_leaves_the_statistics_in_float64(turned, dtype):
     metrics.reset()
     feed(metrics, data, [9])
     assert metrics.compute().nc1 == pytest.approx(second.compute().nc1, rel=1e-12)
+
+
+def test_a_second_pass_keeps_the_classifier_as_it_was():
+    features, labels, weight = torch.eye(3).repeat(2, 1), torch.arange(6) % 3, torch.eye(3)
+    metrics = CollapseMetrics(3, 3)
+    metrics.update(features, labels)
+    again = metrics.second_pass(weight)
+    weight.neg_()
+    again.update(features, labels)
+    assert again.compute().accuracy == 1.0

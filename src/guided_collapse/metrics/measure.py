@@ -122,6 +122,14 @@ def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
     """How far weights and class means are from being dual: | W Hbar/|W Hbar|_F - P/sqrt(C-1) |_F, 0 at collapse.
 
     For C > d + 1 with Pi/sqrt(d) instead of P/sqrt(C-1), as in `nc2`. Arguments as for `measure_collapse`.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import simplex_etf
+        >>> from guided_collapse.metrics import nc3
+        >>> labels = torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> round(nc3(simplex_etf(3)[labels], labels, simplex_etf(3)), 6)
+        0.0
     """
     return _with_weight(measure_collapse(features, labels, weight).nc3)
 
@@ -130,6 +138,13 @@ def nc4(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = 
     """The fraction of samples whose predicted class is not that of the nearest class mean, 0 at collapse.
 
     Arguments as for `measure_collapse`.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse.metrics import nc4
+        >>> features, labels = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1, 1])
+        >>> nc4(features, labels, torch.eye(2)), nc4(features, labels, torch.eye(2), torch.tensor([0.0, 2.0]))
+        (0.0, 0.25)
     """
     return _with_weight(measure_collapse(features, labels, weight, bias).nc4)
 

@@ -153,6 +153,8 @@ class CollapseMetrics(_ResultMetric):
         if sum(len(labels) for _, labels in self.kept) == statistics.num_samples:
             features, labels = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
             statistics = class_statistics(features, labels, self.num_classes)
+        # Copies, because training may go on before the second pass is over.
+        weight, bias = (None if tensor is None else tensor.detach().clone() for tensor in (weight, bias))
         return SecondPass(self._measured(statistics, weight, bias))
 
     def reset(self) -> None:
@@ -195,6 +197,17 @@ class SecondPass(_ResultMetric):
 
     Created by `CollapseMetrics.second_pass`. It keeps one number per sample, its cosine margin. `measured` holds the finished
     statistics and the classifier, the same in every process.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import CollapseMetrics
+        >>> features, labels, weight = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]), torch.eye(3)
+        >>> metrics = CollapseMetrics(feature_dim=3, num_classes=3)
+        >>> metrics.update(features, labels)
+        >>> again = metrics.second_pass(weight)
+        >>> again.update(features, labels)
+        >>> again.compute().accuracy
+        1.0
     """
 
     counts: Tensor
