@@ -122,7 +122,7 @@ def test_no_unit_weights_get_below_the_lower_bound():
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
-def test_a_lower_bound_needs_a_temperature(scale):
+def test_a_lower_bound_needs_a_positive_scale(scale):
     with pytest.raises(ValueError, match="scale must be a positive, finite number; got"):
         cross_entropy_lower_bound(10, scale)
     with pytest.raises(ValueError, match="num_classes must be at least 2"):
