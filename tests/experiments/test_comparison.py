@@ -11,9 +11,16 @@ from guided_collapse.experiments import comparison as module
 from guided_collapse.experiments import loop
 from guided_collapse.experiments.cli.commands import parsed
 from guided_collapse.experiments.comparison import compare
+from guided_collapse.experiments.errors import RequestError
 from tests.experiments.runs import FREE, placed
 
 SHORT = replace(FREE, epochs=3)
+
+
+def test_nothing_to_compare_is_refused(tmp_path):
+    for heads, seeds in (([], [0]), (["cosine"], [])):
+        with pytest.raises(RequestError, match="heads and seeds must be one or more"):
+            compare(SHORT, heads, seeds, placed(tmp_path))
 
 
 def test_every_head_with_every_seed_and_finished_runs_are_skipped(tmp_path):

@@ -29,19 +29,12 @@ def test_the_resolved_configuration_has_the_optimizers_defaults():
     ("changes", "message"),
     [
         ({"head": "nearest"}, "^head must be 'linear', .* or 'nearest-etf-lagged'; got 'nearest'"),
-        ({"stem": "paper"}, "stem must be 'imagenet' or 'cifar'; got 'paper'"),
         ({"epochs": 0}, "epochs must be greater than or equal to 1; got 0"),
-        ({"epochs": 2.0}, "epochs must be a valid integer; got 2.0"),
         ({"seed": "5"}, "seed must be a valid integer; got '5'"),
         ({"scale": 0.0}, "scale must be greater than 0; got 0.0"),
-        ({"scale": True}, "scale must be a valid number; got True"),
         ({"test_fraction": float("nan")}, "test_fraction must be a finite number; got nan"),
-        ({"flip": 1}, "flip must be a valid boolean; got 1"),
-        ({"data": 5}, "data must be a valid string; got 5"),
         ({"learning_rate": 0.1}, "agd has no learning rate"),
-        ({"schedule": "cosine"}, "agd has no learning rate"),
         ({"num_samples": 10}, "images need neither; .*num_samples=10"),
-        ({"data": "unconstrained"}, "unconstrained features need"),
         ({"backbone": "unconstrained", "num_samples": 10, "num_classes": 2}, "unconstrained features need"),
         ({"random_resized": True, "crop_padding": 2}, "random_resized leaves no room for padding"),
         ({"experiment": ".."}, "experiment must be a folder name: .*; got '..'.*--out"),
@@ -69,11 +62,6 @@ def test_placements_are_checked_too():
     for changes in ({"devices": 0}, {"num_workers": -1}, {"checkpoint_seconds": -1.0}, {"accelerator": "tpu"}, {"nodes": 1.5}):
         with pytest.raises(RequestError, match=f"{next(iter(changes))} must be .*; got"):
             Placement(**changes)
-
-
-def test_differences_are_named():
-    short = Configuration(**IMAGES, epochs=2)
-    assert short.differences(replace(short, epochs=3, gain=1.0)) == "epochs is 2, not 3; gain is 10.0, not 1.0"
 
 
 def test_configurations_heads_and_records_do_not_wait_for_torch():

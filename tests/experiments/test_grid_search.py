@@ -1,8 +1,6 @@
 """Searches: every head gets the same grid, the choice follows the rule, and the test images are used once."""
 
-import errno
 import json
-import os
 from dataclasses import asdict, replace
 
 import pytest
@@ -18,7 +16,7 @@ from guided_collapse.experiments.records import Trial, read_records
 from guided_collapse.experiments.report.formats import csv_text
 from guided_collapse.experiments.report.tables import search_table
 from tests.experiments.data.made_up import write_folders
-from tests.experiments.runs import assert_same, placed
+from tests.experiments.runs import assert_same, full_disk, placed
 
 GRID = {"learning_rate": [0.01, 0.2], "scale": [4.0, 8]}
 HEADS = ["linear", "fixed-etf"]
@@ -139,9 +137,6 @@ def test_a_setting_that_diverges_is_not_chosen(plan, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*failed")
 def test_a_trial_that_fails_for_another_reason_decides_nothing(plan, tmp_path, monkeypatch):
-    def full_disk(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", full_disk)
         with pytest.raises(WorkError, match=r"the trial in .* failed, and no choice was made: .*No space left"):
@@ -159,6 +154,7 @@ def test_a_search_is_not_changed_once_it_is_begun(plan, done):
     [
         ({"grid": {"learning_rate": []}}, "a search needs heads, seeds"),
         ({"grid": {"learnin_rate": [1]}}, "Did you mean learning_rate"),
+        ({"grid": {"gain": [1.0]}}, "with --optimizer sgd must be one of learning_rate, .*; got 'gain'"),
         ({"grid": {"learning_rate": [-1.0]}}, "learning_rate must be greater than 0"),
         ({"trial_seeds": [1]}, r"seeds must be fresh ones .*\[1\]"),
         ({"validation_fraction": 1.0}, "validation_fraction must be less than 1"),

@@ -20,30 +20,17 @@ CONFIGURATION = replace(DIGITS, epochs=6, flip=True, head="nearest-etf", measure
 
 
 def start(folder):
-    command = [
-        sys.executable,
-        "-m",
-        "guided_collapse.experiments.cli",
-        "train",
-        "digits",
-        *flags_of(CONFIGURATION),
-        "--out",
-        str(folder),
-    ]
-    command += ["--accelerator", "cpu", "--quiet", "--checkpoint-seconds", "0"]
+    command = [sys.executable, "-m", "guided_collapse.experiments.cli", "train", "digits", *flags_of(CONFIGURATION)]
+    command += ["--out", str(folder), "--accelerator", "cpu", "--quiet", "--checkpoint-seconds", "0"]
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
-
-
-def wait_for(condition, process):
-    while not condition() and process.poll() is None:
-        time.sleep(0.002)
 
 
 def test_killed_while_saving_and_resumed_equals_not_killed(tmp_path, capsys):
     whole = train(CONFIGURATION, placed(tmp_path / "whole"))
     run = RunFolder.of(CONFIGURATION, tmp_path / "killed")
     process = start(tmp_path / "killed")
-    wait_for(lambda: (run.path / "previous.ckpt").exists() and any(run.path.glob(".last.ckpt.*.part")), process)
+    while process.poll() is None and not ((run.path / "previous.ckpt").exists() and any(run.path.glob(".last.ckpt.*.part"))):
+        time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert run_status(run.path).state == "unfinished"

@@ -53,20 +53,13 @@ def test_a_wrong_launch_is_a_wrong_request(monkeypatch, capsys, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_more_processes_than_cores_are_refused():
-    check_launch(on_cpu(devices=2), "32-true")
+def test_devices_and_precisions_that_this_machine_lacks_are_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    check_launch(on_cpu(devices=2), "bf16-mixed")
     with pytest.raises(ValueError, match="at most the 2 of kind cpu that this machine has; got 60"):
         check_launch(on_cpu(devices=60), "32-true")
-
-
-def test_a_device_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(ValueError, match="0 of kind cuda that this machine has; got 1"):
         check_launch(Placement(accelerator="cuda"), "32-true")
-
-
-def test_float16_on_a_cpu_is_refused_instead_of_run_as_something_else():
-    check_launch(on_cpu(), "bf16-mixed")
     with pytest.raises(ValueError, match=r"32-true or bf16-mixed on a CPU.*got 16-mixed"):
         check_launch(on_cpu(), "16-mixed")
 

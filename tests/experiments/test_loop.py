@@ -10,16 +10,7 @@ from guided_collapse.experiments import loop
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.loop import train
 from guided_collapse.experiments.run import run_status
-from tests.experiments.runs import (
-    DIGITS,
-    FREE,
-    InterruptionError,
-    assert_same,
-    contents,
-    placed,
-    records,
-    weights,
-)
+from tests.experiments.runs import DIGITS, FREE, InterruptionError, assert_same, contents, placed, records, weights
 
 
 @pytest.mark.parametrize("configuration", [DIGITS, FREE], ids=["images", "free"])
@@ -194,11 +185,3 @@ def test_more_classes_than_dimensions_are_trained_measured_and_traced_in_their_o
 def test_curves_for_tensorboard(tmp_path):
     run = train(replace(FREE, epochs=1), placed(tmp_path, tensorboard=True))
     assert any(file.name.startswith("events.out.tfevents") for file in run.path.iterdir())
-
-
-def test_every_record_is_handed_on_as_it_is_made(tmp_path):
-    seen = []
-    run = train(replace(FREE, epochs=2), placed(tmp_path), on_record=seen.append)
-    assert [record.running["loss"] for record in seen] == pytest.approx([record["running"]["loss"] for record in records(run)])
-    train(replace(FREE, epochs=3), placed(tmp_path, lengthen=True), on_record=seen.append)
-    assert [record.epoch for record in seen] == [1, 2, 3]

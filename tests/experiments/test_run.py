@@ -72,22 +72,6 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     assert contents(run.path) == before
 
 
-@pytest.mark.parametrize("how", ["deleted", "cut", "edited"])
-@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
-def test_a_lost_file_of_an_interrupted_run_is_restored_from_the_checkpoint(name, how, tmp_path):
-    run = interrupted(tmp_path / "cut")
-    damage(run.path / name, how)
-    if name == "config.json":
-        with pytest.warns(RuntimeWarning, match="using the copy in last.ckpt"), pytest.raises(RequestError, match=r"scale is 5"):
-            train(replace(TINY, scale=9.0), placed(tmp_path / "cut"))
-        with pytest.warns(RuntimeWarning, match="using the copy in last.ckpt"):
-            train(TINY, placed(tmp_path / "cut"))
-    else:
-        train(TINY, placed(tmp_path / "cut"))
-    assert_same(run, train(TINY, placed(tmp_path / "whole")))
-    assert run_status(run.path).state == "finished"
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("how", ["deleted", "edited"])
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "margins.npz", "trace.npz", "model.safetensors"])
@@ -110,6 +94,13 @@ def test_a_damaged_file_of_a_finished_run_is_rebuilt_or_without_a_checkpoint_lef
     assert_same(run, train(TINY, placed(tmp_path / "whole")))
     assert (run.path / "model.safetensors").read_bytes() == model
     assert run_status(run.path).state == "finished"
+
+
+def test_a_lost_configuration_is_taken_from_the_checkpoint(tmp_path):
+    run = interrupted(tmp_path)
+    (run.path / "config.json").unlink()
+    with pytest.warns(RuntimeWarning, match="using the copy in last.ckpt"), pytest.raises(RequestError, match=r"scale is 5"):
+        train(replace(TINY, scale=9.0), placed(tmp_path))
 
 
 def test_a_run_that_was_killed_in_its_first_epoch_or_lost_its_checkpoints_starts_again(tmp_path):

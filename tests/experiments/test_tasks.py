@@ -12,6 +12,13 @@ from tests.experiments.runs import DIGITS, FREE
 CHANGED = replace(DIGITS, flip=True, crop_padding=1, rotation=10.0)
 
 
+@pytest.fixture
+def pets(tmp_path):
+    """A configuration for a folder with 20 images of each of three classes."""
+    write_folders(tmp_path, num_per_class=20, classes=("cat", "dog", "eel"))
+    return replace(DIGITS, data=str(tmp_path))
+
+
 def epoch_of(configuration, epoch=1, **share):
     return list(build_task(configuration).training_batches(epoch, ProcessShare(**share)))
 
@@ -58,35 +65,26 @@ def test_clean_batches_give_every_sample_once_and_always_the_same(configuration)
     assert sum(shares) == task.num_train
 
 
-def test_a_users_folder_and_a_long_tail(tmp_path):
-    write_folders(tmp_path, num_per_class=20, classes=("cat", "dog", "eel"))
-    configuration = replace(DIGITS, data=str(tmp_path), long_tail="exponential", long_tail_ratio=4.0)
-    task = build_task(configuration)
-    assert task.train_labels.bincount().tolist() == [20, 10, 5]
+def test_a_users_folder_and_a_long_tail(pets):
+    task = build_task(pets)
     assert task.input_facts().class_names == ("cat", "dog", "eel")
-    inputs = torch.cat(
-        [inputs for inputs, _ in build_task(replace(configuration, long_tail="none")).clean_batches(ProcessShare(), test=False)]
-    )
+    inputs = torch.cat([inputs for inputs, _ in task.clean_batches(ProcessShare(), test=False)])
     torch.testing.assert_close(inputs.mean(dim=(0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-4)
+    tail = replace(pets, long_tail="exponential", long_tail_ratio=4.0)
+    assert build_task(tail).train_labels.bincount().tolist() == [20, 10, 5]
+    assert build_task(replace(tail, images_per_class=8)).train_labels.bincount().tolist() == [8, 4, 2]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_few_images_of_each_class_are_the_same_for_every_seed_and_test_is_left_alone(tmp_path, seed):
-    write_folders(tmp_path, num_per_class=20, classes=("cat", "dog", "eel"))
-    whole = build_task(replace(DIGITS, data=str(tmp_path)))
-    task = build_task(replace(DIGITS, data=str(tmp_path), images_per_class=8, seed=seed))
+def test_a_few_images_of_each_class_are_the_same_for_every_seed_and_test_is_left_alone(pets):
+    whole, task, same = (build_task(each) for each in (pets, *(replace(pets, images_per_class=8, seed=seed) for seed in (0, 1))))
     assert task.train_labels.bincount().tolist() == [8] * 3
     assert torch.equal(task.data.test.images, whole.data.test.images)
-    same = build_task(replace(DIGITS, data=str(tmp_path), images_per_class=8, seed=5))
     assert torch.equal(task.data.train.images, same.data.train.images)
-    tail = replace(DIGITS, data=str(tmp_path), images_per_class=8, long_tail="exponential", long_tail_ratio=4.0)
-    assert build_task(tail).train_labels.bincount().tolist() == [8, 4, 2]
 
 
-def test_validation_images_are_training_images_of_every_class_and_never_test_images(tmp_path):
-    write_folders(tmp_path, num_per_class=20, classes=("cat", "dog", "eel"))
-    whole = build_task(replace(DIGITS, data=str(tmp_path))).data
-    task = build_task(replace(DIGITS, data=str(tmp_path), validation_fraction=0.25)).data
+def test_validation_images_are_training_images_of_every_class_and_never_test_images(pets):
+    whole = build_task(pets).data
+    task = build_task(replace(pets, validation_fraction=0.25)).data
     parts = [{image.numpy().tobytes() for image in part.images} for part in (task.train, task.test, whole.train, whole.test)]
     train, validation, all_training, test = parts
     assert [len(part) for part in parts] == [45, 15, 60, 60]
@@ -94,5 +92,4 @@ def test_validation_images_are_training_images_of_every_class_and_never_test_ima
     assert not train & validation
     assert not (train | validation) & test
     assert task.test.labels.bincount().tolist() == [5, 5, 5]
-    few = replace(DIGITS, data=str(tmp_path), images_per_class=8, validation_fraction=0.25)
-    assert build_task(few).train_labels.bincount().tolist() == [6, 6, 6]
+    assert build_task(replace(pets, images_per_class=8, validation_fraction=0.25)).train_labels.bincount().tolist() == [6, 6, 6]

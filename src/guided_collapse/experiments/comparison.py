@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from guided_collapse.experiments.configuration import Configuration, HeadName, Placement
-from guided_collapse.experiments.errors import WorkError
-from guided_collapse.experiments.records import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, aligned
-from guided_collapse.experiments.run import RunFolder, read_epoch_records, run_status
+from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.records import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Run, aligned, read_run
+from guided_collapse.experiments.run import RunFolder
 
 COLUMNS = {"train acc %": TRAIN_TOP1, "test acc %": TEST_TOP1, "train loss": TRAIN_LOSS, "NC1": NC1, "margin": MARGIN}
 
@@ -28,27 +28,22 @@ class Comparison:
 
     def __str__(self) -> str:
         """Median and range over seeds at the end of training, for each head. Warns of runs whose records cannot be read."""
-        from pandas import DataFrame
+        from guided_collapse.experiments.report.formats import spread_text
+        from guided_collapse.experiments.report.summaries import at_epoch
 
-        from guided_collapse.experiments.report.formats import NOTHING, spread_text
-        from guided_collapse.experiments.report.summaries import spread
-
-        measured: list[dict[str, Any]] = []
+        by_head: dict[str, list[Run]] = {}
         for run in self.finished:
-            status = run_status(run.path)
-            if status.facts is None or status.state != "finished":
-                warnings.warn(f"left out of the table: {run.path}: {status.reason}", RuntimeWarning, stacklevel=2)
-                continue
-            last = read_epoch_records(run.path)[-1]
-            values = {heading: (last.measured(of.split).get(of.name), of.factor) for heading, of in COLUMNS.items()}
-            known = {heading: factor * value for heading, (value, factor) in values.items() if value is not None}
-            measured.append({"head": status.facts.head, **known})
-        headings = [heading for heading in COLUMNS if any(heading in known for known in measured)]
-        rows = [["head", "seeds", *headings]]
-        for head, runs in DataFrame(measured, columns=["head", *headings]).groupby("head", sort=False):
-            ends = [runs[heading].dropna() for heading in headings]
-            rows.append([head, str(len(runs)), *(spread_text(spread(end)) if len(end) else NOTHING for end in ends)])
-        return "\n".join(aligned(rows))
+            try:
+                found = read_run(run.path)
+            except DamageError as error:
+                warnings.warn(f"left out of the table: {run.path}: {error}", RuntimeWarning, stacklevel=2)
+            else:
+                by_head.setdefault(found.head, []).append(found)
+        shown = {name: of for name, of in COLUMNS.items() if any(at_epoch(runs, of) for runs in by_head.values())}
+        rows = [
+            [head, str(len(runs)), *(spread_text(at_epoch(runs, of)) for of in shown.values())] for head, runs in by_head.items()
+        ]
+        return "\n".join(aligned([["head", "seeds", *shown], *rows]))
 
 
 def compare(
@@ -84,6 +79,8 @@ def compare(
         ...     [line.split()[0] for line in str(comparison).splitlines()]
         ['head', 'fixed-etf', 'nearest-etf']
     """
+    if not heads or not seeds:
+        raise RequestError(f"heads and seeds must be one or more; got heads {heads}, seeds {seeds}. Name one of each.")
     # Seeds in the outer loop, so that an interrupted comparison still has something to compare.
     wanted = [
         replace(configuration, head=head, seed=seed, **settings.get(head, {}))

@@ -25,11 +25,10 @@ class Display:
     def __init__(
         self, title: str, total_steps: int, done_steps: int, *, quiet: bool, silent: bool, curves: Path | None = None
     ) -> None:
-        self.title, self.silent = title, silent
-        self.lines = quiet or not sys.stderr.isatty()
-        self.next_refresh = 0.0
+        self.title, self.next_refresh = title, 0.0
         columns = (BarColumn(bar_width=20), TaskProgressColumn(), TextColumn("{task.fields[numbers]}"), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=Console(stderr=True), disable=silent or self.lines)
+        self.console = Console(stderr=True, quiet=silent, markup=False, emoji=False, highlight=False)
+        self.progress = Progress(*columns, console=self.console, disable=quiet or silent or not sys.stderr.isatty())
         self.bar = self.progress.add_task(title, total=total_steps, completed=done_steps, numbers="")
         self.writer: Any = None
         if curves is not None and not silent:
@@ -50,7 +49,7 @@ class Display:
         """Counts a step; True if it is time to show numbers, which cost a synchronization."""
         self.progress.advance(self.bar)
         now = time.perf_counter()
-        if self.silent or self.lines or now < self.next_refresh:
+        if self.progress.disable or now < self.next_refresh:
             return False
         self.next_refresh = now + REFRESH_SECONDS
         return True
@@ -76,10 +75,4 @@ class Display:
 
     def say(self, words: str) -> None:
         """Prints a line about the run."""
-        line = f"{self.title}: {words}"
-        if self.silent:
-            return
-        if self.lines:
-            print(line, file=sys.stderr, flush=True)
-        else:
-            self.progress.console.print(line, highlight=False)
+        self.console.print(f"{self.title}: {words}", soft_wrap=True)

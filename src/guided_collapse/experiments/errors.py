@@ -1,12 +1,4 @@
-"""The kinds of errors, which decide the exit status of a command.
-
-| kind | for example | exit status |
-|---|---|---|
-| `RequestError` | an unknown head, a value out of range, a folder that does not exist | 2 |
-| `DamageError` | a checkpoint of another run, a truncated record | 1 |
-| `WorkError` | another process is using the folder, one of several processes died | 1 |
-| all others | a full disk, out of memory, a bug | 1 |
-"""
+"""The kinds of errors: a command ends with status 2 after a RequestError, and with 1 after any other."""
 
 import errno
 from collections.abc import Iterator, Sequence
@@ -17,15 +9,15 @@ from guided_collapse.lazy import how_to_install
 
 
 class RequestError(ValueError):
-    """The request cannot be carried out; nothing has been started."""
+    """The request cannot be carried out, as with an unknown head or a missing folder; nothing has been started."""
 
 
 class DamageError(ValueError):
-    """A file is damaged, was altered, or belongs to something else."""
+    """A file is damaged, was altered, or belongs to something else, as a checkpoint of another run."""
 
 
 class WorkError(RuntimeError):
-    """The request was fine, but something failed on the way."""
+    """The request was fine, but something failed on the way, as when one of several processes died."""
 
 
 # The path does not exist, is of the wrong kind, or is not the user's. Every other system error is a failure on the way.

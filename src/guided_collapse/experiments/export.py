@@ -71,11 +71,9 @@ def export_run(run: RunFolder, target: Path) -> None:
     """
     check_choice("the suffix of the file", target.suffix, SUFFIXES)
     place = target.resolve()
-    if place.name in OF_A_RUN and ((place.parent / METRICS).exists() or place.parent == run.path.resolve()):
+    if place.name in OF_A_RUN and (place.parent / METRICS).exists():
         raise RequestError(f"the exported file must not replace a file of a run; got {target}. Choose another name or folder.")
-    with requested():
-        inputs = _exportable(run)[1]
-    model = inference_model(run)
+    inputs, model = _exportable(run)[1], inference_model(run)
     with torch.no_grad():
         if target.suffix == ".safetensors":
             tensors = {name: value.contiguous() for name, value in model.state_dict().items()}

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,15 +75,3 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def wait_until_free(folder: Path) -> None:
-    """Waits while another process is using the folder, and says so."""
-    if folder.is_dir():
-        try:
-            with locked(folder):
-                return
-        except WorkError as error:
-            print(f"waiting: {error}", file=sys.stderr)
-        with FileLock(folder / LOCK):
-            return

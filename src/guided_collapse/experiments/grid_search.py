@@ -15,12 +15,13 @@ from typing import Any
 from guided_collapse.experiments.comparison import Comparison, run_all
 from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName, Placement
 from guided_collapse.experiments.errors import RequestError, WorkError, check_choice
-from guided_collapse.experiments.files import locked, wait_until_free, write_json
+from guided_collapse.experiments.files import locked, write_json
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
 from guided_collapse.experiments.run import RunFolder, read_epoch_records, read_record, run_status
 
 SEARCHED = ("learning_rate", "scale", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
+IDLE = {"agd": ("learning_rate", "weight_decay", "momentum"), "sgd": ("gain",), "adamw": ("gain", "momentum")}
 CHOSEN = "chosen"  # the folder of the runs with fresh seeds
 RULE = (
     "the setting with the highest accuracy on the validation images after the last epoch, on average over the seeds of the trials; "
@@ -53,10 +54,7 @@ def planned_search(
         configuration: what all runs share.
         heads: names of heads.
         grid: values of each searched field, one of `SEARCHED`; every combination is tried.
-        seeds: of the runs with the chosen settings.
-        trial_seeds: of every trial; none of `seeds`.
-        trial_epochs: of a trial; None takes the configuration's.
-        validation_fraction: of the training images; trials are tested on it.
+        seeds, trial_seeds, trial_epochs, validation_fraction: as in `SearchRecord`; None epochs are the configuration's.
 
     Raises:
         RequestError: for a wrong grid, seeds that are not fresh, or unconstrained features, which have nothing to test on.
@@ -71,7 +69,8 @@ def planned_search(
     if both := set(seeds) & set(trial_seeds):
         raise RequestError(f"seeds must be fresh ones that no trial uses; got {sorted(both)} for both.")
     for name in grid:
-        check_choice("a field of the grid", name, SEARCHED)
+        legal = [field for field in SEARCHED if field not in IDLE[configuration.optimizer]]
+        check_choice(f"a field of the grid with --optimizer {configuration.optimizer}", name, legal)
     epochs = configuration.epochs if trial_epochs is None else trial_epochs
     for seed in (*trial_seeds, *seeds):  # checks these values
         replace(configuration, seed=seed, epochs=epochs, validation_fraction=validation_fraction)
@@ -121,7 +120,7 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
         write_json(file, asdict(record))
     shared = Configuration(**record.configuration)
     fresh = [replace(shared, head=head, seed=seed, **record.choice[head]) for seed in record.seeds for head in record.heads]
-    return SearchOutcome(folder, record, _run(fresh, placement, folder / CHOSEN, jobs))
+    return SearchOutcome(folder, record, run_all(fresh, replace(placement, out=folder / CHOSEN), jobs=jobs))
 
 
 def settings_of_search(folder: Path | None, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:
@@ -159,7 +158,7 @@ def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, A
 
 def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -> tuple[Trial, ...]:
     wanted = _trial_configurations(plan)
-    done = _run(list(wanted), placement, folder / TRIALS, jobs)
+    done = run_all(list(wanted), replace(placement, out=folder / TRIALS), jobs=jobs)
     for run, reason in done.failed:
         # Once a run has begun, a plain ValueError comes from a head whose features are no longer finite.
         if not (run_status(run.path).reason or "").startswith("ValueError:"):
@@ -188,10 +187,3 @@ def _choice(record: SearchRecord) -> dict[str, Any]:
             raise WorkError(f"every setting of {head} diverged, so there is none to choose. Try smaller learning rates.")
         *_, choice[head] = min(ranked, key=lambda entry: entry[:2])
     return choice
-
-
-def _run(configurations: Sequence[Configuration], placement: Placement, out: Path, jobs: int) -> Comparison:
-    """Runs all, after waiting for runs that another process, perhaps of a killed search, is working on."""
-    for configuration in configurations:
-        wait_until_free(RunFolder.of(configuration, out).path)
-    return run_all(configurations, replace(placement, out=out), jobs=jobs)

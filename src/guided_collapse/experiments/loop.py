@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,16 +30,13 @@ from guided_collapse.heads.head import FrameHead, Head
 from guided_collapse.metrics.formulas import cross_entropy_lower_bound
 from guided_collapse.optim.agd import AGD
 
-OnRecord = Callable[[EpochRecord], None]
 
-
-def train(configuration: Configuration, placement: Placement, *, on_record: OnRecord | None = None) -> RunFolder:
+def train(configuration: Configuration, placement: Placement) -> RunFolder:
     """Runs the configuration from the beginning or from its last checkpoint; a finished run is left alone.
 
     Args:
         configuration: what to run.
         placement: where to run it.
-        on_record: called with the record of every epoch that is trained here, by the first of several processes, for loggers.
 
     Returns:
         The folder of the finished run.
@@ -65,7 +62,7 @@ def train(configuration: Configuration, placement: Placement, *, on_record: OnRe
         checkpoint = run.checkpoint(configuration)
         with launch.as_many_threads_as(checkpoint.facts.hardware if checkpoint else {}):
             with requested():
-                training = Training(configuration, placement, run, task, fabric, on_record)
+                training = Training(configuration, placement, run, task, fabric)
             if checkpoint is not None:
                 training.resume(checkpoint)
             try:
@@ -113,17 +110,8 @@ def learning_rate_factor(configuration: Configuration, progress: float) -> float
 class Training:
     """One run in one process."""
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        placement: Placement,
-        run: RunFolder,
-        task: Task,
-        fabric: Fabric,
-        on_record: OnRecord | None = None,
-    ) -> None:
+    def __init__(self, configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
         self.configuration, self.placement, self.run, self.task, self.fabric = configuration, placement, run, task, fabric
-        self.on_record = on_record if fabric.is_global_zero else None
         self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
         self.classifier = build_model(configuration, task, fabric.device)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
@@ -171,8 +159,6 @@ class Training:
                     if self.trace is not None:
                         self.trace.add(epoch, self.classifier, self.task, self.share)
                 display.add(record)
-                if self.on_record is not None:
-                    self.on_record(record)
                 self.records.append(record)
                 if epoch in (1, last_epoch) or time.monotonic() - last_saved >= self.placement.checkpoint_seconds:
                     self._save()

@@ -35,14 +35,12 @@ def test_the_table_is_that_of_the_result(data, kind, tmp_path, capsys):
     assert capsys.readouterr().out == f"{measure_collapse(*data)}\n"
 
 
-def test_json_holds_every_field(data, tmp_path, capsys):
+def test_json_holds_every_number(data, tmp_path, capsys):
     path = saved(data, tmp_path, test_features=data.features[:9], test_labels=data.labels[:9])
     options = ["--global-mean", "classes", "--center-weight"]
     expected = measure_collapse(
         *data, test_features=data.features[:9], test_labels=data.labels[:9], global_mean="classes", center_weight=True
     ).to_dict()
-    assert main(["measure", path, "--json", "--margins", *options]) == 0
-    assert json.loads(capsys.readouterr().out) == expected
     assert main(["measure", path, "--json", *options]) == 0
     del expected["cosine_margins"]
     assert json.loads(capsys.readouterr().out) == expected

@@ -1,10 +1,13 @@
-"""The commands: their flags, as fields that tyro parses, and what they do. Slow imports wait until a command runs."""
+"""The commands: their flags, as fields that tyro parses, and what they do. Slow imports wait until a command runs.
+
+The docstring of a command is its help; `checked` returns the same command with checked values, and `run` its exit status.
+"""
+# ruff: noqa: D102
 
 import json
 import os
 import shutil
 import sys
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +39,6 @@ class List:
     """List all experiments and heads."""
 
     def run(self) -> int:
-        """Prints them."""
         for name, preset in PRESETS.items():
             print(f"{name:22}{preset.data:19}{preset.backbone}, {preset.epochs} epochs, batch {preset.batch_size}")
         print(f"\nheads: {', '.join(HEADS)}")
@@ -53,13 +55,11 @@ class Train:
     """Name of an experiment, whose settings the flags override."""
 
     def checked(self, start: Configuration, given: Collection[str]) -> Self:
-        """The same with checked values."""
         heads = self.heads if isinstance(self, _Several) else [self.configuration.head]
         configuration = requests.configuration_of(self.configuration, start, given, heads)
         return replace(self, configuration=configuration, placement=requests.placement_of(self.placement, configuration.data))
 
     def run(self) -> int:
-        """Trains, and prints the folder of the run."""
         import torch.distributed as dist
 
         from guided_collapse.experiments.loop import train
@@ -83,17 +83,9 @@ class _Several(Train):
     """Number of runs at a time; with CUDA each gets its own devices."""
 
     def checked(self, start: Configuration, given: Collection[str]) -> Self:
-        """The same with checked values."""
-        if not self.heads or not self.seeds:
-            raise RequestError(
-                f"heads and seeds must be one or more; got heads {self.heads}, seeds {self.seeds}. Name one of each."
-            )
         if not 1 <= self.jobs <= 1000:
             raise RequestError(f"jobs must be from 1 to 1000; got {self.jobs}.")
-        request = super().checked(start, given)
-        for seed in self.seeds:
-            replace(request.configuration, seed=seed)  # checks it
-        return request
+        return super().checked(start, given)
 
     def check_launch(self) -> None:
         """Refuses devices and data that are not there once, instead of in every run."""
@@ -114,7 +106,6 @@ class Compare(_Several):
     """Folder of a search: each head takes the settings chosen there. Other flags are for all heads."""
 
     def checked(self, start: Configuration, given: Collection[str]) -> Self:
-        """The same with checked values."""
         from guided_collapse.experiments.grid_search import settings_of_search
 
         searched = {field for own in settings_of_search(self.settings_of, self.heads).values() for field in own}
@@ -123,7 +114,6 @@ class Compare(_Several):
         return super().checked(start, given)
 
     def run(self) -> int:
-        """Trains all runs and writes a report."""
         from guided_collapse.experiments.comparison import compare
         from guided_collapse.experiments.grid_search import settings_of_search
 
@@ -149,16 +139,6 @@ class Search(_Several):
     validation_share: float = 0.2
     """Fraction of the training images of each class that trials are tested on."""
 
-    def checked(self, start: Configuration, given: Collection[str]) -> Self:
-        """The same with checked values. A grid of learning rates needs an optimizer that has one: sgd, if the preset's has none."""
-        flags, needed = vars(self.configuration), {"learning_rate", "weight_decay", "momentum"} & set(grid_of(self.grid))
-        if needed and flags["optimizer"] == "agd" and "optimizer" not in given:
-            warnings.warn(f"agd has no {' and '.join(sorted(needed))}: this search uses --optimizer sgd.", stacklevel=2)
-            flags = {**flags, "optimizer": "sgd"}
-        request = super(Search, replace(self, configuration=requests.SharedFlags(**flags))).checked(start, given)
-        request.plan()  # checks the rest
-        return request
-
     def plan(self) -> "SearchRecord":
         """The plan of the search."""
         from guided_collapse.experiments.grid_search import planned_search
@@ -168,13 +148,13 @@ class Search(_Several):
         return planned_search(self.configuration, self.heads, grid_of(self.grid), seeds=self.seeds, **trials)
 
     def run(self) -> int:
-        """Runs the search and writes a report."""
         from guided_collapse.experiments.grid_search import search
         from guided_collapse.experiments.report.formats import plain_text
         from guided_collapse.experiments.report.tables import search_table
 
+        plan = self.plan()
         self.check_launch()
-        outcome = search(self.plan(), self.placement, jobs=self.jobs)
+        outcome = search(plan, self.placement, jobs=self.jobs)
         print(plain_text(search_table([outcome.record])))
         return _conclude(outcome.fresh, outcome.folder)
 
@@ -206,7 +186,6 @@ class Resume:
     """Extend the run to this many epochs."""
 
     def run(self) -> int:
-        """Continues the run in its folder."""
         from guided_collapse.experiments.run import RunFolder, configuration_of
 
         placement = Placement(**{**vars(self.placement), "lengthen": True, "out": self.run_dir.resolve().parents[2]})
@@ -232,7 +211,6 @@ class Report:
     """Epochs that the tables show; by default 50 and 200, or the last if runs are shorter."""
 
     def run(self) -> int:
-        """Writes the report; it fails in part if some records cannot be used."""
         if not self.runs:
             raise RequestError("report needs one or more folders with runs; got none. Usage: guided-collapse report RUNS --out DIR")
         from guided_collapse.experiments.report.write import write_report
@@ -255,7 +233,6 @@ class Data:
     """An archive of it that you already have."""
 
     def run(self) -> int:
-        """Downloads it."""
         from guided_collapse.experiments.data.download import download
 
         with requested():
@@ -273,7 +250,6 @@ class Export:
     """Output file: .onnx, .pt2 or .safetensors."""
 
     def run(self) -> int:
-        """Writes the model."""
         from guided_collapse.experiments.export import export_run
         from guided_collapse.experiments.run import RunFolder
 
@@ -293,8 +269,6 @@ class Measure:
     """File that ends in .npz or .safetensors."""
     json: bool = False
     """Print JSON instead of a table."""
-    margins: bool = False
-    """With --json: also print all cosine margins, sorted."""
     num_classes: int | None = None
     """Number of classes, if some have no samples and there is no weight to tell."""
     global_mean: Literal["samples", "classes"] = "samples"
@@ -303,17 +277,12 @@ class Measure:
     """Center the weights for NC2, NC3, equinorm and angles."""
 
     def run(self) -> int:
-        """Measures and prints."""
-        if self.margins and not self.json:
-            raise RequestError("--margins needs --json; got it alone. Add --json.")
         from guided_collapse.metrics.measure import measure_collapse, read_arrays
 
         options: dict[str, Any] = {name: getattr(self, name) for name in ("num_classes", "global_mean", "center_weight")}
         with requested():
             result = measure_collapse(**read_arrays(self.file), **options)
-        values = result.to_dict()
-        if not self.margins:
-            del values["cosine_margins"]
+        values = {name: value for name, value in result.to_dict().items() if name != "cosine_margins"}
         print(json.dumps(values, indent=2, allow_nan=False) if self.json else result)
         return 0
 
@@ -323,7 +292,7 @@ COMMANDS: Mapping[str, Any] = {command.__name__.lower(): command for command in 
 
 
 def parsed(words: Sequence[str]) -> Any:
-    """The command that the words ask for, checked as far as that takes no torch; its `run` returns the exit status.
+    """The command that the words ask for, checked as far as that takes no torch; ready to `run`.
 
     Raises:
         SystemExit: after help, and for flags that cannot be parsed.

@@ -11,7 +11,7 @@ import tyro
 from guided_collapse.experiments.backbones import BACKBONES
 from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName, Placement
 from guided_collapse.experiments.data.known import KNOWN
-from guided_collapse.experiments.errors import RequestError
+from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
 
@@ -105,10 +105,8 @@ def placement_of(flags: Placement, data: str) -> Placement:
     """The placement of the flags; its output folder must be able to exist, and must not become a class of the data."""
     placement = Placement(**vars(flags))
     out = placement.out
-    try:
+    with requested():
         existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    except OSError as error:
-        raise RequestError(f"out must be a folder, or a path where one can be created; got {out}: {error.strerror}.") from error
     if not existing.is_dir():
         raise RequestError(
             f"out must be a folder, or a path where one can be created; got {out}, but {existing} is a file. Choose another --out."
