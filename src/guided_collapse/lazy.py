@@ -7,12 +7,9 @@ from typing import Any
 
 
 def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for a package that imports its public names on first access.
+    """Returns `__getattr__` and `__dir__` for a package, given its `__name__`, that imports public names on first access.
 
-    Args:
-        package: the package's `__name__`.
-        homes: maps each public name to its module below `guided_collapse`. No submodule may share a public name, or importing it
-            would shadow that name.
+    `homes` maps each public name to its module below `guided_collapse`. A submodule of the same name would shadow it once imported.
     """
 
     def value_of(name: str) -> Any:
@@ -22,10 +19,7 @@ def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], A
         setattr(sys.modules[package], name, value)
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
-
-    return value_of, names
+    return value_of, lambda: sorted({*vars(sys.modules[package]), *homes})
 
 
 def imported(place: str) -> Any:
@@ -39,15 +33,9 @@ class MissingPackageError(ImportError, ValueError):
 
 
 def optional(module: str, *, extra: str, package: str | None = None) -> Any:
-    """Imports and returns a module of an optional package.
+    """Imports and returns a module of an optional package; raises a MissingPackageError that says what to install.
 
-    Args:
-        module: for example PIL.Image.
-        extra: the extra of guided-collapse that installs the package.
-        package: the package's name for pip, if it is not the first part of the module's name.
-
-    Raises:
-        MissingPackageError: if the import fails, with what to install.
+    `extra` is the extra of guided-collapse that has the package, and `package` its name for pip, if the module's name differs.
     """
     try:
         return import_module(module)

@@ -17,17 +17,7 @@ MANY_CLASSES = 2**20
 
 
 class SeededBatchSampler(Sampler[list[int]], ABC):
-    """Yields the batches of an epoch, which depend on (seed, epoch) alone.
-
-    Args:
-        num_samples: the size of the data set, at least 1.
-        batch_size: the largest size of a batch, at least 1.
-        seed: seeds the order, at least 0.
-
-    Raises:
-        TypeError: for sizes or a seed that are not integers.
-        ValueError: for sizes below 1 or a negative seed.
-    """
+    """Yields the batches of an epoch, each of at most `batch_size` samples, which depend on (seed, epoch) alone."""
 
     def __init__(self, num_samples: int, batch_size: int, *, seed: int) -> None:
         self.num_samples = checked_integer(num_samples, "num_samples", at_least=1)
@@ -94,7 +84,7 @@ class StratifiedBatchSampler(SeededBatchSampler):
         rank: int | None = None,
         seed: int = 0,
     ) -> None:
-        world_size, own_rank = _process()
+        world_size, own_rank = world_size_and_rank()
         self.num_replicas = checked_integer(world_size if num_replicas is None else num_replicas, "num_replicas", at_least=1)
         self.rank = checked_integer(own_rank if rank is None else rank, "rank")
         self.labels = _checked_labels(labels)
@@ -131,7 +121,7 @@ class StratifiedBatchSampler(SeededBatchSampler):
         Libraries that shard batch samplers read this, as accelerate does in `prepare`. These batches are split between processes
         already and differ in size, so sharding them again would skip samples.
         """
-        processes = max(self.num_replicas, _process()[0])
+        processes = max(self.num_replicas, world_size_and_rank()[0])
         if processes > 1:
             raise ValueError(
                 "StratifiedBatchSampler splits its batches between processes itself, so nothing else may shard them; got a request "
@@ -232,7 +222,7 @@ def _split_off_uneven(counts: Indices, uneven: _Batches, possible: Callable[[Ind
     return share
 
 
-def _process() -> tuple[int, int]:
+def world_size_and_rank() -> tuple[int, int]:
     """Returns torch.distributed's world size and rank, or those of a single process."""
     return (dist.get_world_size(), dist.get_rank()) if dist.is_available() and dist.is_initialized() else (1, 0)
 

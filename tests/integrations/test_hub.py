@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -63,7 +65,10 @@ def test_every_head_comes_back_as_it_was(build, tmp_path):
     assert torch.equal(again, more)
 
 
-def test_tied_weights_and_half_precision(tmp_path):
+def test_tied_weights_half_precision_and_a_subclass(tmp_path):
+    class Mine(Classifier):
+        pass
+
     def tied():
         network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).bfloat16()
         network[2].weight = network[0].weight
@@ -71,7 +76,8 @@ def test_tied_weights_and_half_precision(tmp_path):
 
     model = Classifier(tied(), NearestETFHead(8, 3)).bfloat16()
     model.save_pretrained(tmp_path)
-    loaded = Classifier.from_pretrained(tmp_path, backbone=tied())
+    loaded = Mine.from_pretrained(tmp_path, backbone=tied())
+    assert type(loaded) is Mine
     assert same_state(loaded, model)
     assert loaded.head.weight.dtype == torch.float32
 
@@ -81,18 +87,10 @@ def test_the_card_has_the_facts_and_no_markup_of_others(tmp_path):
     result = collapse_of(model, [(INPUTS, LABELS)])
     model.save_pretrained(tmp_path / "mine", data="made | up <b>", metrics=result.scalars() | {"mine": 1.0})
     lines = (tmp_path / "mine" / "README.md").read_text().splitlines()
-    for line in ("| head | NearestETFHead |", "| scale | 7.0 |", "| data | made &#124; up &lt;b> |", "| mine | 1 |  |"):
+    for line in ("| head | NearestETFHead |", "| scale | 7.0 |", "| data | made &#124; up &lt;b&gt; |", "| mine | 1 |  |"):
         assert line in lines
     assert f"| nc1: NC1, tr(S_W pinv(S_B))/C | {result.nc1:.6g} | 0 |" in lines
     assert 'model = Classifier.from_pretrained("mine", backbone=backbone)' in lines
-
-
-def test_a_subclass_comes_back_as_one(tmp_path):
-    class Mine(Classifier):
-        pass
-
-    trained(FixedETFHead(8, 3)).save_pretrained(tmp_path)
-    assert type(Mine.from_pretrained(tmp_path, backbone=backbone())) is Mine
 
 
 def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
@@ -115,14 +113,7 @@ def test_a_save_that_fails_leaves_the_model_that_was_there(tmp_path, monkeypatch
     model = trained(NearestETFHead(8, 3))
     model.save_pretrained(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    write = Path.write_text
-
-    def full(file, *arguments, **options):
-        if file.name == "config.json":
-            raise OSError("no space left on device")
-        return write(file, *arguments, **options)
-
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError("no space left on device")))
     with pytest.raises(OSError, match="no space"):
         trained(FixedETFHead(8, 3)).save_pretrained(tmp_path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
@@ -136,9 +127,7 @@ def saved(tmp_path):
 
 def test_another_backbone_is_refused(saved):
     for other in (nn.Linear(5, 8), nn.Sequential(nn.Linear(5, 9), nn.BatchNorm1d(9), nn.ReLU())):
-        with pytest.raises(
-            ValueError, match=r"(?s)must hold the weights of this backbone and of the NearestETFHead.* a Sequential"
-        ):
+        with pytest.raises(ValueError, match=r"(?s)weights of this backbone and of the NearestETFHead.* a Sequential"):
             Classifier.from_pretrained(saved, backbone=other)
 
 
@@ -146,11 +135,11 @@ def test_another_backbone_is_refused(saved):
     ("change", "message"),
     [
         ({"class": "builtins:print"}, "must be one of Linear, CosineHead, .*; got 'builtins:print'"),
-        ({"shape": 3}, "NearestETFHead has no argument shape"),
+        ({"shape": 3}, "cannot be built: .* unexpected keyword argument 'shape'"),
         ({"scale": -1.0}, "cannot be built: scale must be"),
         ({"scale": "hot"}, "cannot be built"),
-        ({"generator": 3}, "no argument generator"),
-        ({"device": "cuda:9"}, "no argument device"),
+        ({"generator": 3}, "must not set generator"),
+        ({"device": "cuda:9"}, "must not set device"),
     ],
 )
 def test_a_description_made_to_harm_is_refused(saved, change, message):
@@ -162,52 +151,40 @@ def test_a_description_made_to_harm_is_refused(saved, change, message):
         Classifier.from_pretrained(saved, backbone=backbone())
 
 
-def test_damage_is_refused(saved):
-    weights = (saved / "model.safetensors").read_bytes()
-    for content in (weights[: len(weights) // 2], b"", b"\x80\x04\x95pickle"):
-        (saved / "model.safetensors").write_bytes(content)
-        with pytest.raises(ValueError, match=r"model.safetensors must hold the weights"):
-            Classifier.from_pretrained(saved, backbone=backbone())
-    for content, message in (('{"format": 2}', "must describe a classifier"), ("[", "must be JSON")):
-        (saved / "config.json").write_text(content)
-        with pytest.raises(ValueError, match=rf"config.json {message}"):
-            Classifier.from_pretrained(saved, backbone=backbone())
-    (saved / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"lacks model.safetensors"):
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.safetensors", b"", "must hold the weights"),
+        ("model.safetensors", b"\x80\x04\x95pickle", "must hold the weights"),
+        ("model.safetensors", None, "must hold the weights.*No such file"),
+        ("config.json", b'{"format": 2}', "must describe a classifier saved by guided-collapse"),
+        ("config.json", b"[", "must be a JSON file"),
+        ("config.json", None, "must be a JSON file.*No such file"),
+    ],
+)
+def test_damage_is_refused(saved, name, content, message):
+    (saved / name).unlink() if content is None else (saved / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"(?s){name} {message}"):
         Classifier.from_pretrained(saved, backbone=backbone())
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub on this machine: a folder of repositories."""
+    """A hub on this machine, a folder of repositories, and what it was asked for."""
     import huggingface_hub
 
-    calls = []
+    api = Mock()
+    api.return_value.create_repo.side_effect = lambda repository, **_: f"https://hub/{repository}"
+    api.return_value.upload_folder.side_effect = lambda repo_id, folder_path, **_: copytree(folder_path, tmp_path / repo_id)
 
-    class Api:
-        def __init__(self, **options):
-            calls.append(("api", options))
-
-        def create_repo(self, repository, **options):
-            calls.append(("create", repository, options))
-            return f"https://hub/{repository}"
-
-        def upload_folder(self, *, repo_id, folder_path, commit_message):
-            for file in Path(folder_path).iterdir():
-                place = tmp_path / "hub" / repo_id / file.name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(file.read_bytes())
-
-    def download(repository, name, *, revision, token):
-        calls.append(("download", name, revision, token))
-        place = tmp_path / "hub" / repository / name
-        if not place.exists():
+    def download(repository, name, **_):
+        if not (tmp_path / repository / name).exists():
             raise FileNotFoundError(f"404: {repository}")
-        return str(place)
+        return str(tmp_path / repository / name)
 
-    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    return SimpleNamespace(calls=calls, folder=tmp_path / "hub")
+    monkeypatch.setattr(huggingface_hub, "HfApi", api)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", Mock(side_effect=download))
+    return SimpleNamespace(api=api, download=huggingface_hub.hf_hub_download, folder=tmp_path)
 
 
 def test_a_round_trip_through_the_hub(hub):
@@ -215,22 +192,20 @@ def test_a_round_trip_through_the_hub(hub):
     assert model.push_to_hub("me/digits", data="digits", private=True, token="mine") == "https://hub/me/digits"
     assert {file.name for file in (hub.folder / "me" / "digits").iterdir()} == FILES
     assert 'from_pretrained("me/digits"' in (hub.folder / "me" / "digits" / "README.md").read_text()
-    assert hub.calls[0][1]["token"] == "mine"
-    assert hub.calls[1] == ("create", "me/digits", {"private": True, "exist_ok": True})
+    assert hub.api.call_args.kwargs["token"] == "mine"
+    hub.api.return_value.create_repo.assert_called_once_with("me/digits", private=True, exist_ok=True)
     loaded = Classifier.from_pretrained("me/digits", backbone=backbone(), revision="v1")
     assert same_state(loaded, model)
-    assert hub.calls[-1] == ("download", "model.safetensors", "v1", None)
-    with pytest.raises(ValueError, match=r"there is no folder me/nothing, and the hub says: 404: me/nothing"):
+    hub.download.assert_called_with("me/digits", "model.safetensors", revision="v1", token=None)
+    with pytest.raises(ValueError, match="got me/nothing, and the hub says: 404: me/nothing"):
         Classifier.from_pretrained("me/nothing", backbone=backbone())
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
-    model = Classifier(backbone(), FixedETFHead(8, 3))
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    for act in (lambda: model.push_to_hub("me/digits"), lambda: Classifier.from_pretrained("me/digits", backbone=backbone())):
-        with pytest.raises(MissingPackageError, match=r"pip install huggingface_hub, or .* its extra hub"):
-            act()
-    model.save_pretrained(tmp_path)  # a folder needs no hub
+    with pytest.raises(MissingPackageError, match=r"pip install huggingface_hub, or .* its extra hub"):
+        Classifier.from_pretrained("me/digits", backbone=backbone())
+    Classifier(backbone(), FixedETFHead(8, 3)).save_pretrained(tmp_path)  # a folder needs no hub
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(MissingPackageError, match=r"pip install safetensors, or .* its extra hub"):
         Classifier.from_pretrained(tmp_path, backbone=backbone())

@@ -3,28 +3,28 @@
 import subprocess
 import sys
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 
 from guided_collapse import CollapseResult
-from guided_collapse.metrics.declared import METRICS, SPLITS, best_margin, entries, recorded
+from guided_collapse.metrics.declared import METRICS, SPLITS, Need, Reference, best_margin, metrics_of_results, recorded
 
 
 def test_results_have_the_declared_numbers_and_no_others():
     numbers = {field.name for field in fields(CollapseResult) if field.type in (float, float | None)}
-    assert {entry.key for entry in entries()} == numbers
+    assert {metric.name for metric in metrics_of_results()} == numbers
 
 
-def test_what_is_charted_is_recorded():
-    told_by_runs = {name for name, metric in METRICS.items() if metric.section is None}
+def test_the_table_has_legal_values_and_what_is_charted_is_recorded():
     for name, metric in METRICS.items():
-        for split in metric.charts:
-            assert split in metric.splits
-            assert name in told_by_runs | set(recorded(split))
+        assert set(metric.needs) <= set(get_args(Need))
+        assert metric.reference in (None, *get_args(Reference))
+        assert set(metric.charts) <= set(metric.splits) <= set(SPLITS)
+        assert metric.section is None or all(name in recorded(split) for split in metric.charts)
     assert recorded("test")["nc4"] == "test_nc4"
     assert "accuracy" not in recorded("train")
     assert set(recorded("test")) < set(recorded("train"))
-    assert {entry.split for entry in entries()} == set(SPLITS)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 from xml.etree import ElementTree
 
 from guided_collapse import measure_collapse
-from guided_collapse.metrics.declared import entries
+from guided_collapse.metrics.declared import metrics_of_results
 from tests.metrics.cases import case, filled
 
 
@@ -40,16 +40,12 @@ def test_every_number_has_its_line_and_all_are_aligned():
     data = case("missing")
     result = measure_collapse(*data, test_features=data.features[:9], test_labels=data.labels[:9])
     lines = str(result).splitlines()
-    for entry in entries():
-        assert f"  {entry.metric.label:<40}{getattr(result, entry.key):>12.6g}" in lines
+    for metric in metrics_of_results():
+        assert f"  {metric.label:<40}{getattr(result, metric.name):>12.6g}" in lines
     assert "  classes with samples: 5 of 7, from 9 to 20 samples each" in lines
     assert "left out" not in lines
-    assert [line for line in lines if line in {entry.section for entry in entries()}] == [
-        "variability",
-        "frame",
-        "samples",
-        "test samples",
-    ]
+    sections = {metric.section for metric in metrics_of_results()}
+    assert [line for line in lines if line in sections] == ["variability", "frame", "samples", "test samples"]
 
 
 def test_what_is_none_is_left_out_with_a_reason():
@@ -63,7 +59,7 @@ def test_what_is_none_is_left_out_with_a_reason():
         stream.compute(),
         stream.measure(data.weight),
     ):
-        missing = {entry.key for entry in entries() if getattr(result, entry.key) is None}
+        missing = {metric.name for metric in metrics_of_results() if getattr(result, metric.name) is None}
         lists = {name for name in ("cosine_margins", "numerical_ranks") if getattr(result, name) is None}
         assert set(result.left_out) == missing | lists
 
@@ -85,7 +81,7 @@ def test_every_number_is_in_the_table():
     data = case("missing")
     result = measure_collapse(*data, test_features=data.features[:9], test_labels=data.labels[:9])
     rows = [tuple(cell.text for cell in row.findall("td")) for row in shown(result).iter("tr") if row.findall("td")]
-    expected = [(e.metric.label, f"{getattr(result, e.key):.6g}", e.metric.at_collapse) for e in entries()]
+    expected = [(each.label, f"{getattr(result, each.name):.6g}", each.at_collapse) for each in metrics_of_results()]
     assert sorted(rows) == sorted(expected)
 
 

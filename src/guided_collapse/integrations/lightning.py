@@ -46,5 +46,5 @@ class LightningCollapse(*_BASES):  # type: ignore[misc]  # known at run time
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measures and logs if it is due."""
-        if self.measurement.is_due(trainer.current_epoch + 1):
+        if (trainer.current_epoch + 1) % self.measurement.every == 0:
             pl_module.log_dict(self.measurement.scalars(pl_module if self.model is None else self.model), sync_dist=True)

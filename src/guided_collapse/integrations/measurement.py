@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sized
 from itertools import islice
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 
 from guided_collapse.metrics.measure import Loader, collapse_of
-from guided_collapse.sampling import checked_integer
+from guided_collapse.sampling import checked_integer, world_size_and_rank
 
 
 class RepeatedMeasurement:
@@ -17,10 +16,6 @@ class RepeatedMeasurement:
     def __init__(self, loader: Loader, every: int, test_loader: Loader | None, classifier: str | None, prefix: str) -> None:
         self.every = checked_integer(every, "every", at_least=1)
         self.loader, self.test_loader, self.classifier, self.prefix = loader, test_loader, classifier, prefix
-
-    def is_due(self, finished_epochs: int) -> bool:
-        """Whether to measure after this many epochs."""
-        return finished_epochs % self.every == 0
 
     def scalars(self, model: nn.Module) -> dict[str, float]:
         """Returns the numbers of `collapse_of`, the same in every process; each process takes its share of the batches."""
@@ -33,9 +28,8 @@ class _OwnBatches:
     """Every `world_size`-th batch of a loader, starting at this process's rank."""
 
     def __init__(self, loader: Loader) -> None:
-        distributed = dist.is_available() and dist.is_initialized()
         self.loader = loader
-        self.rank, self.processes = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
+        self.processes, self.rank = world_size_and_rank()
         num_batches = len(loader) if isinstance(loader, Sized) else None
         if self.processes > 1 and (num_batches is None or num_batches < self.processes):
             raise ValueError(

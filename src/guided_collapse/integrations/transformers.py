@@ -42,5 +42,5 @@ class TransformersCollapse(TrainerCallback):  # type: ignore[misc]  # known at r
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Measures and logs if it is due."""
-        if self.measurement.is_due(round(state.epoch)):
+        if round(state.epoch) % self.measurement.every == 0:
             self.trainer.log(self.measurement.scalars(self.trainer.model))

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from guided_collapse.geometry.simplex import center_classes, check_num_classes, simplex_etf
+from guided_collapse.geometry.bounds import tight_frame_cross_entropy_bound
+from guided_collapse.geometry.simplex import center_classes, simplex_etf
 from guided_collapse.metrics.statistics import ClassStatistics
 
 EPSILON = torch.finfo(torch.float64).eps
@@ -125,10 +126,7 @@ def cross_entropy_lower_bound(num_classes: int, scale: float) -> float:
         >>> round(cross_entropy_lower_bound(10, scale=5.0), 4)
         0.0342
     """
-    check_num_classes(num_classes)
-    if not (scale > 0 and math.isfinite(scale)):
-        raise ValueError(f"scale must be a positive, finite number; got {scale}.")
-    return math.log1p((num_classes - 1) * math.exp(-scale * num_classes / (num_classes - 1)))
+    return tight_frame_cross_entropy_bound(num_classes - 1, num_classes, scale)
 
 
 class BetweenClasses(NamedTuple):

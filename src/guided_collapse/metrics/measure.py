@@ -16,12 +16,11 @@ from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.head import Head
 from guided_collapse.heads.replace import last_layer, linear_layer, linear_names
 from guided_collapse.lazy import optional
-from guided_collapse.metrics.checks import check_classifier, check_samples
 from guided_collapse.metrics.formulas import frame_deviation
 from guided_collapse.metrics.result import CollapseResult, collapse_result
-from guided_collapse.metrics.samples import Measured, count_samples
+from guided_collapse.metrics.samples import Measured, check_classifier, count_samples
 from guided_collapse.metrics.statistics import GlobalMean, check_global_mean, class_statistics, has_float64
-from guided_collapse.metrics.streaming import CollapseMetrics, collapse_in_passes
+from guided_collapse.metrics.streaming import CollapseMetrics, check_samples, collapse_in_passes
 
 Loader = Iterable[Any]
 LABEL_NAMES = ("labels", "label")
@@ -197,7 +196,6 @@ def collapse_of(
         >>> collapse_of(model, batches).num_samples  # or with classifier="2"
         6
     """
-    check_global_mean(global_mean)
     capture = Capture(model, layer, classifier)
     if num_classes is None:
         if capture.weight is None:
@@ -210,10 +208,9 @@ def collapse_of(
         start = next(first, None)
         if start is None:
             raise ValueError("the loader must yield at least one batch; got none.")
-        features = start[0]
         metrics = CollapseMetrics(
-            features.shape[1], num_classes, keep_features=keep_features, global_mean=global_mean, center_weight=center_weight
-        ).to(features.device)
+            start[0].shape[1], num_classes, keep_features=keep_features, global_mean=global_mean, center_weight=center_weight
+        ).to(start[0].device)
         again, test = _batches(capture, loader, device, again=True), _batches(capture, test_loader or (), device)
         return collapse_in_passes(metrics, chain([start], first), again, test, weight=capture.weight, bias=capture.bias)
 
@@ -283,11 +280,9 @@ class Capture:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Eval mode without gradients, and a hook that keeps the features; afterwards every module is in its own mode again."""
-        if self.layer is not None:
-            handle = self.layer.register_forward_hook(lambda module, inputs, output: self._keep(output))
-        else:
-            assert self.classifier is not None
-            handle = self.classifier.register_forward_pre_hook(self._keep_input, with_kwargs=True)
+        module = self.classifier if self.layer is None else self.layer
+        assert module is not None
+        handle = module.register_forward_hook(self._keep, with_kwargs=True)
         modes = {module: module.training for module in self.model.modules()}
         self.model.eval()
         try:
@@ -299,11 +294,11 @@ class Capture:
             for module, training in modes.items():
                 module.training = training
 
-    def _keep_input(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        # The features are the first parameter, whether they are passed by position or by name.
-        self._keep(next(iter(inspect.signature(module.forward).bind(*inputs, **named).arguments.values()), None))
-
-    def _keep(self, features: Any) -> None:
+    def _keep(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        features = output
+        if self.layer is None:
+            # A classifier's first parameter, whether it is passed by position or by name.
+            features = next(iter(inspect.signature(module.forward).bind(*inputs, **named).arguments.values()), None)
         if not isinstance(features, Tensor):
             raise TypeError(
                 f"features must be a tensor; the named module has a {type(features).__name__} instead. "
@@ -342,14 +337,10 @@ def read_arrays(path: Path) -> dict[str, Any]:
     """Reads arguments of `measure_collapse` from an `.npz` or `.safetensors` file; ignores other arrays, unpickles nothing."""
     if path.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"FILE must end in .npz or .safetensors; got {path.name}. Save it with numpy.savez or safetensors.")
-    if path.suffix == ".safetensors":
-        load_file = optional("safetensors.torch", extra="experiments").load_file
+    load = np.load if path.suffix == ".npz" else optional("safetensors.torch", extra="experiments").load_file
     try:
-        if path.suffix == ".npz":
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                tensors = {name: torch.as_tensor(archive[name]) for name in ARRAYS if name in archive}
-        else:
-            tensors = {name: tensor for name, tensor in load_file(path).items() if name in ARRAYS}
+        found = load(path)
+        tensors = {name: torch.as_tensor(found[name]) for name in ARRAYS if name in found}
     except Exception as error:  # damaged archives fail in many layers and ways
         raise ValueError(f"FILE must be a readable {path.suffix} file of numbers; reading {path} failed: {error}") from error
     for name in ("features", "labels"):

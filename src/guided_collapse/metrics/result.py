@@ -12,7 +12,7 @@ from torch import Tensor
 from guided_collapse.geometry.bounds import largest_cosine_bound
 from guided_collapse.geometry.simplex import center_classes, has_simplex_etf
 from guided_collapse.metrics import formulas
-from guided_collapse.metrics.declared import Need, best_margin, entries
+from guided_collapse.metrics.declared import Need, best_margin, metrics_of_results
 from guided_collapse.metrics.samples import Measured, SampleCounts
 from guided_collapse.metrics.statistics import GlobalMean
 
@@ -21,13 +21,12 @@ LONGEST_LIST = 10
 
 @dataclass(frozen=True, eq=False)
 class CollapseResult:
-    """How collapsed features and classifier are. `print` and notebooks show a table.
+    """How collapsed features and classifier are. `print` and notebooks show a table; declared.toml has meanings and formulas.
 
     A number is None if what it needs was not given, with the reason in `left_out`, and NaN or infinite if it is undefined, with the
     reason in `notes`. C counts the classes with samples wherever class means are involved, and all classes for metrics of the
     weights alone (`nc2`, `weight_equinorm`, `weight_equiangularity`, `bias_collapse`) and for predictions and margins. `nc3` and
-    `equinorm` use the weights of the classes with samples. In the formulas, Pi = I - 11'/C and m = C-1; for C > d + 1, m = d and Pi
-    is the nearest projector of rank d on the complement of 1.
+    `equinorm` use the weights of the classes with samples. `test_...` judges test samples by the means of the other samples.
 
     Example:
         >>> import torch
@@ -37,33 +36,33 @@ class CollapseResult:
         (1.0, None, [2, 2, 2])
     """
 
-    nc1: float  # tr(S_W pinv(S_B)) / C: within-class variability
-    nc2: float | None  # | WW'/|WW'|_F - Pi/sqrt(m) |_F: distance of the weights from a simplex ETF or tight frame
-    nc2_means: float  # the same for the centered class means
-    nc3: float | None  # | W Hbar/|W Hbar|_F - Pi/sqrt(m) |_F: how far weights and class means are from being dual
-    nc4: float | None  # fraction of samples whose predicted class is not that of the nearest class mean
-    bias_collapse: float | None  # |W mu_G + b|, called NC4 in some code; 0 by construction for b = -W mu_G
-    weight_equinorm: float | None  # std_c |w_c| / avg_c |w_c|
-    mean_equinorm: float  # std_c |mu_c - mu_G| / avg_c |mu_c - mu_G|
-    equinorm: float | None  # WH-equinorm, the absolute difference of the two
-    weight_equiangularity: float | None  # mean over pairs of classes of |cos(w_c, w_k) + 1/(C-1)|
-    mean_equiangularity: float | None  # the same for the centered class means
-    weight_angle: float | None  # smallest angle between two rows of the weight, in degrees
-    mean_angle: float  # the same for the centered class means
-    ideal_angle: float  # upper bound of the smallest angle of C rows in d dimensions
-    etf_distance: float  # squared distance of the centered class means, at unit norm, to the nearest simplex ETF or tight frame
-    class_margin: float | None  # smallest cosine margin of a class mean
-    mean_cosine_margin: float | None  # mean over samples of the cosine margin
-    ideal_cosine_margin: float | None  # largest possible value of the smallest margin: C/(C-1) for a simplex ETF
-    cosine_margins: Tensor | None  # all cosine margins, sorted, float64
-    cdnv: float  # class-distance normalized variance
-    vci: float  # variability collapse index, from 0 (collapsed) to 1
-    trace_ratio: float  # tr S_W / tr S_B
-    numerical_rank: float | None  # mean over classes of |H_c|_*^2 / |H_c|_F^2, 1 at collapse
-    numerical_ranks: tuple[float, ...] | None  # the numerical rank of each class with samples, in order
-    accuracy: float | None  # fraction of samples that the classifier predicts correctly
-    nearest_center_accuracy: float | None  # fraction of samples whose nearest class mean is that of their own class
-    test_nc4: float | None  # on test samples, with class means and global mean of the others, as the next three
+    nc1: float
+    nc2: float | None
+    nc2_means: float
+    nc3: float | None
+    nc4: float | None
+    bias_collapse: float | None  # called NC4 in some code; 0 by construction for b = -W mu_G
+    weight_equinorm: float | None
+    mean_equinorm: float
+    equinorm: float | None
+    weight_equiangularity: float | None
+    mean_equiangularity: float | None
+    weight_angle: float | None
+    mean_angle: float
+    ideal_angle: float
+    etf_distance: float
+    class_margin: float | None
+    mean_cosine_margin: float | None
+    ideal_cosine_margin: float | None
+    cosine_margins: Tensor | None  # of all samples that have one, sorted, float64
+    cdnv: float
+    vci: float
+    trace_ratio: float
+    numerical_rank: float | None
+    numerical_ranks: tuple[float, ...] | None  # of each class with samples, in order
+    accuracy: float | None
+    nearest_center_accuracy: float | None
+    test_nc4: float | None
     test_accuracy: float | None
     test_nearest_center_accuracy: float | None
     test_mean_cosine_margin: float | None
@@ -73,8 +72,8 @@ class CollapseResult:
     counts: tuple[int, ...]  # samples of each class
     missing_classes: tuple[int, ...]  # classes without samples, which have no mean
     between_class_rank: int  # dimensions in which the class means differ: min(d, C-1) unless they are degenerate
-    global_mean: GlobalMean  # whether mu_G is the mean of the samples or of the class means
-    center_weight: bool  # whether the weights were centered by their mean before NC2, NC3, equinorm and equiangularity
+    global_mean: GlobalMean  # as for `measure_collapse`, like the next one
+    center_weight: bool
     left_out: dict[str, str]  # what is None, and why
     notes: tuple[str, ...]  # what a reader of the numbers should know
 
@@ -83,11 +82,7 @@ class CollapseResult:
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
-        """Returns the finite numbers by name, for loggers; what is None, NaN, infinite or a list is left out.
-
-        Args:
-            prefix: precedes every name, such as "train/".
-        """
+        """Returns the finite numbers by name, for loggers, with a prefix such as "train/"; lists are left out."""
         numbers = {name: value for name, value in self.to_dict().items() if isinstance(value, int | float)}
         return {f"{prefix}{name}": value for name, value in numbers.items() if not isinstance(value, bool)}
 
@@ -104,11 +99,9 @@ class CollapseResult:
         caption = "<br>".join(map(escape, self._heading()))
         parts = [f"<table><caption>{caption}</caption><tr><th></th><th>value</th><th>at collapse</th></tr>"]
         for section, rows in self._rows().items():
-            parts.append(f'<tr><th colspan="3" style="text-align: left">{escape(section)}</th></tr>')
+            parts.append(f'<tr><th colspan="3" align="left">{escape(section)}</th></tr>')
             for label, value, at_collapse, meaning in (map(escape, row) for row in rows):
-                parts.append(
-                    f'<tr><td style="text-align: left" title="{meaning}">{label}</td><td>{value}</td><td>{at_collapse}</td></tr>'
-                )
+                parts.append(f'<tr><td align="left" title="{meaning}">{label}</td><td>{value}</td><td>{at_collapse}</td></tr>')
         parts.append("</table>")
         for section, remarks in self._remarks().items():
             parts.append(f"<p>{escape(section)}</p><ul>{''.join(f'<li>{escape(remark)}</li>' for remark in remarks)}</ul>")
@@ -126,11 +119,11 @@ class CollapseResult:
     def _rows(self) -> dict[str, list[tuple[str, str, str, str]]]:
         """The numbers by section: label, value, value at collapse, and meaning."""
         sections: dict[str, list[tuple[str, str, str, str]]] = {}
-        for entry in entries():
-            metric, value = entry.metric, getattr(self, entry.key)
+        for metric in metrics_of_results():
+            value = getattr(self, metric.name)
             if value is not None:
                 row = (metric.label, f"{value:.6g}", metric.at_collapse, f"{metric.meaning} {metric.formula}")
-                sections.setdefault(entry.section, []).append(row)
+                sections.setdefault(metric.section or "", []).append(row)
         return sections
 
     def _remarks(self) -> dict[str, list[str]]:
@@ -146,8 +139,6 @@ def _plain(value: object) -> object:
         return value.tolist()
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
-    if isinstance(value, dict):
-        return dict(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -236,10 +227,9 @@ def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: Sa
         "best margin": (no_margin, "is not known for more than 2 feature_dim classes; it is at most 1"),
     }
     reasons: dict[str, str] = {}
-    for entry in entries():
-        found = [reason for need, (is_lacking, reason) in lacking.items() if is_lacking and need in entry.needs]
-        if found:
-            reasons[entry.key] = found[0]
+    for metric in metrics_of_results():
+        if found := [reason for need, (is_lacking, reason) in lacking.items() if is_lacking and need in metric.needs]:
+            reasons[metric.name] = found[0]
     # The lists go with their means.
     for name, mean in (("cosine_margins", "mean_cosine_margin"), ("numerical_ranks", "numerical_rank")):
         if mean in reasons:
@@ -247,9 +237,7 @@ def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: Sa
     return reasons
 
 
-def _notes(
-    measured: Measured, between_class_rank: int, samples: SampleCounts | None, test_samples: SampleCounts | None
-) -> Iterator[str]:
+def _notes(measured: Measured, rank: int, samples: SampleCounts | None, test_samples: SampleCounts | None) -> Iterator[str]:
     """Remarks on missing classes, degenerate means, and samples without a margin."""
     statistics = measured.statistics
     num_present, feature_dim = measured.centered_class_means.shape
@@ -264,10 +252,10 @@ def _notes(
     if alone > 0:
         yield f"{alone} classes have a single sample, which has no scatter: NC1, CDNV, VCI and the trace ratio come out too low"
     most = min(num_present - 1, feature_dim)
-    if between_class_rank == 0:
+    if rank == 0:
         yield "all class means coincide: NC1 and the shape of the means are undefined"
-    elif between_class_rank < most:
-        yield f"the class means differ in only {between_class_rank} of {most} dimensions; NC1 counts scatter in these alone"
+    elif rank < most:
+        yield f"the class means differ in only {rank} of {most} dimensions; NC1 counts scatter in these alone"
     for found, name in ((samples, "samples"), (test_samples, "test samples")):
         undefined = 0 if found is None or measured.weight is None else int(found.counts[0]) - len(found.margins)
         if undefined > 0:

@@ -6,20 +6,15 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import center_classes
-from guided_collapse.metrics.checks import check_classifier, check_sizes
+from guided_collapse.heads.batch import largest_finite
 from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean, chunk_rows, product_dtype, safe_in_float32
+
+SMALLEST, LARGEST = 1e-140, 1e140
+"""Between these, sums of squares neither overflow nor vanish in float64."""
 
 
 class Measured:
-    """What is measured: class statistics, the classifier if there is one, and the choices that change the numbers; checked.
-
-    Args:
-        statistics: the finished class statistics.
-        weight: W, (num_classes, feature_dim), or None.
-        bias: b, (num_classes,), or None.
-        global_mean: whether mu_G is the mean of the samples or of the class means.
-        center_weight: whether W is centered by its mean row before NC2, NC3 and the norms and angles of the weights.
-    """
+    """What is measured: finished class statistics, and classifier and options as for `measure_collapse`; checked."""
 
     def __init__(
         self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None, global_mean: GlobalMean, center_weight: bool
@@ -135,3 +130,26 @@ class LinearScores:
             exact = points.features[doubtful].to(points.center) - points.center
             winners[doubtful] = (exact @ self.rows.T + self.offsets).argmax(dim=1)
         return winners
+
+
+def check_classifier(weight: Tensor | None, bias: Tensor | None, feature_dim: int, num_classes: int) -> None:
+    """Checks that weight and bias belong to these features and classes."""
+    if weight is None and bias is not None:
+        raise ValueError("a bias needs a weight; got a bias alone. Pass the classifier's weight too.")
+    for name, value, shape in (("weight", weight, (num_classes, feature_dim)), ("bias", bias, (num_classes,))):
+        if value is None:
+            continue
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            found = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"{name} must be a floating-point tensor; got {found}.")
+        if value.shape != shape:
+            sizes = "(num_classes, feature_dim)" if name == "weight" else "(num_classes,)"
+            raise ValueError(f"{name} must be {sizes} = {shape}, as nn.Linear has it; got {tuple(value.shape)}.")
+        check_sizes(value, name, not_vanishing=name == "weight")
+
+
+def check_sizes(values: Tensor, name: str, *, not_vanishing: bool = False) -> None:
+    """Refuses NaN, infinite and huge entries; on request also values that are all tiny but not all zero."""
+    largest = largest_finite(values, name)
+    if largest > LARGEST or (not_vanishing and 0 < largest < SMALLEST):
+        raise ValueError(f"{name} must be between {SMALLEST:.0e} and {LARGEST:.0e} in size; got up to {largest:.1e}. Rescale them.")

@@ -11,9 +11,9 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
-from guided_collapse.metrics.checks import check_samples
+from guided_collapse.heads.batch import LABEL_TYPES
 from guided_collapse.metrics.result import CollapseResult, collapse_result
-from guided_collapse.metrics.samples import Measured, SampleCounts, count_samples
+from guided_collapse.metrics.samples import Measured, SampleCounts, check_sizes, count_samples
 from guided_collapse.metrics.statistics import (
     ClassStatistics,
     GlobalMean,
@@ -74,15 +74,10 @@ class CollapseMetrics(_ResultMetric):
     Example:
         >>> import torch
         >>> from guided_collapse import CollapseMetrics
-        >>> features, labels, weight = torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]), torch.eye(3)
         >>> metrics = CollapseMetrics(feature_dim=3, num_classes=3)
-        >>> metrics.update(features, labels)
+        >>> metrics.update(torch.eye(3).repeat(2, 1), torch.tensor([0, 1, 2, 0, 1, 2]))
         >>> metrics.compute().num_samples
         6
-        >>> again = metrics.second_pass(weight)
-        >>> again.update(features, labels)
-        >>> again.compute().accuracy
-        1.0
     """
 
     counts: Tensor
@@ -128,7 +123,7 @@ class CollapseMetrics(_ResultMetric):
 
     def compute(self) -> CollapseResult:
         """Computes what class statistics alone tell, over all processes; at least two classes must have samples."""
-        return collapse_result(self._measured(self._merged().statistics(), None, None))
+        return collapse_result(Measured(self._merged().statistics(), None, None, self.global_mean, self.center_weight))
 
     def statistics(self) -> ClassStatistics:
         """Returns the class statistics so far, over all processes."""
@@ -138,11 +133,8 @@ class CollapseMetrics(_ResultMetric):
     def measure(self, weight: Tensor | None = None, bias: Tensor | None = None) -> CollapseResult:
         """Computes what class statistics and a classifier tell, over all processes; everything if the features were kept."""
         if not self.keep_features:
-            return collapse_result(self._measured(self.statistics(), weight, bias))
-        second = self.second_pass(weight, bias)
-        for features, labels in self.kept:
-            second.update(features, labels)
-        return second.compute()
+            return collapse_result(Measured(self.statistics(), weight, bias, self.global_mean, self.center_weight))
+        return collapse_in_passes(self, (), (), (), weight=weight, bias=bias)
 
     def second_pass(self, weight: Tensor | None = None, bias: Tensor | None = None) -> "SecondPass":
         """Returns a metric that takes the same samples again and then computes everything.
@@ -153,9 +145,7 @@ class CollapseMetrics(_ResultMetric):
         if sum(len(labels) for _, labels in self.kept) == statistics.num_samples:
             features, labels = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
             statistics = class_statistics(features, labels, self.num_classes)
-        # Copies, because training may go on before the second pass is over.
-        weight, bias = (None if tensor is None else tensor.detach().clone() for tensor in (weight, bias))
-        return SecondPass(self._measured(statistics, weight, bias))
+        return SecondPass(Measured(statistics, weight, bias, self.global_mean, self.center_weight))
 
     def reset(self) -> None:
         """Forgets all samples."""
@@ -187,9 +177,6 @@ class CollapseMetrics(_ResultMetric):
         no_scatter = torch.zeros_like(self.scatter), torch.zeros_like(self.class_scatter)
         parts = zip(self.counts, self.references, self.offsets, strict=True)
         return reduce(merge, (Moments(*part, *no_scatter) for part in parts), total)
-
-    def _measured(self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None) -> Measured:
-        return Measured(statistics, weight, bias, self.global_mean, self.center_weight)
 
 
 class SecondPass(_ResultMetric):
@@ -260,7 +247,7 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 def collapse_in_passes(
     metrics: CollapseMetrics, first: Batches, again: Batches, test: Batches, *, weight: Tensor | None, bias: Tensor | None
 ) -> CollapseResult:
-    """Measures batches (features, labels) in two passes, or in one if the metrics, still without samples, keep the features.
+    """Measures batches (features, labels) in two passes, or in one if the metrics keep the features.
 
     `again` yields the same batches as `first`, and is not consumed if the features are kept; `test` yields other samples.
     """
@@ -272,3 +259,50 @@ def collapse_in_passes(
     for features, labels in test:
         second.update(features, labels, test=True)
     return second.compute()
+
+
+def check_samples(
+    features: Tensor, labels: Tensor, num_classes: int | None, *, feature_dim: int | None = None, prefix: str = ""
+) -> int:
+    """Checks features (num_samples, feature_dim) and labels (num_samples,), and returns the number of classes.
+
+    A `num_classes` of None takes the largest label + 1, a `feature_dim` of None any width. The prefix precedes names in messages:
+    "test_" for test data.
+    """
+    for name, value in ((f"{prefix}features", features), (f"{prefix}labels", labels)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch tensor; got {type(value).__name__}. Use torch.as_tensor({name}).")
+    if features.ndim != 2 or features.shape[1] == 0 or feature_dim not in (None, features.shape[1]):
+        width = "with at least one column" if feature_dim is None else f"with feature_dim={feature_dim}"
+        raise ValueError(
+            f"{prefix}features must be a matrix (num_samples, feature_dim) {width}; got {tuple(features.shape)}. "
+            "Pool or flatten them to one row per sample, from the same layer for all samples."
+        )
+    if not features.is_floating_point():
+        raise TypeError(f"{prefix}features must be floating-point; got {features.dtype}. Use {prefix}features.float().")
+    if labels.dtype not in LABEL_TYPES:
+        raise TypeError(
+            f"{prefix}labels must be class indices, int8 to int64 or uint8; got {labels.dtype}. "
+            "Use labels.long(), or labels.argmax(dim=1) for soft labels."
+        )
+    if labels.shape != features.shape[:1]:
+        raise ValueError(
+            f"{prefix}labels must be (num_samples,) = ({len(features)},), one per row of {prefix}features; "
+            f"got {tuple(labels.shape)}. Take both from the same samples, and labels.argmax(dim=1) of one-hot labels."
+        )
+    lowest, highest = (int(labels.min()), int(labels.max())) if len(labels) > 0 else (0, -1)
+    if num_classes is None:
+        if highest > 1000 + 10 * len(labels):
+            raise ValueError(
+                f"labels must be class indices from 0; got up to {highest} for {len(labels)} samples. "
+                "Number the classes from 0, or pass num_classes."
+            )
+        num_classes = highest + 1
+    check_num_classes(num_classes)
+    if lowest < 0 or highest >= num_classes:
+        raise ValueError(
+            f"{prefix}labels must be in 0 ... num_classes - 1 = {num_classes - 1}; got values from {lowest} to {highest}. "
+            "Number the classes from 0, or pass a larger num_classes."
+        )
+    check_sizes(features, f"{prefix}features")
+    return num_classes

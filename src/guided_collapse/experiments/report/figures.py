@@ -22,7 +22,7 @@ from pandas import DataFrame
 from guided_collapse.experiments.records import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, shortened
 from guided_collapse.experiments.report.styles import HeadStyle, in_order, label, styles_of
 from guided_collapse.experiments.report.summaries import COLUMNS, NEEDED, Experiment, curve_over, known_curves, theory
-from guided_collapse.metrics.declared import BEST_MARGIN, entries
+from guided_collapse.metrics.declared import BEST_MARGIN, metrics_of_results
 
 if TYPE_CHECKING:
     from guided_collapse.metrics.result import CollapseResult
@@ -83,7 +83,7 @@ class Picture(Figure):
 def _result_figure(result: "CollapseResult") -> Figure:
     values = result.scalars()
     margins: Any = result.to_dict().get("cosine_margins")
-    at_zero = {entry.metric.label: entry.key for entry in entries() if entry.metric.at_collapse == "0"}
+    at_zero = {metric.label: metric.name for metric in metrics_of_results() if metric.at_collapse == "0"}
     shown = {label: values[key] for label, key in at_zero.items() if key in values}
     with print_style():
         figure = Picture(figsize=(9, 1 + 0.24 * len(shown)), layout="constrained")
