@@ -20,10 +20,9 @@ from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.display import Display
 from guided_collapse.experiments.errors import requested
 from guided_collapse.experiments.files import locked, write_bytes
-from guided_collapse.experiments.measure import Measurement, measure
+from guided_collapse.experiments.measure import Measurement, TraceRecorder, measure
 from guided_collapse.experiments.run import MARGINS, MODEL, TRACE, Checkpoint, EpochRecord, RunFacts, RunFolder, save_checkpoint
 from guided_collapse.experiments.tasks import OPTIMIZER, Task, build_model, build_task, head_of, random_generator
-from guided_collapse.experiments.trace import TraceRecorder
 from guided_collapse.geometry import tight_frame_cross_entropy_bound
 from guided_collapse.geometry.tight import can_be_centered
 from guided_collapse.heads.head import FrameHead, Head
@@ -157,7 +156,7 @@ class Training:
                     found = self.last_measurement = measure(self.classifier, self.task, self.share, self.fabric)
                     record = replace(record, train=found.train, test=found.test)
                     if self.trace is not None:
-                        self.trace.add(epoch, self.classifier, self.task, self.share)
+                        self.trace.add(epoch, self.classifier, self.task)
                 display.add(record)
                 self.records.append(record)
                 if epoch in (1, last_epoch) or time.monotonic() - last_saved >= self.placement.checkpoint_seconds:

@@ -1,5 +1,6 @@
-"""Measurement on clean data in eval mode."""
+"""Measurement on clean data in eval mode: the metrics, and the points that the animation of the collapse shows."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,16 @@ from torch.nn import functional
 
 from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.tasks import Task, head_of
+from guided_collapse.geometry.simplex import helmert_basis
 from guided_collapse.heads.classifier import Classifier
+from guided_collapse.heads.head import Head
 from guided_collapse.metrics.declared import NC1, NC1_NORMALIZED, recorded
 from guided_collapse.metrics.measure import Capture
 from guided_collapse.metrics.streaming import CollapseMetrics, collapse_in_passes
 
 KEPT_BYTES = 2**30  # features up to this size are kept during a measurement; beyond it the images are processed a second time
+TRACED_CLASSES, MOST_IN_THEIR_OWN_SPACE = 4, 12  # classes in the animation, and in that of features of at most three dimensions
+SAMPLES_PER_CLASS = 40  # in the animation
 
 
 @dataclass(frozen=True)
@@ -106,3 +111,49 @@ def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) 
         test = seen_test.averages(fabric, parts) | {name: found[key] for name, key in recorded("test").items()}
     margins = {} if result.cosine_margins is None else {"train": result.cosine_margins.float().cpu().numpy()}
     return Measurement(train, test, margins)
+
+
+class TraceRecorder:
+    """Coordinates in which the classes' rows of a simplex ETF are the corners of a regular simplex at distance 1 from the origin.
+
+    With y_k = (x - f_G) . w_k / |f| for the chosen classes k, the coordinates are those of y in the plane or space of vectors that
+    sum to 0. Features of at most three dimensions are shown as they are, (x - f_G) / |f|, and with more classes.
+    """
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self.points: dict[str, list[Tensor]] = {"weights": [], "means": [], "samples": []}
+        self.sample_labels = torch.zeros(0, dtype=torch.int64)
+
+    @torch.no_grad()
+    def add(self, epoch: int, model: Classifier, task: Task) -> None:
+        """Adds the model as it is, in eval mode, on the first samples of each chosen class."""
+        head = head_of(model)
+        as_they_are = head.in_features <= 3
+        num_shown = min(MOST_IN_THEIR_OWN_SPACE if as_they_are else TRACED_CLASSES, task.num_classes)
+        inputs, labels = task.first_samples(num_shown, SAMPLES_PER_CLASS, head.weight.device)
+        was_training = model.training
+        features = model.eval().points(inputs)
+        model.train(was_training)
+        weight = head.weight[:num_shown]
+        unit = functional.normalize(weight, dim=1)
+        norms = head.scale if isinstance(head, Head) else float(torch.linalg.vector_norm(features, dim=1).mean())
+        if as_they_are:
+            mean = head.running_mean if isinstance(head, Head) else None
+            rows, samples = unit, (features if mean is None else features - mean.value) / norms
+        else:
+            factor = (task.num_classes - 1) / task.num_classes / math.sqrt(1 - 1 / num_shown)
+            simplex = factor * helmert_basis(num_shown, dtype=weight.dtype).to(weight.device)
+            logits = functional.linear(features, weight, None if head.bias is None else head.bias[:num_shown])
+            rows, samples = unit @ unit.T @ simplex, logits / norms @ simplex
+        means = torch.stack([samples[labels == shown].mean(dim=0) for shown in range(num_shown)])
+        for name, points in (("weights", rows), ("means", means), ("samples", samples)):
+            self.points[name].append(functional.pad(points, (0, 3 - points.shape[1])).float().cpu())
+        self.epochs.append(epoch)
+        self.sample_labels = labels.cpu()
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The contents of `trace.npz`."""
+        points = {name: torch.stack(moments).numpy() for name, moments in self.points.items()}
+        classes = np.arange(points["weights"].shape[1])
+        return {"epochs": np.array(self.epochs), "classes": classes, **points, "sample_labels": self.sample_labels.numpy()}

@@ -67,6 +67,11 @@ class Task(ABC):
         chosen = share.in_order(self.num_test if test else self.num_train, batch_size=size)
         return self._load(chosen, share.device, None, test=test)
 
+    def first_samples(self, num_classes: int, per_class: int, device: torch.device) -> Batch:
+        """The first training samples of each of the first classes, in order of their class, without augmentation."""
+        of_each = [(self.train_labels == label).nonzero()[:per_class, 0] for label in range(num_classes)]
+        return next(self._load([torch.cat(of_each).tolist()], device, None, test=False))
+
     def steps_per_epoch(self) -> int:
         """The number of batches in an epoch."""
         return len(self._sampler(1))
