@@ -108,15 +108,6 @@ def test_a_perfect_tight_frame_is_perfect_with_more_classes_than_dimensions():
     assert fewer.mean_equiangularity > 0.1
 
 
-def test_what_is_not_known_of_frames_is_left_out():
-    labels = torch.arange(20)
-    result = measure_collapse(torch.randn(20, 4, dtype=torch.float64), labels)
-    assert result.ideal_cosine_margin is None
-    assert result.left_out["ideal_cosine_margin"] == "is not known for more than 2 feature_dim classes; it is at most 1"
-    assert "ideal_cosine_margin: is not known for" in str(result)
-    assert result.mean_angle < result.ideal_angle < 90
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_near_collapse_agrees_with_exact_arithmetic(dtype):
     labels = torch.tensor([0] * 40 + [1] * 10 + [2] * 6 + [3] * 4)

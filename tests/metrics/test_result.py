@@ -49,13 +49,13 @@ def test_every_number_has_its_line_and_all_are_aligned():
 
 
 def test_what_is_none_is_left_out_with_a_reason():
-    data = case("balanced")
+    data, many = case("balanced"), case("narrow")
     stream = filled(data, [40])
     for result in (
         measure_collapse(*data),
         measure_collapse(data.features, data.labels),
         measure_collapse(data.features, data.labels, test_features=data.features[:9], test_labels=data.labels[:9]),
-        measure_collapse(data.features[:, :2], data.labels),
+        measure_collapse(many.features[:, :4], many.labels),
         stream.compute(),
         stream.measure(data.weight),
     ):
