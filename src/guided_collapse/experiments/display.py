@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
 from guided_collapse.experiments.errors import requested
 from guided_collapse.experiments.run import EpochRecord
@@ -45,18 +46,13 @@ class Display:
         if self.writer is not None:
             self.writer.close()
 
-    def step(self) -> bool:
-        """Counts a step; True if it is time to show numbers, which cost a synchronization."""
+    def step(self, epoch: int, loss_sum: Tensor, correct: Tensor, samples: int) -> None:
+        """Counts a step and, when it is time, shows the numbers of the epoch so far, which costs a synchronization."""
         self.progress.advance(self.bar)
-        now = time.perf_counter()
-        if self.progress.disable or now < self.next_refresh:
-            return False
-        self.next_refresh = now + REFRESH_SECONDS
-        return True
-
-    def show(self, epoch: int, loss: float, top1: float) -> None:
-        """Shows the numbers of the epoch so far."""
-        self.progress.update(self.bar, numbers=f"epoch {epoch}  loss {loss:.4f}  acc {top1:.1%}")
+        if not self.progress.disable and time.perf_counter() >= self.next_refresh:
+            self.next_refresh = time.perf_counter() + REFRESH_SECONDS
+            numbers = f"epoch {epoch}  loss {float(loss_sum) / samples:.4f}  acc {int(correct) / samples:.1%}"
+            self.progress.update(self.bar, numbers=numbers)
 
     def add(self, record: EpochRecord) -> None:
         """Prints the measurement of an epoch, if there was one, and adds all its numbers to the curves."""

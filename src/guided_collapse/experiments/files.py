@@ -13,8 +13,6 @@ from filelock import FileLock, Timeout
 
 from guided_collapse.experiments.errors import WorkError, requested
 
-LOCK = ".lock"
-
 
 class NotWrittenError(OSError):
     """A file could not be written; its earlier version is intact."""
@@ -47,14 +45,9 @@ def write_bytes(path: Path, content: bytes) -> None:
         beside.write_bytes(content)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a text file in UTF-8."""
-    write_bytes(path, text.encode())
-
-
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def checksum(content: bytes) -> str:
@@ -65,7 +58,7 @@ def checksum(content: bytes) -> str:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Locks the folder, or raises a WorkError if another process has; the lock ends with the process, even if it is killed."""
-    lock = FileLock(folder / LOCK)
+    lock = FileLock(folder / ".lock")
     try:
         with requested():
             lock.acquire(timeout=0)

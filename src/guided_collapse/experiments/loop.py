@@ -187,8 +187,7 @@ class Training:
             loss_sum += loss.detach() * len(labels)
             correct += (logits.detach().argmax(dim=1) == labels).sum()
             samples += len(labels)
-            if display.step():
-                display.show(epoch, float(loss_sum) / samples, int(correct) / samples)
+            display.step(epoch, loss_sum, correct, samples)
         totals = [float(loss_sum), float(correct), float(samples)]
         if self.share.processes > 1:
             of_this_process = torch.tensor(totals, dtype=torch.float64, device=device)

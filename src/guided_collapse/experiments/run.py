@@ -32,7 +32,7 @@ from pydantic.dataclasses import dataclass
 
 from guided_collapse.experiments.configuration import Configuration, in_one_line
 from guided_collapse.experiments.errors import DamageError, RequestError
-from guided_collapse.experiments.files import checksum, write_json, write_text, written_whole
+from guided_collapse.experiments.files import checksum, write_bytes, write_json, written_whole
 from guided_collapse.metrics.declared import Split
 
 CONFIG = "config.json"
@@ -318,13 +318,13 @@ class RunFolder(NamedTuple):
         for half in self.path.glob(".*.part"):  # left by a process that was killed
             half.unlink()
         (self.path / FAILURE).unlink(missing_ok=True)
-        write_text(self.path / CONFIG, facts.as_text())
+        write_bytes(self.path / CONFIG, facts.as_text().encode())
         if records:
             self.write_records(records)
 
     def write_records(self, records: Iterable[EpochRecord]) -> None:
         """Writes all records, one line for each epoch."""
-        write_text(self.path / METRICS, records_as_text(records))
+        write_bytes(self.path / METRICS, records_as_text(records).encode())
 
     def write_arrays(self, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Writes a file of arrays."""
@@ -341,7 +341,7 @@ class RunFolder(NamedTuple):
     def finish(self, facts: RunFacts) -> None:
         """Writes `config.json` for a run whose other files are complete: from then on it is finished."""
         files = {name: checksum((self.path / name).read_bytes()) for name in FINISHED if (self.path / name).exists()}
-        write_text(self.path / CONFIG, replace(facts, finished=Finished(files)).as_text())
+        write_bytes(self.path / CONFIG, replace(facts, finished=Finished(files)).as_text().encode())
         (self.path / PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
 
 
