@@ -134,7 +134,7 @@ class CollapseMetrics(_ResultMetric):
         """Computes what class statistics and a classifier tell, over all processes; everything if the features were kept."""
         if not self.keep_features:
             return collapse_result(Measured(self.statistics(), weight, bias, self.global_mean, self.center_weight))
-        return collapse_in_passes(self, (), (), (), weight=weight, bias=bias)
+        return collapse_in_passes(self, (), (), (), weight=weight, bias=bias)  # from the features that were kept
 
     def second_pass(self, weight: Tensor | None = None, bias: Tensor | None = None) -> "SecondPass":
         """Returns a metric that takes the same samples again and then computes everything.
