@@ -184,13 +184,3 @@ def test_every_command_is_understood_and_every_link_leads_somewhere(file, monkey
         check_request(words, monkeypatch)
     for target in re.findall(r"\]\((?!http)([^)#]+)", file.read_text()):
         assert (file.parent / target).exists(), target
-
-
-def test_every_command_is_found_on_the_pages():
-    assert {words[0] for file in PAGES for words in command_lines(file)} == set(COMMANDS)
-
-
-@pytest.mark.parametrize("line", ["train digits --hed fixed-etf", "data cifar10 --root data", "measure features.npz --yaml"])
-def test_a_flag_that_does_not_exist_is_caught(line, monkeypatch):
-    with pytest.raises(SystemExit):
-        check_request(line.split(), monkeypatch)

@@ -110,11 +110,3 @@ def test_every_page_opens_without_an_error_and_asks_nobody_else(site, address, t
     fetched = [request for request in asked if not request.startswith(("chrome", "data:"))]
     assert len(fetched) > 20
     assert not [request for request in fetched if not request.startswith(address)]
-
-
-def test_the_search_finds_a_name(address, tmp_path):
-    with Browser(tmp_path / "profile") as browser:
-        browser.ask("POST", "/url", {"url": f"{address}?q=StratifiedBatchSampler"})
-        browser.run("document.querySelector('label[for=__search]').click()")
-        browser.wait("[...document.querySelectorAll('.md-search-result__link')].some((a) => a.href.includes('reference'))")
-        assert browser.log_of("browser") == []

@@ -94,10 +94,3 @@ def test_the_command_says_what_to_install(environment):
     (line,) = done.stderr.splitlines()
     assert line.startswith("guided-collapse: "), line
     assert line.endswith("Run: pip install tyro, or install guided-collapse with its extra experiments."), line
-
-
-def test_a_function_says_what_to_install(environment):
-    script = "from guided_collapse import Classifier; Classifier.from_pretrained('me/model', backbone=None)"
-    caught = f"try:\n    {script}\nexcept ImportError as error:\n    print(error)"
-    said = "Run: pip install safetensors, or install guided-collapse with its extra hub.\n"
-    assert in_python(environment, caught).endswith(said)

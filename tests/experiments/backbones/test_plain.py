@@ -39,12 +39,6 @@ def test_features_against_the_layer_table(size):
     torch.testing.assert_close(model(inputs), x.flatten(2).sum(dim=2) / (x.shape[2] * x.shape[3]))
 
 
-def test_width_and_channels():
-    model = VGG13(width=0.05, in_channels=1)
-    assert model.feature_dim == 26
-    assert model(images(2, channels=1)).shape == (2, 26)
-
-
 def test_small_features_against_the_layers_one_by_one():
     model = SmallConvNet(7, batch_norm=False, affine=True).double()
     first, second, third = (layer for layer in model.convolutions if isinstance(layer, nn.Conv2d))
@@ -55,9 +49,3 @@ def test_small_features_against_the_layers_one_by_one():
     x = functional.max_pool2d(functional.conv2d(x, second.weight, second.bias, padding=1).relu(), 2)
     x = functional.conv2d(x, third.weight, third.bias, padding=1).relu().mean(dim=3).mean(dim=2)
     torch.testing.assert_close(model(inputs), x @ model.linear.weight.T + model.linear.bias)
-
-
-@pytest.mark.parametrize("batch_norm", [True, False])
-def test_small_batch_norm_is_optional(batch_norm):
-    model = SmallConvNet(13, batch_norm=batch_norm)
-    assert sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()) == (3 if batch_norm else 0)

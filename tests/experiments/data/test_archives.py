@@ -37,37 +37,18 @@ def test_idx_files(tmp_path, compressed):
     assert data.location == tmp_path
 
 
-@pytest.mark.parametrize(
-    ("contents", "message"),
-    [
-        (made_up.idx_bytes(np.zeros((2, 3, 3)), 0x803), "magic number 0x00000801; got 0x00000803"),
-        (b"", "magic number 0x00000801; got 0x00000000"),
-        (made_up.idx_bytes(np.zeros(9), 0x801)[:-1], r"17 bytes for its sizes \[9\]; it has 16"),
-    ],
-)
-def test_damaged_idx_files_are_named(tmp_path, contents, message):
-    path = tmp_path / "train-labels-idx1-ubyte"
-    path.write_bytes(contents)
-    with pytest.raises(ValueError, match=f"{path} must .*{message}"):
-        archives.read_idx(tmp_path, path.name, 0x801)
-    path = path.rename(f"{path}.gz")
-    path.write_bytes(gzip.compress(made_up.idx_bytes(np.zeros(500), 0x801))[:-9])
-    with pytest.raises(ValueError, match=f"{path} must be readable"):
-        archives.read_idx(tmp_path, path.stem, 0x801)
-
-
 def test_idx_files_that_do_not_fit_together(tmp_path):
     made_up.write_idx(tmp_path, num_train=30, num_test=20, size=4)
     labels = tmp_path / "t10k-labels-idx1-ubyte.gz"
     for values, message in (
         (np.zeros(19), "each image needs a label, .*; got 20 and 19"),
-        (np.full(20, 10), "below its 10 classes; got 10 among"),
+        (np.full(20, 10), "below its 10 classes; got 10"),
     ):
         labels.write_bytes(gzip.compress(made_up.idx_bytes(values, 0x801)))
         with pytest.raises(ValueError, match=message):
             archives.load_idx(tmp_path, name="made up", known=KNOWN["digits"])
     labels.unlink()
-    with pytest.raises(ValueError, match="must hold t10k-labels-idx1-ubyte or"):
+    with pytest.raises(ValueError, match=r"must hold all four IDX files, .*; it lacks t10k-labels-idx1-ubyte"):
         archives.load_idx(tmp_path, name="made up", known=KNOWN["digits"])
 
 
@@ -105,23 +86,6 @@ def test_cifar_binary_files(tmp_path):
     assert (len(data.train), len(data.test), data.class_names[6]) == (60, 12, "frog")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"test.bin": None}, r"must be the binary version of CIFAR-100; it lacks test\.bin"),
-        ({"train.bin": bytes(3075)}, r"train\.bin in .* must have 3074 bytes for each image; it has 3075"),
-        ({"train.bin": b"\x00\x64" + bytes(3072)}, "below its 100 classes; got 100"),
-    ],
-)
-def test_damaged_cifar_files_are_named(tmp_path, changes, message):
-    members = {"train.bin": bytes(3074), "test.bin": bytes(3074), "fine_label_names.txt": b"\n".join([b"a"] * 100), **changes}
-    made_up.write_tarball(
-        tmp_path / "cifar.tar.gz", {f"cifar/{name}": value for name, value in members.items() if value is not None}
-    )
-    with pytest.raises(ValueError, match=message):
-        load(tmp_path / "cifar.tar.gz", "cifar100")
-
-
 def test_tiny_imagenet_with_its_validation_part_for_test(tmp_path):
     members = made_up.tiny_imagenet_members(3, 5)
     made_up.write_zip(tmp_path / "tiny.zip", members)
@@ -137,8 +101,6 @@ def test_tiny_imagenet_with_its_validation_part_for_test(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"val/val_annotations.txt": None}, r"a class in val_annotations\.txt; val_0\.JPEG in .* has none"),
-        ({"val/val_annotations.txt": b"val_0.JPEG\tn01\n"}, r"val_1\.JPEG in .* has none"),
         ({"train/n01/images/n01_0.JPEG": b"%!PS-Adobe-3.0"}, r"n01_0\.JPEG in .* is not: it is none of PNG"),
         ({f"train/n02/images/n02_{number}.JPEG": None for number in range(3)}, "the same classes; it lacks some of test"),
     ],
@@ -192,7 +154,7 @@ def test_omniglot_holds_four_drawings_of_each_character_out(tmp_path):
 
 
 def test_decoded_images_are_kept_until_their_source_the_variant_or_the_cache_itself_changes(tmp_path):
-    source, cache, built = tmp_path / "source", tmp_path / "folder" / "cache.npz", []
+    source, cache, built = tmp_path / "source", tmp_path / "cache.npz", []
     source.write_bytes(b"contents")
 
     def build():
@@ -218,6 +180,5 @@ def test_decoded_images_are_kept_until_their_source_the_variant_or_the_cache_its
         cache.write_bytes(damaged)
         assert times_built("other") == before + 1
     cache.unlink()
-    cache.parent.rmdir()
-    cache.parent.write_bytes(b"in the way")
+    cache.mkdir()  # in the way
     assert [times_built(), times_built()] == [before + 2, before + 3]

@@ -1,6 +1,4 @@
 import io
-import os
-import sys
 
 import numpy as np
 import pytest
@@ -135,16 +133,8 @@ def test_every_format_that_is_named_can_be_read():
     assert {Image.registered_extensions()[suffix] for suffix in module.SUFFIXES} == set(module.FORMATS)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes with names")
-def test_files_that_are_missing_or_not_regular_are_refused_at_once(tmp_path):
-    os.mkfifo(tmp_path / "pipe.png")
-    (tmp_path / "device.png").symlink_to("/dev/zero")
-    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
-    (tmp_path / "folder.png").mkdir()
-    irregular = "it is not a regular file"
-    reasons = {"pipe": irregular, "device": irregular, "folder": irregular, "loop": "[Ss]ymbolic link", "missing": "No such file"}
-    for name, reason in reasons.items():
-        path = str(tmp_path / f"{name}.png")
-        for read in (lambda path: decode(path, (3, 8, 8), name=path), lambda path: usual_size([path])):
-            with pytest.raises(ValueError, match=f"every image must be readable; {path} is not: .*{reason}"):
-                read(path)
+def test_a_file_that_is_missing_is_named(tmp_path):
+    path = str(tmp_path / "missing.png")
+    for read in (lambda path: decode(path, (3, 8, 8), name=path), lambda path: usual_size([path])):
+        with pytest.raises(ValueError, match=f"every image must be readable; {path} is not: .*No such file"):
+            read(path)

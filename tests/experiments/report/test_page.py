@@ -12,7 +12,7 @@ from pandas import DataFrame
 from guided_collapse.experiments.report import page_data as data
 from guided_collapse.experiments.report.formats import Table
 from guided_collapse.experiments.report.page import configurations, protocols, templates
-from guided_collapse.experiments.report.page_data import animations_of, packed, panels_of, rounded, safe_json, thinned
+from guided_collapse.experiments.report.page_data import animations_of, packed, panels_of
 from guided_collapse.experiments.report.styles import styles_of
 from tests.experiments.report.made_up import CONFIGURATION, experiments, lines, page_of, trace, write_run, write_runs
 
@@ -138,23 +138,12 @@ def test_panels_have_references_and_say_in_words_where_curves_end(tmp_path):
     assert "at 100 % of train samples; 2 seeds" in panels[-2].in_words()["cosine"]
 
 
-def test_a_page_that_would_be_too_large_is_thinned(tmp_path, monkeypatch):
-    write_run(tmp_path, epochs=200)
-    panels = panels_of(experiments(tmp_path)[0])
-    assert thinned([panels]) == ([panels], None)
-    monkeypatch.setattr(data, "MOST_POINTS", len(panels) * 60)
-    (few,), most = thinned([panels])
-    curve, whole = few[0].curves["cosine"], panels[0].curves["cosine"]
-    assert (most, len(curve), curve.index[0], curve.index[-1]) == (60, 60, 1, 200)
-    assert curve.equals(whole.loc[curve.index])
-
-
 def data_of(folder):
     experiment = experiments(folder)[0]
     return json.loads(data.page_data([panels_of(experiment)], [animations_of(experiment)], styles_of(experiment.heads)))
 
 
-def test_the_data_of_curves_equal_an_independent_computation(tmp_path):
+def test_the_data_of_curves_equal_an_independent_computation(tmp_path, monkeypatch):
     written = [lines("fixed-etf", seed, 6, every=2) for seed in range(5)]
     write_runs(tmp_path, {("fixed-etf", seed): written[seed] for seed in range(5)})
     write_run(tmp_path, head="nearest-etf", epochs=6, every=2, trace=True)
@@ -171,14 +160,8 @@ def test_the_data_of_curves_equal_an_independent_computation(tmp_path):
     assert (animation["head"], animation["epochs"]) == (1, [1, 5, 10, 20])
     write_run(tmp_path, head="nearest-etf", seed=1, epochs=4, every=2)
     assert data_of(tmp_path)["experiments"][0]["panels"][0]["curves"][1]["seeds"] == [2, 2, 1]
-
-
-def test_json_cannot_leave_its_script_and_numbers_keep_six_digits():
-    text = safe_json({"</script><!--": "&lt; \u2028 é"})
-    assert not set("<>&") & set(text)
-    assert text.isascii()
-    assert json.loads(text) == {"</script><!--": "&lt; \u2028 é"}
-    assert rounded(np.array([1.23456789, 1.5e-12, np.nan, np.inf, 3.0])) == [1.23457, 1.5e-12, None, None, 3.0]
+    monkeypatch.setattr(data, "MOST_POINTS", 2)
+    assert [2, 6] in data_of(tmp_path)["x"]
 
 
 def test_animations_show_the_first_seed_that_has_a_trace_and_numbers_of_it(tmp_path):

@@ -9,23 +9,25 @@ from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records import MARGIN, NC1, TRAIN_LOSS, read_run
 from guided_collapse.experiments.report import load_runs
 from guided_collapse.experiments.report.styles import in_order, label, styles_of
-from guided_collapse.experiments.report.summaries import MOST_MARGINS, margins_over_seeds, outcome, when_reached
+from guided_collapse.experiments.report.summaries import MOST_MARGINS, outcome, when_reached
 from tests.experiments.report.made_up import experiments, lines, write_run
 
 
 def test_few_margins_are_shown_one_by_one_and_many_by_quantile(tmp_path):
     few = np.sort(np.random.default_rng(0).normal(size=(3, 40)), axis=1)
     many = [np.random.default_rng(size).normal(size=size) for size in (2000, 3001)]
-    runs = [read_run(write_run(tmp_path, seed=seed, margins={"train": own})) for seed, own in enumerate((*few, *many))]
-    runs.append(read_run(write_run(tmp_path, seed=9, margins=None)))
-    curve = margins_over_seeds([*runs[:3], runs[-1]], "train")
+    for experiment, margins in (("few", [*few, None]), ("many", many)):
+        for seed, own in enumerate(margins):
+            write_run(tmp_path, experiment, seed=seed, margins=None if own is None else {"train": own})
+    of_few, of_many = experiments(tmp_path)
+    curve = of_few.margins("train")["cosine"]
     np.testing.assert_allclose(curve.index, 100 * np.arange(40) / 39)
     np.testing.assert_allclose(curve["median"], np.median(few, axis=0), rtol=1e-12)
     np.testing.assert_allclose(curve[["low", "high"]], np.stack([few.min(axis=0), few.max(axis=0)], axis=1), rtol=1e-12)
-    curve = margins_over_seeds(runs[3:5], "train")
+    curve = of_many.margins("train")["cosine"]
     assert len(curve) == MOST_MARGINS
     np.testing.assert_allclose(curve["median"], np.mean([np.quantile(own, curve.index / 100) for own in many], axis=0), atol=1e-9)
-    assert margins_over_seeds(runs, "test") is None
+    assert of_few.margins("test") == {}
 
 
 def test_one_sample_short_of_everything_is_not_everything(tmp_path):

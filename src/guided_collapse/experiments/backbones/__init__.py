@@ -65,8 +65,7 @@ def build_backbone(
     options |= {"batch_norm": batch_norm, "feature_dim": feature_dim}
     given = {option: value for option, value in options.items() if value is not None}
     declared = BACKBONES[name]
-    for option, value in given.items():
-        if option not in declared.options:
-            legal = ", ".join(sorted(declared.options))
-            raise ValueError(f"{name} has no option {option}; got {option}={value!r}. Its options are {legal}.")
+    if strangers := [f"{option}={value!r}" for option, value in given.items() if option not in declared.options]:
+        legal = ", ".join(sorted(declared.options))
+        raise ValueError(f"{name} must have options among {legal}; got {', '.join(strangers)}.")
     return imported(declared.built_by)(*declared.arguments, **given, generator=generator)

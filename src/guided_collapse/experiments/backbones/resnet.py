@@ -16,12 +16,9 @@ BOTTLENECK_EXPANSION = 4
 class ResNet(ImageBackbone):
     """A ResNet up to its global average pool, optionally followed by a linear layer; convolutions have no bias.
 
-    Args:
-        depth: 18, 34 (basic blocks) or 50 (bottlenecks, with the stride on their 3x3 convolution and four times the outputs).
-        stem: "imagenet" is a 7x7 convolution and a 3x3 max-pool, both of stride 2, as in all of the paper's experiments, even on
-            32x32 images; "cifar" is a 3x3 convolution of stride 1.
-        feature_dim: d, the outputs of a linear layer after the pool; None for no such layer, so d is the last stage's width.
-        width, affine, in_channels, generator: see `build_backbone`.
+    Depth 50 has bottlenecks, with the stride on their 3x3 convolution and four times the outputs. The stem "imagenet" is a 7x7
+    convolution and a 3x3 max-pool, both of stride 2, as in all of the paper's experiments, even on 32x32 images; "cifar" is a 3x3
+    convolution of stride 1. Arguments: see `build_backbone`.
     """
 
     def __init__(

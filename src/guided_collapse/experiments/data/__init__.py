@@ -5,22 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The random changes applied to a training image, in this order: rotation, crop, flip.
+    """The random changes applied to a training image, in this order: rotation, crop, flip."""
 
-    Attributes:
-        flip: mirror horizontally with probability 1/2.
-        crop_padding: black pixels added on each side before a crop at a random position.
-        rotation: rotate by an angle from -rotation to rotation, in degrees.
-        crop_size: height and width of the crop; None keeps those of the image.
-        random_resized: crop a random area (8 % to 100 %) and aspect ratio (3:4 to 4:3) and resize it to `crop_size`, as is usual
-            for ImageNet, instead of a crop of fixed area.
-    """
-
-    flip: bool = False
-    crop_padding: int = 0
-    rotation: float = 0.0
-    crop_size: int | None = None
-    random_resized: bool = False
+    flip: bool = False  # mirror with probability 1/2
+    crop_padding: int = 0  # black pixels added on each side before a crop at a random position
+    rotation: float = 0.0  # largest angle in degrees, in either direction
+    crop_size: int | None = None  # height and width of the crop; None keeps those of the image
+    random_resized: bool = False  # crop 8 % to 100 % of the area at an aspect ratio of 3:4 to 4:3, resized to `crop_size`
 
     def __post_init__(self) -> None:
         if self.random_resized and self.crop_padding:

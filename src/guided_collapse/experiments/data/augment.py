@@ -26,10 +26,6 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 
     Images are uint8 (num_samples, channels, height, width), and so is the result, with crop_size for height and width.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4:
-        raise ValueError(
-            f"images must be uint8 (num_samples, channels, height, width); got {images.dtype} of shape {tuple(images.shape)}."
-        )
     uniform = torch.rand(len(images), 6, generator=generator, device=generator.device).to(images.device)
     if augmentation.rotation:
         images = rotate(images, (2 * uniform[:, 0] - 1) * augmentation.rotation)
@@ -103,12 +99,9 @@ def center_crop(images: Tensor, size: int) -> Tensor:
 
 def resize(images: Tensor, size: int) -> Tensor:
     """uint8 images resized to size x size, bilinearly and with antialiasing."""
-    resized = torch.empty(*images.shape[:2], size, size, dtype=torch.uint8, device=images.device)
-    for start in range(0, len(images), RESIZED_TOGETHER):
-        part = images[start : start + RESIZED_TOGETHER].to(torch.float32)
-        part = functional.interpolate(part, size=(size, size), mode="bilinear", antialias=True)
-        resized[start : start + RESIZED_TOGETHER] = part.round_().clamp_(0, 255).to(torch.uint8)
-    return resized
+    parts = (part.to(torch.float32) for part in torch.split(images, RESIZED_TOGETHER))
+    resized = (functional.interpolate(part, size=(size, size), mode="bilinear", antialias=True) for part in parts)
+    return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in resized])
 
 
 class PixelStatistics(NamedTuple):
@@ -121,13 +114,10 @@ class PixelStatistics(NamedTuple):
 def pixel_statistics(split: Split) -> PixelStatistics:
     """Statistics of the pixels of up to MOST_IMAGES evenly spaced images; the standard deviation of a constant channel is 1."""
     chosen = range(0, len(split), -(-len(split) // MOST_IMAGES))
-    total: Tensor | float = 0.0
-    squares: Tensor | float = 0.0
-    for index in chosen:
-        pixels = split.images[index].to(torch.float64).flatten(1) / 255
-        total, squares = total + pixels.mean(dim=1), squares + pixels.square().mean(dim=1)
-    mean = torch.as_tensor(total) / len(chosen)
-    std = (torch.as_tensor(squares) / len(chosen) - mean.square()).clamp(min=0).sqrt()
+    pixels = (split.images[index].to(torch.float64).flatten(1) / 255 for index in chosen)
+    moments = (torch.stack([values.mean(dim=1), values.square().mean(dim=1)]) for values in pixels)
+    mean, squares = sum(moments, start=torch.zeros(())) / len(chosen)
+    std = (squares - mean.square()).clamp(min=0).sqrt()
     std = torch.where(std < 1e-6, torch.ones_like(std), std)
     return PixelStatistics(tuple(mean.tolist()), tuple(std.tolist()))
 

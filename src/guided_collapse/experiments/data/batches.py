@@ -40,9 +40,6 @@ class ProcessShare(NamedTuple):
 class ShuffledBatchSampler(SeededBatchSampler):
     """Yields every sample once per epoch, in random order, in batches of nearly equal size."""
 
-    def __init__(self, num_samples: int, batch_size: int, *, seed: int = 0) -> None:
-        super().__init__(num_samples, batch_size, seed=seed)
-
     def __iter__(self) -> Iterator[list[int]]:
         return self.parts(0, 1)
 

@@ -23,8 +23,7 @@ def download(name: str, *, root: Path | None = None, archive: Path | None = None
     ImageNet is never downloaded: it is large, and a person must accept its license.
 
     Args:
-        name: a key of `KNOWN`.
-        root: the folder of all data sets; None takes the usual one.
+        name, root: as for `load_data`.
         archive: a file to copy to its place instead of downloading it; nothing is written if it is not what it should be.
 
     Raises:
@@ -55,9 +54,7 @@ def check_counts(data: ImageData, known: KnownData) -> None:
     present = int((data.train.labels.bincount() > 0).sum())
     found = (len(data.train), len(data.test), present, data.image_shape)
     if found != expected:
-        wanted, there = (
-            "{} training and {} test images in {} classes, of shape {}".format(*counts) for counts in (expected, found)
-        )
+        wanted, there = ("{} training and {} test images in {} classes, of shape {}".format(*each) for each in (expected, found))
         raise ValueError(f"{data.name} must have {wanted}; {data.location} has {there}. Get it again.")
 
 

@@ -54,8 +54,6 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
     if test is not None:
         test_files, test_labels = _samples(test, train)
     else:
-        if not 0 < test_fraction < 1:
-            raise ValueError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
         num_test = min(max(round(test_fraction * len(labels)), len(train)), len(labels) - len(train))
         try:
             parts = hold_out(labels, num_test, seed=0)
@@ -76,10 +74,8 @@ def find_splits(path: Path) -> dict[str, Path]:
     folders = _subfolders(path)
     named = [folder for folder in folders if folder.name.lower() in SPLITS]
     splits = {SPLITS[folder.name.lower()]: folder for folder in named}
-    if not splits:
-        return {}
-    strangers = [folder for folder in folders if folder not in named and _files(folder)]
-    if "train" not in splits or len(splits) < len(named) or strangers:
+    strangers = [folder for folder in folders if named and folder not in named and _files(folder)]
+    if named and ("train" not in splits or len(splits) < len(named) or strangers):
         raise ValueError(
             f"data must be class folders, or class folders in one train and at most one test and one validation folder; {path} has "
             f"{', '.join(folder.name for folder in (*named, *strangers))}. If some of these are classes, move all classes into "

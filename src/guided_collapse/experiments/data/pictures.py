@@ -4,21 +4,18 @@ With Pillow, not by Hugging Face `datasets`, which opens every format, has no li
 """
 
 import math
-import stat
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
-
-from guided_collapse.lazy import optional
 
 IN_MEMORY_BYTES = 2 * 2**30  # decoded splits up to this size, 2 GiB, are kept in memory; larger ones are streamed
 LARGEST_SIDE = 256  # of an image when no size is requested
@@ -70,20 +67,17 @@ class Pictures(Dataset[Tensor]):
 
 
 @contextmanager
-def opened(source: str | bytes, *, name: str) -> Iterator[Any]:
+def opened(source: str | bytes, *, name: str) -> Iterator[Image.Image]:
     """The image as a Pillow image of which only the header has been read; ValueError with the name for any failure in the block."""
-    pillow = _pillow()
     try:
-        if isinstance(source, str) and not stat.S_ISREG(Path(source).stat().st_mode):
-            raise ValueError("it is not a regular file.")
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.filterwarnings("ignore", message="Palette images with Transparency")  # transparency is not used
-            with pillow.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+            with Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
                 if image.mode.startswith(("I", "F")):  # Pillow would silently clip values above 255
                     raise ValueError(f"it has pixels of mode {image.mode}; save it with 8 bits per channel.")
                 yield image
-    except pillow.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise ValueError(f"every image must be readable; {name} is not: it is none of {', '.join(FORMATS)}, or damaged.") from error
     except Exception as error:  # a damaged image can fail in any layer of Pillow
         raise ValueError(f"every image must be readable; {name} is not: {error}") from error
@@ -109,7 +103,7 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
             image.draft(None, (2 * covering[0], 2 * covering[1]))
         picture = image.convert("L" if channels == 1 else "RGB")
         if picture.size != covering:
-            picture = picture.resize(covering, _pillow().Resampling.BILINEAR)
+            picture = picture.resize(covering, Image.Resampling.BILINEAR)
     left, top = (covering[0] - width) // 2, (covering[1] - height) // 2
     pixels = np.array(picture.crop((left, top, left + width, top + height)), dtype=np.uint8)
     return torch.from_numpy(pixels.reshape(height, width, channels).transpose(2, 0, 1).copy())
@@ -123,7 +117,3 @@ def usual_size(paths: Sequence[str]) -> tuple[int, int]:
             sizes[image.height, image.width] += 1
     height, width = sizes.most_common(1)[0][0]
     return min(height, LARGEST_SIDE), min(width, LARGEST_SIDE)
-
-
-def _pillow() -> Any:
-    return optional("PIL.Image", extra="experiments", package="pillow")

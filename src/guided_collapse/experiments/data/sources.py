@@ -131,17 +131,12 @@ def _cached(pictures: Pictures, files: list[Path], cache: Path) -> Tensor | Pict
 
 
 def find_parquet(folder: Path, part: str) -> list[Path]:
-    """The files of a part, in order: train-00000-of-00002.parquet, train.parquet or train/0000.parquet, at any depth."""
-    found: list[Path] = []
-    totals: set[int] = set()
-    for path in sorted(folder.rglob("*.parquet")):
-        numbered = re.fullmatch(r"(\w+)-\d+-of-(\d+)(-\w+)?", path.stem)
-        if part == (numbered[1] if numbered else path.parent.name if path.stem.isdigit() else path.stem):
-            found.append(path)
-            totals |= {int(numbered[2])} if numbered else set()
-    if not found or (totals and totals != {len(found)}) or len({path.parent for path in found}) > 1:
+    """The files of a part as the hub names them, such as train-00000-of-00002.parquet, at any depth, in order."""
+    found = sorted(folder.rglob(f"{part}-*-of-*.parquet"))
+    totals = {int(number) for path in found for number in re.findall(r"-of-(\d+)", path.stem)}
+    if totals != {len(found)}:
         raise ValueError(
-            f"{folder} must hold the parquet files of {part}, all of them in one folder; it has {len(found)}"
-            f"{f' and should have {min(totals)}' if totals else ''}. Get them again."
+            f"{folder} must hold every parquet file of {part} once, named as {part}-00000-of-00001.parquet; "
+            f"it has {len(found)} of {min(totals, default='them')}. Get them again."
         )
     return found

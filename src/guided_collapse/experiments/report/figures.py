@@ -1,7 +1,6 @@
 """Figures by matplotlib: the paper's, for print, and `plot_collapse`, to look at while one works."""
 
 import io
-import itertools
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,16 +18,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 from pandas import DataFrame
 
+from guided_collapse.experiments.files import checksum
 from guided_collapse.experiments.records import EQUINORM, MARGIN, NC1, NC3, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, shortened
 from guided_collapse.experiments.report.styles import HeadStyle, in_order, label, styles_of
-from guided_collapse.experiments.report.summaries import COLUMNS, NEEDED, Experiment, curve_over, known_curves, theory
+from guided_collapse.experiments.report.summaries import COLUMNS, NEEDED, Experiment, curves_over_seeds, theory
 from guided_collapse.metrics.declared import BEST_MARGIN, metrics_of_results
 
 if TYPE_CHECKING:
     from guided_collapse.metrics.result import CollapseResult
 
 THEORY: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 0.8}
-WIDTH = 7.0  # of a figure for print, in inches
 PANELS_IN_A_ROW = 4
 LONGEST_NAME, SHORT_NAME = 120, 30  # letters in the width of a figure, and in a quarter of it
 
@@ -88,15 +87,9 @@ def _result_figure(result: "CollapseResult") -> Figure:
     with print_style():
         figure = Picture(figsize=(9, 1 + 0.24 * len(shown)), layout="constrained")
         bars, *others = figure.subplots(1, 2 if margins else 1, squeeze=False)[0]
-        # A bar of 0 has no place on a logarithmic axis; the number beside it says so.
-        ends = [value for value in shown.values() if value > 0] or [1.0]
-        left = min(ends) / 5
-        bars.barh(range(len(shown)), [max(value - left, 0.0) for value in shown.values()], left=left, color="#0072b2")
-        for place, value in enumerate(shown.values()):
-            bars.annotate(f"{value:.3g}", (max(value, left), place), xytext=(3, 0), textcoords="offset points", va="center")
-        bars.set_xscale("log")
-        bars.set_xlim(left=left, right=max(ends) * 4)
-        bars.set_yticks(range(len(shown)), [plain(name) for name in shown])
+        # The numbers stand beside the names, because a bar of 0 has no place on a logarithmic axis.
+        names = [f"{plain(name)}: {value:.3g}" for name, value in shown.items()]
+        bars.barh(names, list(shown.values()), log=True, color="#0072b2")
         bars.invert_yaxis()
         bars.grid(visible=False, axis="y")
         bars.set_title("0 at collapse")
@@ -130,11 +123,12 @@ def _runs_figure(table: DataFrame) -> Figure:
             sizes = set(zip(runs["feature_dim"], runs["num_classes"], runs["loss_lower_bound"], strict=True))
             shown = {column: quantity for column, quantity in measured.items() if runs[column].notna().any()}
             for place, (column, quantity) in enumerate(shown.items(), 1):
-                values = {head: runs[runs["head"] == head].pivot(index="epoch", columns="seed", values=column) for head in heads}
-                curves = known_curves({head: curve_over(of_head * quantity.factor) for head, of_head in values.items()})
+                by_epoch = runs.assign(shown=quantity.factor * runs[column]).set_index("epoch")
+                of_heads = {head: by_epoch[by_epoch["head"] == head].groupby("seed")["shown"] for head in heads}
+                curves = curves_over_seeds({head: dict(iter(by_seed)) for head, by_seed in of_heads.items()})
                 panel = part.add_subplot(rows, columns, place)
                 _draw(panel, curves, styles, title=quantity.title, references=theory(quantity, sizes), log=quantity.log)
-            _draw_legend(part, {head: styles[head] for head in heads}, reference=True)
+            _draw_legend(part, {head: styles[head] for head in heads})
     return figure
 
 
@@ -142,18 +136,15 @@ def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, 
     """The files of all figures for print for which there is something to draw, by name."""
     files: dict[str, bytes] = {}
     with print_style():
-        for experiment, name in zip(experiments, file_names([experiment.name for experiment in experiments]), strict=True):
+        for experiment in experiments:
             if any(len(run.epochs.numbers) for head in experiment.heads for run in experiment.of(head)):
-                files |= as_files(experiment_figure(experiment, styles), f"panels-{name}")
-        unconstrained = [experiment for experiment in experiments if experiment.unconstrained]
-        if unconstrained:
-            files |= as_files(trajectory_figure(unconstrained, styles), "ufm-trajectory")
+                files |= as_files(experiment_figure(experiment, styles), f"panels-{file_name(experiment.name)}")
     return files
 
 
 def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
     """Seven panels, or six for an experiment without test samples, which then begins with the loss."""
-    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     panels = figure.subplot_mosaic("AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.." if experiment.has_test else "ABC\nDEF")
     shown = {"B": (MARGIN, "Mean cosine margin"), "D": (NC1, "NC1"), "E": (NC3, "NC3"), "F": (EQUINORM, "WH-equinorm")}
     if experiment.has_test:
@@ -161,35 +152,12 @@ def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
     else:
         shown["A"] = (TRAIN_LOSS, "CE loss")
     for place, (quantity, title) in shown.items():
-        known: dict[str, Any] = {"references": experiment.references(quantity), "log": quantity.log}
-        _draw(panels[place], experiment.curves(quantity), styles, title=f"({place.lower()}) {title}", **known)
-    title, horizontal = "(c) Cosine margins at the end", "% of training samples"
-    _draw(
-        panels["C"],
-        experiment.margins("train"),
-        styles,
-        title=title,
-        references=experiment.references(MARGIN),
-        horizontal=horizontal,
-    )
+        known: dict[str, Any] = {"title": f"({place.lower()}) {title}", "log": quantity.log}
+        _draw(panels[place], experiment.curves(quantity), styles, references=experiment.references(quantity), **known)
+    known = {"title": "(c) Cosine margins at the end", "horizontal": "% of training samples"}
+    _draw(panels["C"], experiment.margins("train"), styles, references=experiment.references(MARGIN), **known)
     figure.suptitle(plain(experiment.name), fontsize=9)
-    _draw_legend(figure, {head: styles[head] for head in experiment.heads}, reference=True)
-    return figure
-
-
-def trajectory_figure(experiments: Sequence[Experiment], styles: Styles) -> Figure:
-    """Train accuracy of unconstrained features, a panel for each number of classes."""
-    rows = -(-len(experiments) // PANELS_IN_A_ROW)
-    figure = Figure(figsize=(WIDTH, 2.2 * rows), layout="constrained")
-    for place, experiment in enumerate(experiments, 1):
-        axes = figure.add_subplot(rows, min(len(experiments), PANELS_IN_A_ROW), place)
-        title = f"{plain(experiment.name, SHORT_NAME)}, {experiment.runs[0].num_classes} classes"
-        _draw(axes, experiment.curves(TRAIN_TOP1), styles, title=title, references=experiment.references(TRAIN_TOP1))
-        # Heads differ in the first steps, and runs are long.
-        axes.set_xscale("log")
-        axes.set_ylabel("Train top-1 (%)" if place % PANELS_IN_A_ROW == 1 else "")
-    shown = {head for experiment in experiments for head in experiment.heads}
-    _draw_legend(figure, {head: style for head, style in styles.items() if head in shown})
+    _draw_legend(figure, {head: styles[head] for head in experiment.heads})
     return figure
 
 
@@ -232,10 +200,10 @@ def _line(style: HeadStyle) -> dict[str, Any]:
     return line | {"marker": style.print_marker, "markersize": 3}
 
 
-def _draw_legend(figure: Figure | SubFigure, styles: Styles, *, reference: bool = False) -> None:
+def _draw_legend(figure: Figure | SubFigure, styles: Styles) -> None:
     """The heads, and the dotted line, under the panels."""
     handles = [Line2D([], [], **_line(style), label=plain(label(head), SHORT_NAME)) for head, style in styles.items()]
-    handles += [Line2D([], [], **THEORY, label="theory")] if reference else []
+    handles.append(Line2D([], [], **THEORY, label="theory"))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4)
 
 
@@ -266,12 +234,7 @@ def as_files(figure: Figure, name: str) -> dict[str, bytes]:
     return {f"{name}.pdf": pdf.getvalue(), f"{name}.png": png.getvalue()}
 
 
-def file_names(names: Sequence[str]) -> list[str]:
-    """A name of letters, digits, dots and hyphens for each name, no two alike, even where case does not count."""
-    found: dict[str, str] = {}
-    for name in names:
-        base = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80] or "experiment"
-        candidates = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
-        free = next(candidate for candidate in candidates if candidate.lower() not in found)
-        found[free.lower()] = free
-    return list(found.values())
+def file_name(name: str) -> str:
+    """The name itself if it has letters, digits, dots and hyphens only; otherwise one made of them that no other name has."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
+    return safe if safe == name else f"{safe}-{checksum(name.encode())[:8]}"

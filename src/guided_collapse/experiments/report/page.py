@@ -6,20 +6,19 @@ import importlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from guided_collapse.experiments.records import QUANTITIES, Records, one_line, short_commit, shortened
+from guided_collapse.experiments.records import QUANTITIES, Records, Run, one_line, short_commit, shortened
 from guided_collapse.experiments.report.formats import MEDIAN_AND_RANGE, Table, number_text
-from guided_collapse.experiments.report.page_data import Animation, Panel, animation_table, animations_of, page_data, panels_of
-from guided_collapse.experiments.report.page_data import thinned as thinned_panels
+from guided_collapse.experiments.report.page_data import MOST_POINTS, Animation, Panel, animations_of, page_data, panels_of
 from guided_collapse.experiments.report.styles import HeadStyle
-from guided_collapse.experiments.report.summaries import Experiment, outcome
-from guided_collapse.experiments.report.tables import end_tables, experiments_table, outcome_table, outcomes_table, pairs_table
+from guided_collapse.experiments.report.summaries import Experiment, outcome, span
+from guided_collapse.experiments.report.tables import end_tables, outcome_table, outcomes_table, pairs_table
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
 # Tables that have another place than among the tables of all experiments.
@@ -28,12 +27,13 @@ PROTOCOLS = {
     "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centering",
     "paper": ", every head as the paper has it",
 }
+SIZES = {"num_classes": "classes", "feature_dim": "features", "num_train": "training samples", "num_test": "test samples"}
 OWN = ("experiment", "head", "seed")  # fields of the configuration that every run has its own value of
 
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
     """The page as HTML, with plotly.js inside. A policy lets it run its own scripts only, and make no request."""
-    panels, most_points = thinned_panels([panels_of(experiment) for experiment in experiments])
+    panels = [panels_of(experiment) for experiment in experiments]
     animations = [animations_of(experiment) for experiment in experiments]
     plotly = _script(importlib.import_module("plotly.offline").get_plotlyjs())
     own = _script("\n".join(_asset(name) for name in SCRIPTS))
@@ -52,9 +52,9 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
         records=records,
         states=Counter(run.state for run in records.runs),
         machines=machines,
-        run_tables=[experiments_table(experiments), *(table for table in tables if table.name == "runs")],
+        run_table=next(table for table in tables if table.name == "runs"),
         meanings=[(quantity.title, quantity.meaning) for quantity in QUANTITIES],
-        most_points=most_points,
+        most_points=MOST_POINTS,
         data=page_data(panels, animations, styles),
         plotly=Markup(plotly),
         script=Markup(own),
@@ -97,7 +97,7 @@ def experiment_section(experiment: Experiment, panels: Sequence[Panel], animatio
         "panels": dict(enumerate(panels)),
         "main": titles.index(main) if main in titles else None,
         "animations": animations,
-        "animation_numbers": animation_table(animations),
+        "sizes": ", ".join(f"{span([getattr(run, size) for run in experiment.runs])} {name}" for size, name in SIZES.items()),
         "protocol": "; ".join(protocols(experiment)),
         "missing": [quantity.title for quantity in measurable if not quantity.occasional and quantity.title not in titles],
         "tables": [table for table in end_tables([experiment]) if len(table.cells)],
@@ -110,7 +110,7 @@ def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[
     """Names and values of the settings that all runs share, and of those in which they differ, there with the heads."""
     shared, differences = [], []
     for name in dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN):
-        heads = _heads_by_text(experiment, [_text(run.configuration.get(name)) for run in experiment.runs])
+        heads = _heads_by_text((_text(run.configuration.get(name)), run) for run in experiment.runs)
         if len(heads) == 1:
             shared.append((name, next(iter(heads))))
         else:
@@ -118,21 +118,20 @@ def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[
     return shared, differences
 
 
-def _heads_by_text(experiment: Experiment, texts: Sequence[str]) -> dict[str, str]:
+def _heads_by_text(texts: Iterable[tuple[str, Run]]) -> dict[str, str]:
     heads: dict[str, dict[str, None]] = {}
-    for run, text in zip(experiment.runs, texts, strict=True):
+    for text, run in texts:
         heads.setdefault(text, {})[run.head] = None
     return {text: ", ".join(found) for text, found in heads.items()}
 
 
 def protocols(experiment: Experiment) -> list[str]:
     """The protocols of an experiment, each with its heads if there is more than one, and what sets heads apart."""
-    heads = _heads_by_text(experiment, [run.protocol for run in experiment.runs])
+    heads = _heads_by_text((run.protocol, run) for run in experiment.runs)
     lines = [f"{name}{PROTOCOLS.get(name, '')}" + (f" ({found})" if len(heads) > 1 else "") for name, found in heads.items()]
-    own = dict.fromkeys((run.head, difference) for run in experiment.runs for difference in run.protocol_differences)
-    of_all = {text for _, text in own if all((head, text) in own for head in experiment.heads)}
-    lines += dict.fromkeys(text for _, text in own if text in of_all)
-    return lines + [f"{head}: {text}" for head, text in own if text not in of_all]
+    own = _heads_by_text((difference, run) for run in experiment.runs for difference in run.protocol_differences)
+    everybody = ", ".join(dict.fromkeys(run.head for run in experiment.runs))
+    return lines + [text if found == everybody else f"{found}: {text}" for text, found in own.items()]
 
 
 def _listed(entries: Mapping[str, Any]) -> str:

@@ -10,13 +10,12 @@ from jinja2.utils import htmlsafe_json_dumps
 from pandas import DataFrame
 
 from guided_collapse.experiments.records import MARGIN, QUANTITIES, Floats, Run, Trace, one_line
-from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, spread_text
+from guided_collapse.experiments.report.formats import number_text, spread_text
 from guided_collapse.experiments.report.styles import HeadStyle
 from guided_collapse.experiments.report.summaries import Experiment, Spread
 from guided_collapse.metrics.declared import SPLITS
 
-MOST_POINTS = 250_000  # about 7 MB of the page: four heads with 5000 measured epochs
-FEWEST_POINTS = 50  # of a curve, however many curves there are
+MOST_POINTS = 1000  # of a curve: more than a chart has pixels
 MOST_MOMENTS = 120  # of an animation
 LARGEST = 32767  # of 16-bit integers
 SIGNIFICANT_DIGITS = 6
@@ -62,19 +61,6 @@ def panels_of(experiment: Experiment) -> list[Panel]:
     return panels
 
 
-def thinned(panels: Sequence[Sequence[Panel]]) -> tuple[Sequence[Sequence[Panel]], int | None]:
-    """The panels with so few points a curve that the page stays small, and how many these are; None if all points are kept."""
-    lengths = [len(curve) for group in panels for panel in group for curve in panel.curves.values()]
-    if sum(lengths) <= MOST_POINTS:
-        return panels, None
-    most = max(FEWEST_POINTS, MOST_POINTS // len(lengths))
-
-    def thin(panel: Panel) -> Panel:
-        return panel._replace(curves={head: curve.iloc[_evenly(len(curve), most)] for head, curve in panel.curves.items()})
-
-    return [[thin(panel) for panel in group] for group in panels], most
-
-
 def _evenly(count: int, most: int) -> Any:
     """At most so many of the places below a count, from the first to the last."""
     return np.unique(np.round(np.linspace(0, count - 1, min(most, count))).astype(np.int64))
@@ -106,21 +92,8 @@ def animations_of(experiment: Experiment) -> list[Animation]:
     return found
 
 
-def animation_table(animations: Sequence[Animation]) -> Table:
-    """The first moment of each animation, one in the middle, and the last, in numbers."""
-    rows = []
-    for animation in animations:
-        for moment in sorted({0, len(animation.spread) // 2, len(animation.spread) - 1}):
-            values = (float(animation.spread[moment]), float(animation.alignment[moment]))
-            shown = (NOTHING if math.isnan(value) else number_text(value) for value in values)
-            rows.append([animation.run.head, str(animation.trace.epochs[moment]), *shown])
-    columns = ["head", "epoch", "distance of samples from their class mean", "cosine of class means with the classifier"]
-    note = "The distance is relative to that of the class means from their center. At collapse it is 0, and the cosine 1."
-    return Table("animation", "The animation in numbers", DataFrame(rows, columns=columns), notes=[note])
-
-
 def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[Animation]], styles: Mapping[str, HeadStyle]) -> str:
-    """Panels and animations by experiment; curves that have the same x share it."""
+    """Panels and animations by experiment, as JSON in which nothing can end a script; curves that have the same x share it."""
     heads = list(styles)
     place_of: dict[tuple[float, ...], int] = {}
     experiments = []
@@ -130,14 +103,14 @@ def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[A
             entry: dict[str, Any] = {name: getattr(panel, name) for name in ("title", "horizontal", "percent", "log")}
             entry["references"] = [{"label": label, "value": value} for label, value in panel.references]
             entry["curves"] = []
-            for head, curve in panel.curves.items():
-                x = place_of.setdefault(tuple(curve.index), len(place_of))
-                seeds = set(curve["seeds"])
-                values = {name: rounded(curve[name]) for name in ("median", "low", "high")}
+            for head, whole in panel.curves.items():
+                curve = whole.iloc[_evenly(len(whole), MOST_POINTS)]
+                values: dict[str, Any] = {name: rounded(curve[name]) for name in ("median", "low", "high")}
                 if values["low"] == values["median"] == values["high"]:
                     del values["low"], values["high"]
+                values["seeds"] = int(curve["seeds"].iat[0]) if curve["seeds"].nunique() == 1 else curve["seeds"].tolist()
+                x = place_of.setdefault(tuple(curve.index), len(place_of))
                 entry["curves"].append({"head": heads.index(head), "x": x, **values})
-                entry["curves"][-1]["seeds"] = int(seeds.pop()) if len(seeds) == 1 else curve["seeds"].tolist()
             shown.append(entry)
         animated = []
         for run, trace, distances, cosines in moving:
@@ -146,7 +119,8 @@ def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[A
             animated.append({**entry, "labels": trace.sample_labels.tolist(), **numbers, **packed(trace)})
         experiments.append({"panels": shown, "animations": animated})
     named = [{"name": one_line(head), "dash": style.dash, "marker": style.marker} for head, style in styles.items()]
-    return safe_json({"heads": named, "x": [rounded(x) for x in place_of], "experiments": experiments})
+    found = {"heads": named, "x": [rounded(x) for x in place_of], "experiments": experiments}
+    return htmlsafe_json_dumps(found, allow_nan=False, separators=(",", ":"))
 
 
 def packed(trace: Trace) -> dict[str, float | str]:
@@ -162,8 +136,3 @@ def packed(trace: Trace) -> dict[str, float | str]:
 def rounded(values: Iterable[float]) -> list[float | None]:
     """Numbers with as many digits as can be seen; None for NaN."""
     return [float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None for value in values]
-
-
-def safe_json(value: object) -> str:
-    """JSON in which nothing can end a script or begin a tag."""
-    return htmlsafe_json_dumps(value, allow_nan=False, separators=(",", ":"))

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from pandas import DataFrame, Series, concat
+from pandas import DataFrame, Series
 
 from guided_collapse.experiments.records import QUANTITIES, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Quantity, Run, read_records
 from guided_collapse.experiments.report.styles import in_order
@@ -61,22 +62,17 @@ class Experiment:
     def curves(self, quantity: Quantity) -> dict[str, DataFrame]:
         """The curve of a quantity over epochs, for each head that has measured it."""
         runs = {head: self.of(head) for head in self.heads}
-        measurements = {
-            head: concat([measured(run, quantity) for run in of_head], axis=1) for head, of_head in runs.items() if of_head
-        }
-        return known_curves({head: curve_over(values) for head, values in measurements.items()})
+        return curves_over_seeds({head: {run.seed: measured(run, quantity) for run in found} for head, found in runs.items()})
 
     def margins(self, split: Split) -> dict[str, DataFrame]:
         """The curve of the sorted margins, for each head that has them."""
-        return known_curves({head: margins_over_seeds(self.of(head), split) for head in self.heads})
+        return curves_over_seeds({head: margins_by_seed(self.of(head), split) for head in self.heads})
 
 
 def by_experiment(runs: Iterable[Run]) -> list[Experiment]:
     """The runs by experiment, ordered by name, unconstrained features last and by their number of classes."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.experiment, []).append(run)
-    experiments = [Experiment(name, tuple(group)) for name, group in groups.items()]
+    ordered = sorted(runs, key=lambda run: run.experiment)
+    experiments = [Experiment(name, tuple(group)) for name, group in groupby(ordered, key=lambda run: run.experiment)]
     return sorted(experiments, key=lambda e: (e.unconstrained, e.runs[0].num_classes if e.unconstrained else 0, e.name))
 
 
@@ -121,31 +117,26 @@ def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None = None) 
     return spread([value for value, _ in found], [last for _, last in found]) if found else None
 
 
-def curve_over(values: DataFrame) -> DataFrame | None:
-    """Columns median, low, high and seeds over the runs with a value, from a column for each run; None if nothing was measured."""
-    values = values.dropna(how="all").sort_index()
-    if values.empty:
-        return None
-    of_seeds = {"median": values.median(axis=1), "low": values.min(axis=1), "high": values.max(axis=1)}
-    return DataFrame({**of_seeds, "seeds": values.count(axis=1)})
+def curves_over_seeds(values: Mapping[str, Mapping[int, Series]]) -> dict[str, DataFrame]:
+    """For each head with a value, columns median, low, high and seeds, from the values of each seed."""
+    curves = {}
+    for head, by_seed in values.items():
+        known = DataFrame(by_seed).dropna(how="all").sort_index()
+        if len(known):
+            ends = {"median": known.median(axis=1), "low": known.min(axis=1), "high": known.max(axis=1)}
+            curves[head] = DataFrame({**ends, "seeds": known.count(axis=1)})
+    return curves
 
 
-def known_curves(curves: Mapping[str, DataFrame | None]) -> dict[str, DataFrame]:
-    """The curves that there are, by head."""
-    return {head: curve for head, curve in curves.items() if curve is not None}
-
-
-def margins_over_seeds(runs: Sequence[Run], split: Split) -> DataFrame | None:
-    """The curve of the sorted margins over the share of samples in per cent; None if no run has them.
+def margins_by_seed(runs: Sequence[Run], split: Split) -> dict[int, Series]:
+    """The sorted margins over the share of samples in per cent, of the runs that have them.
 
     With m_1 <= ... <= m_N, the margin at the share q is the one at position 1 + q (N-1), interpolated between neighbors.
     """
-    margins = [run.margins[split] for run in runs if split in run.margins]
-    if not margins:
-        return None
-    shares = np.linspace(0, 1, min(MOST_MARGINS, max(2, *(len(values) for values in margins))))
-    rows = [np.interp(shares * (len(values) - 1), np.arange(len(values)), values) for values in margins]
-    return curve_over(DataFrame(np.stack(rows, axis=1), index=100 * shares))
+    margins = {run.seed: run.margins[split] for run in runs if split in run.margins}
+    shares = np.linspace(0, 1, min(MOST_MARGINS, max([2, *map(len, margins.values())])))
+    values = {seed: np.interp(shares * (len(own) - 1), np.arange(len(own)), own) for seed, own in margins.items()}
+    return {seed: Series(own, 100 * shares) for seed, own in values.items()}
 
 
 class Reached(NamedTuple):

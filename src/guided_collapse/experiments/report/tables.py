@@ -23,12 +23,9 @@ def all_tables(
     experiments: Sequence[Experiment], epochs: Sequence[int], searches: Sequence[records.SearchRecord] = ()
 ) -> list[Table]:
     """The tables for which there are numbers."""
-    tables = [
-        *(accuracy_table(experiments, quantity, epochs) for quantity in (records.TRAIN_TOP1, records.TEST_TOP1)),
-        pairs_table(experiments),
-    ]
-    tables += [*end_tables(experiments), search_table(searches), runs_table(experiments)]
-    return [table for table in tables if len(table.cells)]
+    accuracies = [accuracy_table(experiments, quantity, epochs) for quantity in (records.TRAIN_TOP1, records.TEST_TOP1)]
+    others = [pairs_table(experiments), *end_tables(experiments), search_table(searches), runs_table(experiments)]
+    return [table for table in (*accuracies, *others) if len(table.cells)]
 
 
 def end_tables(experiments: Sequence[Experiment]) -> list[Table]:
@@ -201,12 +198,8 @@ def outcome_table(experiment: Experiment) -> Table:
     for head in experiment.heads:
         ends = [short_text(at_epoch(experiment.of(head), quantity)) for quantity in (records.TRAIN_LOSS, records.NC1)]
         rows.append([head, short_text(found.spreads.get(head), percent=found.percent), *ends])
-    counts = {len(runs) for head in experiment.heads for runs in (experiment.of(head), experiment.all_of(head))}
-    over = f"{min(counts)} seeds" if len(counts) == 1 else "seeds"
-    title = "Results of one seed" if counts == {1} else f"Results: median and range over {over}"
-    notes = seed_notes([experiment]) if len(counts) > 1 else []
     cells = DataFrame(rows, columns=["head", found.title, "train loss", "NC1"])
-    return Table("outcome", title, cells, notes=notes, stub=1)
+    return Table("outcome", "Results: median and range over seeds", cells, notes=seed_notes([experiment]), stub=1)
 
 
 def outcomes_table(experiments: Sequence[Experiment]) -> Table:
@@ -218,20 +211,6 @@ def outcomes_table(experiments: Sequence[Experiment]) -> Table:
         rows.append([experiment.name, title, *(short_text(spreads.get(head), percent=percent) for head in heads)])
     cells = DataFrame(rows, columns=["experiment", "result", *heads])
     return Table("outcomes", "Results: median and range over seeds", cells)
-
-
-def experiments_table(experiments: Sequence[Experiment]) -> Table:
-    """The heads, seeds and sizes of every experiment."""
-    sizes = {"classes": "num_classes", "features": "feature_dim", "train": "num_train", "test": "num_test"}
-    rows = []
-    for experiment in experiments:
-        runs = experiment.runs
-        row = {"experiment": experiment.name, "heads": ", ".join(experiment.heads)}
-        row |= {"seeds": ", ".join(map(str, sorted({run.seed for run in runs}))), "epochs": span([run.epochs.last for run in runs])}
-        row |= {"protocol": ", ".join(dict.fromkeys(run.protocol for run in runs))}
-        row |= {name: span([getattr(run, size) for run in runs]) for name, size in sizes.items()}
-        rows.append(row | {"global batch": span([run.global_batch for run in runs])})
-    return Table("experiments", "Experiments", DataFrame(rows), stub=1)
 
 
 def seed_notes(experiments: Sequence[Experiment]) -> list[str]:

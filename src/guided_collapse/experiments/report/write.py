@@ -1,6 +1,5 @@
 """Writes a report."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +21,6 @@ class ReportSummary(NamedTuple):
 
     page: Path
     files: tuple[Path, ...]  # everything that was written, the page last
-    experiments: tuple[str, ...]  # in the order of the report
     skipped: tuple[str, ...]  # records that could not be used, each with the reason
 
 
@@ -37,33 +35,16 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
         epochs: that the accuracy tables show; None takes those of the paper's tables that a run has reached, or the last.
 
     Raises:
-        ValueError: if there are no usable runs, `out` cannot be written to, or an epoch is below 1 or beyond the longest run.
+        ValueError: if there are no usable runs, `out` cannot be created, or an epoch is below 1 or beyond the longest run.
         NotWrittenError: if a file cannot be written, as on a full disk.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from tempfile import TemporaryDirectory
-        >>> from guided_collapse.experiments import Configuration, Placement, compare
-        >>> from guided_collapse.experiments.report import write_report
-        >>> sizes = {"num_classes": 4, "feature_dim": 8, "num_samples": 40, "batch_size": 40}
-        >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
-        >>> with TemporaryDirectory() as folder:
-        ...     _ = compare(short, ["fixed-etf"], [0], Placement(out=Path(folder), quiet=True))
-        ...     summary = write_report([Path(folder)], Path(folder, "report"))
-        >>> summary.page.name, summary.experiments
-        ('report.html', ('short',))
     """
-    if epochs is not None and (not epochs or min(epochs) < 1):
-        raise ValueError(f"epochs must be at least one epoch, each from 1; got {list(epochs)}.")
     records = read_records(runs)
     longest = max(max(run.epochs.last, run.planned or 0) for run in records.runs)
-    if epochs is not None and max(epochs) > longest:
-        raise ValueError(f"epochs must be at most {longest}, the length of the longest run; got {max(epochs)}. Leave it out.")
+    if epochs is not None and not (epochs and min(epochs) >= 1 and max(epochs) <= longest):
+        raise ValueError(f"epochs must be from 1 to {longest}, the length of the longest run; got {list(epochs)}. Leave them out.")
     for folder in (out, out / "tables", out / "figures"):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
         except OSError as error:
             raise ValueError(f"a report needs a folder that can be written; {folder} cannot: {error}") from error
     experiments = by_experiment(records.runs)
@@ -80,4 +61,4 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     contents[out / "report.html"] = page(records, experiments, tables, styles).encode("utf-8")
     for path, content in contents.items():
         write_bytes(path, content)
-    return ReportSummary(out / "report.html", tuple(contents), tuple(each.name for each in experiments), records.skipped)
+    return ReportSummary(out / "report.html", tuple(contents), records.skipped)
