@@ -301,16 +301,13 @@ def parsed(words: Sequence[str]) -> Any:
     flags = {Train: requests.ConfigurationFlags, Compare: requests.SharedFlags, Search: requests.SharedFlags}
     has_preset = COMMANDS.get(words[0] if words else "") in flags
     start = requests.starting_point(words[1:]) if has_preset else OWN_IMAGES
-    kinds = []
-    for name, kind in COMMANDS.items():
-        default = (
-            kind(flags[kind](**start.to_dict()), requests.PlacementFlags(**vars(Placement()))) if kind in flags else MISSING_NONPROP
-        )
-        kinds.append(Annotated[kind, tyro.conf.subcommand(name, default=default)])
+    placement = requests.PlacementFlags(**vars(Placement()))
+    defaults: dict[Any, Any] = {kind: kind(of(**start.to_dict()), placement) for kind, of in flags.items()}
+    subcommands = {kind: tyro.conf.subcommand(name, default=defaults.get(kind, MISSING_NONPROP)) for name, kind in COMMANDS.items()}
     if shutil.get_terminal_size().columns < FEWEST_COLUMNS:
         os.environ["COLUMNS"] = str(FEWEST_COLUMNS)
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    any_of: Any = Union[*kinds]
+    any_of: Any = Union[*(Annotated[kind, subcommand] for kind, subcommand in subcommands.items())]
     request: Any = tyro.cli(any_of, prog="guided-collapse", description=DESCRIPTION, args=list(words), config=config)
     return request.checked(start, requests.given_fields(words)) if has_preset else request
 
