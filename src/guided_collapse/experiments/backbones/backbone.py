@@ -1,6 +1,5 @@
 """What all backbones share, and the unconstrained feature model, which has no network."""
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -13,7 +12,6 @@ class Backbone(nn.Module):
 
     def __init__(self, feature_dim: int) -> None:
         super().__init__()
-        check_size("feature_dim", feature_dim)
         self.feature_dim = feature_dim
 
 
@@ -22,7 +20,6 @@ class ImageBackbone(Backbone, ABC):
 
     def __init__(self, feature_dim: int, *, in_channels: int, smallest_size: int) -> None:
         super().__init__(feature_dim)
-        check_size("in_channels", in_channels)
         self.in_channels, self.smallest_size = in_channels, smallest_size
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -62,16 +59,8 @@ class UnconstrainedFeatures(Backbone):
         return functional.embedding(inputs, self.features)
 
 
-def check_size(name: str, size: int) -> None:
-    """Rejects a size that is not a positive integer."""
-    if not isinstance(size, int) or size < 1:
-        raise ValueError(f"{name} must be an integer, at least 1; got {size!r}.")
-
-
 def scaled(num_channels: int, width: float) -> int:
     """width x num_channels, rounded to the nearest integer (halves to even), at least 1."""
-    if not (width > 0 and math.isfinite(width)):
-        raise ValueError(f"width must be a positive, finite number; got {width}.")
     return max(1, round(width * num_channels))
 
 
