@@ -24,6 +24,7 @@ else:
     BackboneName = Literal[(*BACKBONES, "unconstrained")]
 OptimizerName = Literal["agd", "sgd", "adamw"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 LARGEST = 1e9  # far beyond any rate, factor or time that could be meant
 LARGEST_COUNT = 2**31 - 1
@@ -262,7 +263,7 @@ class Placement:
     """Output folder."""
     data_root: Path | None = None
     """Folder of all data sets; by default $GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    accelerator: Accelerator = "auto"
     """Kind of device to run on."""
     devices: Count = 1
     """Number of devices per machine; with several, each gets its own process."""
