@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from benchmarks.cost_tables import cost_table, counts_table
 from benchmarks.counting import CountOperations, OperationCounts, peak_mb, start_counting_memory
-from guided_collapse.experiments.configuration import Accelerator, Configuration, HeadName, Precision
+from guided_collapse.experiments.configuration import Configuration, HeadName, Precision
 from guided_collapse.experiments.data.augment import PixelStatistics
 from guided_collapse.experiments.data.batches import Batch, ProcessShare
 from guided_collapse.experiments.data.known import known_data
@@ -37,8 +37,8 @@ from guided_collapse.experiments.launch import commit, hardware, versions
 from guided_collapse.experiments.loop import build_optimizer
 from guided_collapse.experiments.presets import preset
 from guided_collapse.experiments.tasks import ImageTask, Task, UnconstrainedTask, build_model
-from guided_collapse.geometry.nearest import NearestETF, checked_solver, unit_frobenius_norm
-from guided_collapse.geometry.simplex import frame_weight
+from guided_collapse.geometry.nearest import NearestETF, checked_solver
+from guided_collapse.geometry.simplex import frame_weight, unit_frobenius_norm
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.nearest import NearestETFHead
 from guided_collapse.paper.declarative_node import basis_by_paper_route
@@ -79,7 +79,7 @@ class CostRequest:
     """Samples per step; by default the experiment's batch size."""
     precision: Precision = "32-true"
     """Precision of the forward and backward pass."""
-    accelerator: Accelerator = "auto"
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Kind of device to run on."""
     limit_seconds: float = 240.0
     """Time limit for each head, including its start."""

@@ -27,8 +27,7 @@ from torch import Tensor
 from benchmarks.counting import CountOperations, OperationCounts, peak_mb, start_counting_memory
 from guided_collapse import nearest_etf
 from guided_collapse.experiments.launch import commit, hardware, versions
-from guided_collapse.geometry.nearest import unit_frobenius_norm
-from guided_collapse.geometry.simplex import center_classes, frame_basis, frame_weight, haar_basis
+from guided_collapse.geometry.simplex import center_classes, frame_basis, frame_weight, haar_basis, unit_frobenius_norm
 from guided_collapse.paper.declarative_node import basis_by_paper_route
 
 SIZES = {"UFM-10": (512, 10), "UFM-100": (1024, 100), "UFM-200": (1024, 200), "UFM-1000": (1024, 1000), "ImageNet": (2048, 1000)}

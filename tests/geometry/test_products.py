@@ -133,7 +133,7 @@ def test_products_are_exact_though_lower_precision_is_allowed():
     torch.manual_seed(3)
     matrix = torch.randn(20, 50)
     matrix = (matrix / matrix.norm()).requires_grad_()
-    polar = polar_by_products(matrix, polar_polynomials(1e-4))
+    polar = polar_by_products(matrix, polynomials=polar_polynomials(1e-4))
     exact = torch.from_numpy(scipy.linalg.polar(matrix.detach().double().numpy())[0])
     torch.testing.assert_close(polar.detach().double(), exact, rtol=0, atol=2e-6)
     polar.square()[0].sum().backward()

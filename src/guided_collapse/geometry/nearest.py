@@ -15,7 +15,7 @@ from torch import Tensor
 from guided_collapse.geometry.operations import without_autocast
 from guided_collapse.geometry.polar import rows_by_factors
 from guided_collapse.geometry.products import rows_by_products
-from guided_collapse.geometry.simplex import center_classes, check_frame_exists, frame_basis
+from guided_collapse.geometry.simplex import center_classes, check_frame_exists, frame_basis, unit_frobenius_norm
 
 Solver = Literal["factors", "products"]
 # Evaluated once, because the compiler of torch 2.6 cannot trace it.
@@ -135,7 +135,7 @@ def solve(
     proximal = proximal_basis.detach().to(means.dtype).T
     if checked_solver(solver, means.device) == "factors":
         return rows_by_factors(means, proximal, proximal_weight, first_step)
-    return rows_by_products(unit_frobenius_norm(means), proximal, proximal_weight, first_step), proximal, None
+    return rows_by_products(means, proximal, proximal_weight, first_step), proximal, None
 
 
 def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
@@ -145,15 +145,6 @@ def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
     if solver not in SOLVERS:
         raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, or None; got {solver!r}.")
     return solver
-
-
-def unit_frobenius_norm(matrix: Tensor) -> Tensor:
-    """Returns the matrix divided by its Frobenius norm, whatever its scale; a zero matrix stays zero, with zero gradient."""
-    largest = matrix.detach().abs().max()
-    scaled = matrix / torch.where(largest == 0, 1.0, largest)
-    norm = torch.linalg.vector_norm(scaled)
-    is_zero = norm == 0
-    return scaled * torch.where(is_zero, 0.0, 1 / torch.where(is_zero, 1.0, norm))
 
 
 def tightness_defect(weight: Tensor) -> Tensor:

@@ -131,6 +131,45 @@ class _PastTheDispatcher(torch.autograd.Function):
         return None, None, *ctx.operation.gradient(ctx, grad)
 
 
+class ClosedGradient:
+    """A function of tensors, its positional arguments, with a backward pass that is shorter than autograd's.
+
+    `forward` returns the result and tensors for `backward`, which takes the gradient, the list of these tensors and all arguments,
+    and returns a gradient for each tensor; None may stand for those that require none. Compilers, transforms of torch.func and
+    forward mode go through `forward` itself, and so does a backward pass that is differentiated again.
+    """
+
+    def __init__(self, forward: Callable[..., tuple[Tensor, ...]], backward: Callable[..., tuple[Tensor | None, ...]]) -> None:
+        self.forward, self.backward = forward, backward
+
+    def __call__(self, *tensors: Tensor, **constants: Any) -> Tensor:
+        """Returns the result."""
+        is_followed = torch.compiler.is_compiling() or is_transformed() or forward_ad._current_level >= 0
+        if is_followed or not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+            return self.forward(*tensors, **constants)[0]
+        result: Tensor = _ByClosedGradient.apply(self, constants, *tensors)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _ByClosedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: ClosedGradient, constants: dict[str, Any], *tensors: Tensor) -> Tensor:
+        result, *needed = function.forward(*tensors, **constants)
+        ctx.function, ctx.constants, ctx.num_tensors = function, constants, len(tensors)
+        ctx.save_for_backward(*tensors, *needed)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, needed = ctx.saved_tensors[: ctx.num_tensors], list(ctx.saved_tensors[ctx.num_tensors :])
+        if not torch.is_grad_enabled():
+            return None, None, *ctx.function.backward(grad, needed, *tensors, **ctx.constants)
+        result = ctx.function.forward(*tensors, **ctx.constants)[0]
+        wanted = [tensor for tensor in tensors if tensor.requires_grad]
+        found = iter(torch.autograd.grad(result, wanted, grad, create_graph=True))
+        return None, None, *(next(found) if tensor.requires_grad else None for tensor in tensors)
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Returns whether a function of the tensor can be called directly: nobody traces, counts or transforms operations."""
     return (

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.operations import add_product, constant_in_graphs, product
-from guided_collapse.geometry.simplex import center_classes
+from guided_collapse.geometry.operations import ClosedGradient, add_product, constant_in_graphs, product
+from guided_collapse.geometry.simplex import center_classes, unit_frobenius_norm
 
 # The best polynomial for a wide interval takes some large values almost to 0, where their rounding errors drown the small ones. So
 # each is made for an interval whose ends have at least this ratio, and grows what lies below it.
@@ -90,13 +90,31 @@ def _nearest_to_one(low: float, high: float) -> OddPolynomial:
         inner, outer = (math.sqrt((-3 * third + sign * root) / (10 * fifth)) for sign in (-1.0, 1.0))
 
 
-def polar_by_products(matrix: Tensor, polynomials: tuple[OddPolynomial, ...]) -> Tensor:
-    """Returns the polar factor of X, wide with singular values in the polynomials' interval; all derivatives exist."""
+def _forward(matrix: Tensor, *, polynomials: tuple[OddPolynomial, ...]) -> tuple[Tensor, ...]:
+    """Returns the polar factor, and for each polynomial the matrix X that it takes, A = XX', and b A + c A^2."""
+    needed: list[Tensor] = []
     for first, third, fifth in polynomials:
         gram = product(matrix, matrix.T)
         higher = add_product(third, gram, fifth, gram, gram)
+        needed += matrix, gram, higher
         matrix = add_product(first, matrix, 1.0, higher, matrix)
-    return matrix
+    return matrix, *needed
+
+
+def _backward(grad: Tensor, needed: list[Tensor], matrix: Tensor, *, polynomials: tuple[OddPolynomial, ...]) -> tuple[Tensor]:
+    """Returns the gradient with respect to X, given that of its polar factor, through one polynomial after another."""
+    for first, third, fifth in reversed(polynomials):
+        *needed, matrix, gram, higher = needed
+        grad_higher = product(grad, matrix.T)
+        grad_higher = grad_higher + grad_higher.T
+        grad_gram = add_product(third / 2, grad_higher, fifth, grad_higher, gram)
+        grad = add_product(first, grad, 1.0, higher, grad)
+        grad = add_product(1.0, grad, 1.0, grad_gram + grad_gram.T, matrix)
+    return (grad,)
+
+
+polar_by_products = ClosedGradient(_forward, _backward)
+"""Returns the polar factor of X, wide with singular values in the interval of given polynomials; all derivatives exist."""
 
 
 def vanishing_pull(num_classes: int, proximal_weight: float) -> float:
@@ -117,21 +135,24 @@ def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype
     return bounds[1], polar_polynomials(max(least / bounds[0], SMALLEST[dtype]))
 
 
-def rows_by_products(unit_means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False) -> Tensor:
+def rows_by_products(means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False) -> Tensor:
     """Returns U', (num_classes, feature_dim), of the frame nearest to the means, with all derivatives.
 
-    The problem is that of `rows_by_factors`, for means of unit Frobenius norm or zero, with `vanishing_pull` for delta = 0 and on
-    the first step. No factorization, no float64, nothing that synchronizes with the device.
+    The problem is that of `rows_by_factors`, with `vanishing_pull` for delta = 0 and on the first step. No factorization, no
+    float64, nothing that synchronizes with the device.
     """
-    num_classes, feature_dim = unit_means.shape
+    num_classes, feature_dim = means.shape
     rank = min(feature_dim, num_classes - 1)
-    bound, polynomials = _bound_and_polynomials(rank, proximal_weight, unit_means.dtype)
+    bound, polynomials = _bound_and_polynomials(rank, proximal_weight, means.dtype)
     vanishing = vanishing_pull(rank + 1, proximal_weight)
-    # Not torch.where, which would round the two numbers to float32.
-    is_first = first_step.to(unit_means.dtype) if isinstance(first_step, Tensor) else float(first_step)
-    pull = is_first * vanishing + (1 - is_first) * max(proximal_weight, vanishing)
-    data = center_classes(unit_means) * (2 / math.sqrt(rank) / bound)
+    first_pull, pull = vanishing / bound, max(proximal_weight, vanishing) / bound
+    if isinstance(first_step, Tensor):
+        # Not torch.where, which would round the two numbers to float32.
+        pulled = proximal * (first_step.to(means.dtype) * (first_pull - pull) + pull)
+    else:
+        pulled = proximal * (first_pull if first_step else pull)
+    data, scale = center_classes(unit_frobenius_norm(means)), 2 / math.sqrt(rank) / bound
     if feature_dim >= num_classes:
-        return polar_by_products(data + proximal * (pull / bound), polynomials)
+        return polar_by_products(torch.add(pulled, data, alpha=scale), polynomials=polynomials)
     # Only num_classes - 1 columns fit into feature space: the same problem on the complement of 1.
-    return polar_by_products((data + center_classes(proximal) * (pull / bound)).T, polynomials).T
+    return polar_by_products(torch.add(center_classes(pulled), data, alpha=scale).T, polynomials=polynomials).T

@@ -6,6 +6,9 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from guided_collapse.geometry.operations import ClosedGradient
 
 Direction = Literal["canonical", "random"]
 
@@ -13,6 +16,23 @@ Direction = Literal["canonical", "random"]
 def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Returns the rows, one per class, minus their mean: P @ rows with P = I - 11'/C. `out` may be `rows` itself."""
     return torch.sub(rows, rows.mean(dim=0, keepdim=True), out=out)
+
+
+def _unit_and_inverse_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    largest = functional.threshold(torch.linalg.vector_norm(matrix.detach(), ord=math.inf), 0.0, 1.0)
+    scaled = matrix / largest
+    inverse = 1 / functional.threshold(torch.linalg.vector_norm(scaled), 0.0, math.inf)
+    return scaled * inverse, inverse / largest
+
+
+def _without_radial(grad: Tensor, needed: list[Tensor], matrix: Tensor) -> tuple[Tensor]:
+    (inverse,) = needed
+    along = (grad * matrix).sum() * inverse.square()
+    return (torch.addcmul(grad, matrix, along, value=-1) * inverse,)
+
+
+unit_frobenius_norm = ClosedGradient(_unit_and_inverse_norm, _without_radial)
+"""Returns the matrix divided by its Frobenius norm, whatever its scale; a zero matrix stays zero, with zero gradient."""
 
 
 def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:

@@ -22,7 +22,6 @@ from guided_collapse.geometry.nearest import (
     checked_solver,
     nearest_etf,
     solve,
-    unit_frobenius_norm,
 )
 from guided_collapse.geometry.operations import DifferentiableOperation, is_plain, product, without_autocast
 from guided_collapse.geometry.polar import Factors, polar_gradient
@@ -36,6 +35,7 @@ from guided_collapse.geometry.simplex import (
     frame_basis,
     frame_weight,
     has_simplex_etf,
+    unit_frobenius_norm,
 )
 
 # With 40 the tightness defect of Gaussian means was above 1e-3 in one of 3384 cases, 4 classes in 2 dimensions, and above 1e-5 in
@@ -236,7 +236,7 @@ def _polar_by_products(matrix: Tensor) -> Tensor:
     gram = product(constant.T, constant)
     # No eigenvalue is above this.
     bound = torch.minimum(gram.trace(), torch.linalg.matrix_norm(gram, ord=torch.inf)).clamp(min=torch.finfo(gram.dtype).tiny)
-    return polar_by_products((matrix / bound.sqrt()).T, ROUND_POLYNOMIALS).T
+    return polar_by_products((matrix / bound.sqrt()).T, polynomials=ROUND_POLYNOMIALS).T
 
 
 def _polar_columns_forward(matrix: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from guided_collapse.geometry.operations import is_transformed, operation, product
+from guided_collapse.heads.sphere import on_sphere, sphere_factors, sphere_logits
 
 IGNORE_INDEX = -100
 """The label of samples that are left out of all means: the default `ignore_index` of torch's cross-entropy."""
@@ -18,32 +19,56 @@ LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 SUM_TOLERANCE = 1e-3
 
 
-class Batch(NamedTuple):
-    """A centered training batch. Means are those of the batches of all processes together."""
+class Batch:
+    """A training batch. Its means are over the batches of all processes, without the samples whose label is ignored.
 
-    centered: Tensor
-    """The features minus their global mean, (num_samples, feature_dim), with gradient."""
-    global_mean: Tensor
-    """(feature_dim,), with gradient; zero if every sample is ignored."""
-    labels: Tensor
-    """(num_samples,), int64, or (num_samples, num_classes), soft; (0,) if the batch came without labels."""
-    is_valid: Tensor
-    """Whether there is a sample that is not ignored and, if values were not checked, all are finite; a boolean scalar."""
+    Args:
+        features: (num_samples, feature_dim), in float32 or wider.
+        labels: (num_samples,), int64, or (num_samples, num_classes), soft; (0,) if the batch came without labels.
+        scale: the radius of the sphere that features are projected onto; None leaves them where they are.
+        is_clean: whether all features are known to be finite and no label to be ignored, which saves operations.
+    """
 
+    def __init__(self, features: Tensor, labels: Tensor, *, scale: float | None = None, is_clean: bool) -> None:
+        self.features, self.labels, self.scale, self.is_clean = features, labels, scale, is_clean
+        self.factors = None if scale is None else sphere_factors(features.detach(), scale)
+        # What each sample has in a mean, (num_samples,); None stands for equal parts in a single process.
+        self.parts: Tensor | None = None
+        if not is_clean or num_processes() > 1:
+            is_counted = features.new_ones(len(features))
+            if len(labels) > 0 and not is_soft(labels):
+                is_counted = (labels != IGNORE_INDEX).to(features.dtype)
+            self.parts = is_counted / sum_over_processes(is_counted.sum(dim=0, keepdim=True)).clamp(min=1)
 
-def center_batch(features: Tensor, labels: Tensor, *, check_values: bool | None = None) -> Batch:
-    """Centers features, (num_samples, feature_dim), by their mean over all processes; ignored samples do not count."""
-    counted, num_samples = features, features.new_full((1,), len(features))
-    if len(labels) > 0 and not is_soft(labels):
-        is_counted = labels != IGNORE_INDEX
-        counted = torch.where(is_counted[:, None], features, 0.0)
-        num_samples = is_counted.sum(dim=0, keepdim=True).to(features.dtype)
-    totals = sum_over_processes(torch.cat([counted.sum(dim=0), num_samples]))
-    global_mean = totals[:-1] / totals[-1].clamp(min=1)
-    is_valid = totals[-1] > 0
-    if not checks_values(check_values, features.device):
-        is_valid = is_valid & torch.isfinite(global_mean).all()
-    return Batch(features - global_mean, global_mean, labels, is_valid)
+    def mean(self, rows: Tensor) -> Tensor:
+        """The mean of one row for each sample, with gradient."""
+        return rows.mean(dim=0) if self.parts is None else sum_over_processes(rows.T @ self.parts)
+
+    def global_mean(self) -> tuple[Tensor, Tensor | None]:
+        """The mean f_G, (feature_dim,), and whether some sample counts and all of those are finite, a boolean scalar or None.
+
+        None stands for true. If every sample is ignored the mean is zero. Neither has a gradient.
+        """
+        features = self.features.detach()
+        if self.factors is None:
+            mean = self.mean(features)
+        else:
+            factors = self.factors[:, 0] / len(features) if self.parts is None else self.factors[:, 0] * self.parts
+            mean = sum_over_processes(features.T @ factors)
+        if self.is_clean or self.parts is None:
+            return mean, None
+        # Zero times a number that is not finite is NaN, which is not above 0.
+        return mean, sum_over_processes(self.parts.sum()) + 0 * mean.sum() > 0
+
+    def points(self) -> Tensor:
+        """The features on the sphere, (num_samples, feature_dim), with gradient."""
+        return self.features if self.scale is None else on_sphere(self.features, scale=self.scale, factors=self.factors)
+
+    def logits(self, weight: Tensor, *, center: bool) -> Tensor:
+        """(f - f_G) W', or f W', (num_samples, num_classes), with gradient to features and weight."""
+        assert self.scale is not None
+        logits = sphere_logits(self.features, weight.to(self.features.dtype), scale=self.scale, factors=self.factors)
+        return logits - self.mean(logits) if center else logits
 
 
 class ClassSums(NamedTuple):
@@ -57,26 +82,29 @@ class ClassSums(NamedTuple):
     """(num_rows,): the class of each row; None if row c is class c. Classes may repeat, but only one of the rows counts samples."""
 
 
-def sums_of_all_classes(batch: Batch, num_classes: int) -> ClassSums:
+def sums_of_all_classes(points: Tensor, batch: Batch, num_classes: int) -> ClassSums:
     """One row for each class, differentiable. With soft labels y, sample i belongs to class c with the weight y_ic."""
-    points, labels = batch.centered, batch.labels
+    labels = batch.labels
     if is_soft(labels):
         sums, counts = product(labels.T, points), labels.sum(dim=0)
     else:
-        # Ignored samples go to an extra row, which is cut off. Labels out of range must still fail.
-        rows = torch.where(labels == IGNORE_INDEX, num_classes, labels + (labels >= num_classes))
-        sums = points.new_zeros(num_classes + 1, points.shape[1]).index_add(0, rows, points)[:-1]
-        counts = points.new_zeros(num_classes + 1).index_add(0, rows, points.new_ones(len(labels)))[:-1]
-    totals = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
-    return ClassSums(totals[:, :-1], totals[:, -1], None)
+        # Ignored samples go to an extra first row, which is cut off. Labels that are too large must still fail.
+        extra = int(not batch.is_clean)
+        rows = (labels + 1).clamp(min=0) if extra else labels
+        sums = points.new_zeros(num_classes + extra, points.shape[1]).index_add(0, rows, points)[extra:]
+        counts = points.new_zeros(num_classes + extra).index_add(0, rows, points.new_ones(len(labels)))[extra:]
+    if num_processes() > 1:
+        totals = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
+        sums, counts = totals[:, :-1], totals[:, -1]
+    return ClassSums(sums, counts, None)
 
 
-def sums_of_present_classes(batch: Batch) -> ClassSums:
+def sums_of_present_classes(points: Tensor, batch: Batch) -> ClassSums:
     """One row for each sample of all processes, of which only as many count as there are classes in the batch; no gradient.
 
     The number of rows is fixed so that nothing synchronizes with the device to find out how many classes there are.
     """
-    points, labels = gather_over_processes(batch.centered.detach()), gather_over_processes(batch.labels)
+    points, labels = gather_over_processes(points.detach()), gather_over_processes(batch.labels)
     is_counted = labels != IGNORE_INDEX
     # Ignored samples join the largest class with weight 0.
     labels, order = torch.where(is_counted, labels, labels.max().clamp(min=0)).sort(stable=True)
@@ -113,8 +141,12 @@ class Sizes(Protocol):
     check_values: bool | None
 
 
-def checked(features: Tensor, labels: Tensor | None, sizes: Sizes, *, training: bool = True, needs_labels: bool = True) -> Tensor:
-    """The features, (..., feature_dim), once the batch is known to fit; labels, as for `Head.forward`, count in training mode only.
+def checked(
+    features: Tensor, labels: Tensor | None, sizes: Sizes, *, training: bool = True, needs_labels: bool = True
+) -> tuple[Tensor, bool]:
+    """The features, (..., feature_dim), once the batch is known to fit, and whether it is known to be clean, see `Batch`.
+
+    Labels, as for `Head.forward`, count in training mode only.
 
     Raises:
         TypeError, ValueError: for a batch that does not fit.
@@ -146,13 +178,12 @@ def checked(features: Tensor, labels: Tensor | None, sizes: Sizes, *, training: 
                 "Pass head(features, labels), call the model inside `with head.labels(labels):`, or call head.eval() first."
             )
     if is_transformed():
-        return features
+        return features, False
     known = labels if training and labels is not None else torch.zeros(0, dtype=torch.int64, device=features.device)
     check = checks_values(sizes.check_values, features.device)
     if torch.compiler.is_compiling():
-        return _checked_values(features, known, num_classes, training, check)
-    _check_values(features, known, num_classes, training, check)
-    return features
+        return _checked_values(features, known, num_classes, training, check), False
+    return features, _check_values(features, known, num_classes, training, check)
 
 
 def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
@@ -176,21 +207,26 @@ def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
         )
 
 
-def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> None:
+def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> bool:
+    """Whether all features are known to be finite and no label to be ignored; raises for values that do not fit."""
     if training and torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             "a head updates its state once per batch, so it must stay outside activation checkpointing; got a forward pass inside "
             "a backward pass. Checkpoint the backbone alone: head(checkpoint(backbone, inputs), labels)."
         )
     if not check:
-        return
+        return False
     largest = largest_finite(features, "features", f" in a batch of {features.shape[0]}")
     # Squares of centered features are summed over all dimensions and classes, perhaps in float32.
     limit = math.sqrt(torch.finfo(torch.float32).max / features.shape[-1] / num_classes) / 2
     if largest > limit:
         raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
-    if labels.numel() > 0:
-        _check_shares(labels) if is_soft(labels) else _check_indices(labels, num_classes)
+    if labels.numel() == 0:
+        return True
+    if is_soft(labels):
+        _check_shares(labels)
+        return True
+    return _check_indices(labels, num_classes)
 
 
 # An operation, so that a compiled graph keeps the check: its result is used and its body is not traced.
@@ -223,16 +259,18 @@ def largest_finite(values: Tensor, name: str, context: str = "") -> float:
     return largest
 
 
-def _check_indices(labels: Tensor, num_classes: int) -> None:
+def _check_indices(labels: Tensor, num_classes: int) -> bool:
+    """Whether no label is ignored."""
     lowest, highest = (int(value) for value in torch.aminmax(labels))
     if lowest >= 0 and highest < num_classes:
-        return
+        return True
     counted = labels[labels != IGNORE_INDEX]
     if counted.numel() > 0 and not 0 <= int(counted.min()) <= int(counted.max()) < num_classes:
         raise ValueError(
             f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; got values from {int(counted.min())} to "
             f"{int(counted.max())}. Give samples to ignore the label {IGNORE_INDEX}."
         )
+    return False
 
 
 def _check_shares(labels: Tensor) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
 from guided_collapse.heads.batch import (
     Batch,
-    center_batch,
     checked,
     flat_labels,
     is_soft,
@@ -20,6 +19,7 @@ from guided_collapse.heads.batch import (
 from guided_collapse.heads.state import SinglePrecisionState, snapshot, state_dtype
 
 GLOBAL_MEAN_MOMENTUM = 0.1
+TINY = 1e-30  # what numbers that may be zero are raised to before one divides by them
 
 
 class RunningMean(SinglePrecisionState):
@@ -39,12 +39,15 @@ class RunningMean(SinglePrecisionState):
         self.steps.zero_()
 
     @torch.no_grad()
-    def update(self, mean: Tensor, is_valid: Tensor) -> None:
+    def update(self, mean: Tensor, is_valid: Tensor | None = None) -> None:
         """Takes in the mean of one batch, (feature_dim,), unless `is_valid`, a boolean scalar, is false."""
-        mean = mean.to(torch.promote_types(mean.dtype, self.value.dtype))
-        moved = torch.where(self.steps == 0, mean, torch.lerp(self.value.to(mean.dtype), mean, GLOBAL_MEAN_MOMENTUM))
-        self.value.copy_(torch.where(is_valid, moved, self.value))
-        self.steps.add_(is_valid)
+        mean = mean.to(self.value.dtype)
+        # 1 for the first batch.
+        share = (1 - self.steps).to(mean.dtype).clamp(min=GLOBAL_MEAN_MOMENTUM)
+        mean = mean if is_valid is None else torch.where(is_valid, mean, self.value)
+        # Not lerp_, which torch.func.vmap does not know.
+        self.value.copy_(torch.lerp(self.value, mean, share))
+        self.steps.add_(1 if is_valid is None else is_valid)
 
 
 class BatchMeans(NamedTuple):
@@ -67,7 +70,7 @@ class RunningClassMeans(SinglePrecisionState):
     is. A class that was never seen sits at the global mean, and enters at full value when it is first seen. Soft labels y give the
     class means sum_i y_ic h_i / sum_i y_ic. With every class in every batch this is the paper's formula.
 
-    Means are taken over the batches of all processes. Gradients treat the rescaling of absent classes as constant.
+    Means are taken over the batches of all processes. The gradient is that of the new running means with respect to the batch.
 
     Args:
         feature_dim: d.
@@ -93,7 +96,6 @@ class RunningClassMeans(SinglePrecisionState):
     """The sum of squares of all class means, (1,)."""
     seen: Tensor
     """Which classes have been in a batch, (num_classes,)."""
-    num_seen: Tensor
     smallest_share: float = 1e-4
     """The lower limit of a batch's share."""
 
@@ -117,13 +119,12 @@ class RunningClassMeans(SinglePrecisionState):
         self.register_buffer("factor", torch.empty(1, device=device, dtype=dtype))
         self.register_buffer("squares", torch.empty(1, device=device, dtype=dtype))
         self.register_buffer("seen", torch.empty(num_classes, device=device, dtype=torch.bool))
-        self.register_buffer("num_seen", torch.empty((), device=device, dtype=torch.int64))
         self.global_mean = RunningMean(feature_dim, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Forgets all batches."""
-        for state in (self.running, self.squares, self.seen, self.num_seen):
+        for state in (self.running, self.squares, self.seen):
             state.zero_()
         self.factor.fill_(1)
         self.global_mean.reset_parameters()
@@ -143,16 +144,19 @@ class RunningClassMeans(SinglePrecisionState):
         Raises:
             TypeError, ValueError: for a batch that does not fit; the state is then unchanged.
         """
-        features = checked(features, labels, self)
+        features, is_clean = checked(features, labels, self)
         features = features.flatten(0, -2).to(torch.promote_types(features.dtype, torch.float32))
-        batch = center_batch(features, flat_labels(labels, features), check_values=self.check_values)
-        return BatchMeans(self.take_in(batch), batch.global_mean)
+        batch = Batch(features, flat_labels(labels, features), is_clean=is_clean)
+        return BatchMeans(self.take_in(batch)[0], batch.mean(features))
 
     @torch.no_grad()
-    def take_in_present(self, batch: Batch) -> None:
-        """The same without gradient and result. Only the rows of the batch's classes are touched if they are fewer than all."""
+    def take_in_present(self, batch: Batch) -> Tensor | None:
+        """Takes in one checked batch, without gradient; touches only the rows of its classes if these are fewer than all.
+
+        Returns whether the batch was valid, see `Batch.global_mean`.
+        """
         few = not is_soft(batch.labels) and len(batch.labels) * num_processes() < self.num_classes
-        self.take_in(batch, only_present=few)
+        return self.take_in(batch, only_present=few)[1]
 
     def value(self) -> Tensor:
         """The class means, (num_classes, feature_dim), without gradient; folds the common factor into the rows."""
@@ -162,38 +166,49 @@ class RunningClassMeans(SinglePrecisionState):
             self.squares.copy_(torch.linalg.vector_norm(self.running).square())
         return self.running
 
-    def take_in(self, batch: Batch, *, only_present: bool = False) -> Tensor:
-        """Takes in one checked batch and returns the class means with it, (num_classes, feature_dim), with gradient.
+    def take_in(self, batch: Batch, *, only_present: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Takes in one checked batch; returns the class means with it, (num_classes, feature_dim), with gradient, and its validity.
 
         With `only_present`, only the rows of the batch's classes are touched, and the result has one row for each sample.
         """
-        sums, counts, classes = sums_of_present_classes(batch) if only_present else sums_of_all_classes(batch, self.num_classes)
+        global_mean, is_valid = batch.global_mean()
+        # Centered, because sums of features far from zero would lose digits. The mean may be a constant: the residue below takes out
+        # whatever all samples have in common.
+        points = batch.points() - global_mean
+        sums, counts, classes = (
+            sums_of_present_classes(points, batch) if only_present else sums_of_all_classes(points, batch, self.num_classes)
+        )
+        dtype = torch.promote_types(sums.dtype, self.running.dtype)
+        if is_valid is not None:
+            sums, counts = torch.where(is_valid, sums, 0.0), torch.where(is_valid, counts, 0.0)
         stored, seen = (self.running, self.seen) if classes is None else (self.running[classes], self.seen[classes])
-        dtype = torch.promote_types(sums.dtype, stored.dtype)
-        stored, seen = snapshot(stored).to(dtype), snapshot(seen).to(torch.bool)
-        before, step = stored * snapshot(self.factor), snapshot(self.steps) + 1
+        steps, squares, factor = (snapshot(state).to(dtype) for state in (self.steps, self.squares, self.factor))
 
-        total = counts.sum()
-        is_valid = batch.is_valid & (total > 0)
-        present = (counts > 0) & is_valid
+        present = counts > 0
+        is_present = present.to(dtype)[:, None]
         # Rounding leaves a little of the global mean in features that are far from zero.
-        residue = sums.sum(dim=0) / torch.where(is_valid, total, 1.0)
-        means = torch.where(present[:, None], sums / torch.where(present, counts, 1.0)[:, None] - residue, 0.0)
-        means = _without_rounding_errors(means, batch.global_mean.detach(), self.num_classes).to(dtype)
+        residue = sums.sum(dim=0) / counts.sum().clamp(min=TINY)
+        means = torch.addcmul((sums / counts.clamp(min=TINY)[:, None]).to(dtype), is_present, residue.to(dtype), value=-1)
+        norm = torch.linalg.vector_norm(means)
+        # Features that are all the same leave rounding errors. NaN is none, and stays.
+        noise = 4 * torch.finfo(sums.dtype).eps * math.sqrt(self.num_classes) * torch.linalg.vector_norm(global_mean)
+        is_real = ~(norm.detach() <= noise)
+        unit = means * (is_real / norm.clamp(min=TINY))
 
-        # r = (means of present classes, running means of absent ones in the same size).
-        absent_squares = (self.squares - torch.where(present[:, None] & seen[:, None], before, 0.0).square().sum()).clamp(min=0)
-        squares = means.square().sum()
-        size = (squares.detach() / present.sum().clamp(min=1)).sqrt()
-        known_size = (self.squares / self.num_seen.clamp(min=1)).sqrt()
-        rescale = size / torch.where(known_size > 0, known_size, 1.0)
-        squared_norm = squares + rescale.square() * absent_squares
-        inverse_norm = torch.where(squared_norm > 0, torch.where(squared_norm > 0, squared_norm, 1.0).rsqrt(), 0.0)
-        in_batch = torch.where(present[:, None], means, rescale * before) * inverse_norm
+        # r/|r| = q (u, k absent): u are the means of present classes at unit norm; k brings absent classes to the same size.
+        own_squares = (torch.linalg.vector_norm(stored, dim=1).square() @ is_present[:, 0]) * factor.square()
+        absent_squares = (squares - own_squares).clamp(min=0)
+        squared_rescale = self.seen.sum() / (present.sum() * squares).clamp(min=TINY)
+        shrink = is_real * (1 + squared_rescale * absent_squares).rsqrt()
+        share = (2 / (steps + 2)).clamp(min=self.smallest_share)
+        if is_valid is not None:
+            share = share * is_valid
+        kept = share * shrink * squared_rescale.sqrt() + (1 - share)
 
-        share = torch.where(is_valid, (2.0 / (step + 1).to(dtype)).clamp(min=self.smallest_share), 0.0)
-        previous = torch.where((present & ~seen)[:, None], in_batch.detach(), before)
-        updated = share * in_batch + (1 - share) * previous
+        is_new = is_present * (seen[:, None] == 0)
+        from_batch = shrink * torch.lerp(is_new, torch.ones_like(is_new), share)
+        from_before = torch.where(present[:, None], 1 - share, kept) * factor
+        updated = torch.addcmul(stored * from_before, unit, from_batch)
 
         with torch.no_grad():
             if classes is None:
@@ -201,25 +216,15 @@ class RunningClassMeans(SinglePrecisionState):
                 self.factor.fill_(1)
                 self.squares.copy_(torch.linalg.vector_norm(self.running).square())
                 self.seen.logical_or_(present)
-                self.num_seen.copy_(self.seen.sum())
             else:
-                # All other classes are multiplied by `moved`.
-                moved = share * rescale * inverse_norm + (1 - share)
-                factor = torch.where(moved > 0, self.factor * moved, 1.0)
-                updated = torch.where(present[:, None], updated, 0.0)
-                self.squares.copy_(moved.square() * absent_squares + updated.square().sum())
-                change = torch.where(present[:, None], updated / factor - stored, 0.0)
+                # All other classes are multiplied by `kept`.
+                updated = updated * is_present
+                self.squares.copy_(kept.square() * absent_squares + updated.square().sum())
+                factor = torch.where(kept > 0, factor * kept, 1.0)
+                change = is_present * (updated / factor - stored)
                 self.running.index_add_(0, classes, change.to(self.running.dtype))
                 self.factor.copy_(factor)
-                self.num_seen.add_((present & ~seen).sum())
                 # Rows that count nothing repeat the first class, which is present in every valid batch.
-                self.seen.index_copy_(0, classes, (seen | is_valid).to(self.seen.dtype))
-            self.global_mean.update(batch.global_mean, is_valid)
-        return updated.to(sums.dtype)
-
-
-def _without_rounding_errors(means: Tensor, global_mean: Tensor, num_classes: int) -> Tensor:
-    """The means, or zeros if they are mere rounding errors of features that are all the same."""
-    smallest = 4 * torch.finfo(means.dtype).eps * math.sqrt(num_classes) * torch.linalg.vector_norm(global_mean)
-    # NaN is no rounding error, and stays.
-    return torch.where(torch.linalg.vector_norm(means.detach()) <= smallest, 0.0, means)
+                self.seen.index_copy_(0, classes, (seen != 0) | (counts.sum() > 0))
+            self.global_mean.update(global_mean, is_valid)
+        return updated.to(sums.dtype), is_valid

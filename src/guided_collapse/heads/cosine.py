@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guided_collapse.heads.batch import Batch
 from guided_collapse.heads.head import Head, Options
 from guided_collapse.heads.state import snapshot
 
@@ -56,12 +57,12 @@ class CosineHead(Head):
         self.learned_weight = nn.Parameter(torch.empty(num_classes, feature_dim, device=device, dtype=dtype))
         self.reset_parameters(generator)
 
-    def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
+    def _training_logits(self, batch: Batch) -> Tensor:
         weight: Tensor = self.learned_weight
         if isinstance(weight, nn.Parameter):
             with torch.no_grad():
                 weight.copy_(functional.normalize(weight, dim=1))
-        return functional.linear(self._centered(points, labels), self.weight.to(points.dtype))
+        return self._logits(batch, self.weight)
 
     @property
     def weight(self) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from guided_collapse.geometry import tight_frame
 from guided_collapse.geometry.simplex import Direction
+from guided_collapse.heads.batch import Batch
 from guided_collapse.heads.head import FrameHead, Options
 
 
@@ -53,8 +54,8 @@ class FixedETFHead(FrameHead):
         super().__init__(feature_dim, num_classes, center=center, direction=direction, **options)
         self.reset_parameters(generator)
 
-    def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
-        return self._centered(points, labels) @ self.frame.to(points.dtype).T
+    def _training_logits(self, batch: Batch) -> Tensor:
+        return self._logits(batch, self.frame)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Sets the frame, drawing a random direction anew, and forgets all batches."""

@@ -15,11 +15,10 @@ from torch.nn import functional
 from guided_collapse.geometry import tight_frame_cross_entropy_bound
 from guided_collapse.geometry.operations import without_autocast
 from guided_collapse.geometry.simplex import Direction, check_feature_dim, check_num_classes, has_simplex_etf
-from guided_collapse.heads.batch import center_batch, checked, flat_labels, num_processes
+from guided_collapse.heads.batch import Batch, checked, flat_labels, num_processes
 from guided_collapse.heads.class_means import RunningMean
-from guided_collapse.heads.state import SinglePrecisionState, snapshot, state_dtype
-
-SMALLEST_NORM = 1e-12
+from guided_collapse.heads.sphere import SMALLEST_NORM, on_sphere
+from guided_collapse.heads.state import SinglePrecisionState, replace, snapshot, state_dtype
 
 # The default scale is the one whose lowest possible loss gives the right class this probability.
 BEST_PROBABILITY = 0.9
@@ -128,42 +127,33 @@ class Head(nn.Module, ABC):
             TypeError, ValueError: for a batch that does not fit; the state is then unchanged.
             RuntimeError: inside activation checkpointing.
         """
-        features, labels = self._checked(features, labels)
+        features, labels, is_clean = self._checked(features, labels)
         with without_autocast(features.device):
-            points = self.on_sphere(features)
+            features = wide(features)
             if self.training:
-                logits = self._training_logits(points.flatten(0, -2), flat_labels(labels, points))
-                return logits.reshape(*points.shape[:-1], self.num_classes)
+                batch = Batch(features.flatten(0, -2), flat_labels(labels, features), scale=self.scale, is_clean=is_clean)
+                logits = self._training_logits(batch)
+                return logits.reshape(*features.shape[:-1], self.num_classes)
             # With gradient a copy of the weight: training may overwrite it before the backward pass.
             weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
-            return functional.linear(points, weight.to(points.dtype), self.bias.to(points.dtype))
+            return functional.linear(self.on_sphere(features), weight.to(features.dtype), self.bias.to(features.dtype))
 
     @abstractmethod
-    def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
-        """The logits in training mode, (num_samples, num_classes); also updates the state with the batch.
-
-        Args:
-            points: (num_samples, feature_dim), on the sphere.
-            labels: (num_samples,), int64, or (num_samples, num_classes), soft; (0,) if the call had none.
-        """
+    def _training_logits(self, batch: Batch) -> Tensor:
+        """The logits in training mode, (num_samples, num_classes); also updates the state with the batch."""
 
     def on_sphere(self, features: Tensor) -> Tensor:
         """What the weight multiplies: f = scale h/|h|, of the features' shape, in float32 or wider."""
-        features = features.to(torch.promote_types(features.dtype, torch.float32))
-        norms = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
-        # One product: normalizing first and scaling afterward would take more temporaries, above all in the backward pass.
-        return features * torch.where(norms > SMALLEST_NORM, self.scale / norms.clamp(min=SMALLEST_NORM), 0.0)
+        return on_sphere(wide(features), scale=self.scale)
 
-    def _centered(self, points: Tensor, labels: Tensor) -> Tensor:
-        """The points minus their mean, which the running mean takes in, if the head centers."""
-        if self.centering is None:
-            return points
-        batch = center_batch(points, labels, check_values=self.check_values)
-        self.centering.update(batch.global_mean, batch.is_valid)
-        return batch.centered
+    def _logits(self, batch: Batch, weight: Tensor) -> Tensor:
+        """The logits of a training batch for this weight; the running mean, if the head centers, takes in that of the batch."""
+        if self.centering is not None:
+            self.centering.update(*batch.global_mean())
+        return batch.logits(weight, center=self.centering is not None)
 
-    def _checked(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The batch of this call, once it is known to fit."""
+    def _checked(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None, bool]:
+        """The batch of this call, once it is known to fit, and whether it is known to be clean."""
         if self.training and self._labels is not None:
             if labels is not None:
                 raise ValueError(
@@ -171,7 +161,7 @@ class Head(nn.Module, ABC):
                     "Leave out the block if the model passes labels on to its head."
                 )
             labels = self._labels
-        features = checked(features, labels, self, training=self.training, needs_labels=self.needs_labels)
+        features, is_clean = checked(features, labels, self, training=self.training, needs_labels=self.needs_labels)
         single = self.training and self.running_mean is not None and features.numel() == self.feature_dim
         if single and not torch.compiler.is_compiling() and num_processes() == 1:
             warnings.warn(
@@ -179,7 +169,7 @@ class Head(nn.Module, ABC):
                 "Pass drop_last=True to the DataLoader, or use larger batches.",
                 stacklevel=4,
             )
-        return features, labels
+        return features, labels, is_clean
 
     @contextmanager
     def labels(self, labels: Tensor) -> Iterator[None]:
@@ -261,6 +251,12 @@ class FrameHead(SinglePrecisionState, Head):
         """W, (num_classes, feature_dim): unit rows."""
         return self.frame
 
+    def _load_from_state_dict(self, *args: Any) -> None:
+        # Loading writes in place, and graphs may still hold what the frame was.
+        for state in self.buffers(recurse=False):
+            replace(state, state.clone())
+        super()._load_from_state_dict(*args)
+
     @property
     def is_simplex(self) -> bool:
         """Whether the frame is a simplex ETF rather than a tight frame."""
@@ -269,6 +265,11 @@ class FrameHead(SinglePrecisionState, Head):
     def config(self) -> dict[str, Any]:
         """The constructor's arguments as plain values."""
         return super().config() | {"direction": self.direction}
+
+
+def wide(features: Tensor) -> Tensor:
+    """The features in float32 or wider."""
+    return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
 def default_scale(feature_dim: int, num_classes: int) -> float:

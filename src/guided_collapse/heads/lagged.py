@@ -10,7 +10,7 @@ from guided_collapse.geometry.nearest import NearestFrame, Solver, checked_solve
 from guided_collapse.geometry.operations import is_transformed, operation, without_autocast
 from guided_collapse.geometry.simplex import Direction, frame_weight, has_simplex_etf
 from guided_collapse.geometry.tight import default_every
-from guided_collapse.heads.batch import Batch, center_batch, checked, checks_values, flat_labels
+from guided_collapse.heads.batch import Batch, checked, checks_values, flat_labels
 from guided_collapse.heads.class_means import RunningClassMeans, RunningMean
 from guided_collapse.heads.head import FrameHead, Options
 from guided_collapse.heads.state import snapshot
@@ -55,24 +55,24 @@ class LaggedFrameHead(FrameHead):
         """The frame nearest to the class means, pulled toward the present one."""
         raise NotImplementedError
 
-    def _keep(self, nearest: NearestFrame, is_valid: Tensor) -> None:
-        """Makes a solution the state of the head if `is_valid`, a boolean scalar."""
+    def _keep(self, nearest: NearestFrame, is_valid: Tensor | None) -> None:
+        """Makes a solution the state of the head unless `is_valid`, a boolean scalar, is false."""
         raise NotImplementedError
 
     @torch.no_grad()
     def _follow(self, batch: Batch) -> None:
         """Updates the class means with a batch and, if it is due, the frame."""
         means = self.class_means
-        means.take_in_present(batch)
+        is_valid = means.take_in_present(batch)
         if torch.compiler.is_compiling() and not (self.is_simplex and self.every == 1):
             self._known_steps = None
             solver = checked_solver(self.solver, self.frame.device)
             state = means.value(), snapshot(self.basis.T), snapshot(means.seen), means.steps
             basis = _basis_when_due(*state, self.every, self.proximal_weight, solver).T
             weight = frame_weight(basis) if self.is_simplex else math.sqrt(self.num_classes / self.feature_dim) * basis.T
-            self._keep(NearestFrame(basis, weight, means.running, None), batch.is_valid)
+            self._keep(NearestFrame(basis, weight, means.running, None), is_valid)
         elif torch.compiler.is_compiling() or (self._count_step() - 1) % self.every == 0:
-            self._keep(self._solve(means.value()), batch.is_valid)
+            self._keep(self._solve(means.value()), is_valid)
 
     def _count_step(self) -> int:
         """The number of batches so far. Where values are checked anyway, the state itself is asked; elsewhere it is asked once."""
@@ -102,30 +102,30 @@ class LaggedFrameHead(FrameHead):
                 "head.update(labels) is for a lagged head: others classify with the batch's own class means and need the labels "
                 "first; got lagged=False. Use `with head.labels(labels): logits = model(inputs)`, or build it with lagged=True."
             )
-        points = self._waiting
-        if points is None:
+        features = self._waiting
+        if features is None:
             raise RuntimeError(
                 "head.update(labels) must follow a forward pass in training mode, with gradients and without labels; no batch is "
                 "waiting. Call model(inputs) first, once for each update; a batch that came with labels is already taken in."
             )
         if isinstance(labels, Tensor) and labels.ndim > 1:
-            labels = flat_labels(labels, points)
-        checked(points, labels, self)
-        with torch.no_grad(), without_autocast(points.device):
-            self._follow(center_batch(points, flat_labels(labels, points), check_values=self.check_values))
+            labels = flat_labels(labels, features)
+        features, is_clean = checked(features, labels, self)
+        with without_autocast(features.device):
+            self._follow(Batch(features, flat_labels(labels, features), scale=self.scale, is_clean=is_clean))
         self._waiting = None
 
     def forget(self) -> None:
         """Drops the batch that waits for its labels, if there is one."""
         self._waiting = None
 
-    def _wait_for_labels(self, points: Tensor) -> None:
+    def _wait_for_labels(self, batch: Batch) -> None:
         """Keeps a batch that came without labels for `update`, unless nobody will train on it."""
         if torch.is_grad_enabled():
-            self._waiting = points.detach()
+            self._waiting = batch.features.detach()
 
-    def _check_nothing_waits(self, labels: Tensor) -> None:
-        if self._waiting is not None and (len(labels) > 0 or torch.is_grad_enabled()):
+    def _check_nothing_waits(self, batch: Batch) -> None:
+        if self._waiting is not None and (len(batch.labels) > 0 or torch.is_grad_enabled()):
             raise RuntimeError(
                 "a lagged head must take in every training batch before the next one; got a forward pass while the labels of the "
                 f"previous batch, {len(self._waiting)} samples, are missing. Call head.update(labels) after each forward pass in "

@@ -8,11 +8,11 @@ from torch import Tensor
 from guided_collapse.geometry import NearestFrame, frame_basis, nearest_etf
 from guided_collapse.geometry.nearest import Solver, check_proximal_weight, checked_solver
 from guided_collapse.geometry.simplex import Direction, frame_weight
-from guided_collapse.heads.batch import center_batch
+from guided_collapse.heads.batch import Batch
 from guided_collapse.heads.class_means import RunningClassMeans
 from guided_collapse.heads.head import Options
 from guided_collapse.heads.lagged import LaggedFrameHead
-from guided_collapse.heads.state import held, replace, snapshot, state_dtype
+from guided_collapse.heads.state import held, replace, state_dtype
 
 
 class NearestETFHead(LaggedFrameHead):
@@ -96,32 +96,31 @@ class NearestETFHead(LaggedFrameHead):
         self._register_basis(device, state_dtype(dtype))
         self.reset_parameters(generator)
 
-    def _training_logits(self, points: Tensor, labels: Tensor) -> Tensor:
-        self._check_nothing_waits(labels)
-        batch = center_batch(points, labels, check_values=self.check_values)
+    def _training_logits(self, batch: Batch) -> Tensor:
+        self._check_nothing_waits(batch)
         if self.lagged:
-            logits = batch.centered @ held(self.frame).to(points.dtype).T
-            self._follow(batch) if len(labels) > 0 else self._wait_for_labels(points)
+            logits = batch.logits(held(self.frame), center=True)
+            self._follow(batch) if len(batch.labels) > 0 else self._wait_for_labels(batch)
             return logits
-        class_means = self.class_means.take_in(batch)
+        class_means, is_valid = self.class_means.take_in(batch)
         nearest = self._solve(class_means if self.implicit_gradient else class_means.detach())
-        self._keep(nearest, batch.is_valid)
-        return batch.centered @ nearest.weight.T
+        self._keep(nearest, is_valid)
+        return batch.logits(nearest.weight, center=True)
 
     def _solve(self, class_means: Tensor) -> NearestFrame:
         return nearest_etf(
             class_means,
-            snapshot(self.transposed_basis).T,
+            held(self.transposed_basis).T,
             proximal_weight=self.proximal_weight,
             solver=self.solver,
             first_step=self.class_means.steps == 1,
         )
 
     @torch.no_grad()
-    def _keep(self, nearest: NearestFrame, is_valid: Tensor) -> None:
+    def _keep(self, nearest: NearestFrame, is_valid: Tensor | None) -> None:
         """Stores a solution as the state of the head, unless the batch is invalid."""
-        self.transposed_basis.copy_(torch.where(is_valid, nearest.basis.T, self.transposed_basis))
-        replace(self.frame, torch.where(is_valid, nearest.weight, self.frame))
+        replace(self.transposed_basis, nearest.basis.T, is_valid)
+        replace(self.frame, nearest.weight, is_valid)
 
     def _register_basis(self, device: Any, dtype: torch.dtype) -> None:
         self.register_buffer("transposed_basis", torch.empty(self.num_classes, self.feature_dim, device=device, dtype=dtype))
@@ -136,8 +135,8 @@ class NearestETFHead(LaggedFrameHead):
         super().reset_parameters()
         sizes = self.feature_dim, self.num_classes
         basis = frame_basis(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype)
-        self.transposed_basis.copy_(basis.T)
-        self.frame.copy_(frame_weight(basis))
+        replace(self.transposed_basis, basis.T.to(self.frame.device))
+        replace(self.frame, frame_weight(basis).to(self.frame.device))
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments as plain values."""

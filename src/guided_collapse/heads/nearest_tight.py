@@ -19,7 +19,7 @@ class NearestTightFrameHead(NearestETFHead):
 
     It is what `NearestETFHead(feature_dim, num_classes)` builds for num_classes > feature_dim + 1, with the same arguments. It is
     lagged by default: then a step touches only the classes of its batch, and the state is two matrices of the weight's size. With
-    `lagged=False` gradients flow through the alternating projection, with the rescaling of absent and unseen classes held constant.
+    `lagged=False` gradients flow through the alternating projection.
     """
 
     def _solve(self, class_means: Tensor) -> NearestFrame:
@@ -31,8 +31,9 @@ class NearestTightFrameHead(NearestETFHead):
         return solve(*state, first_step=self.class_means.steps == 1, **options)
 
     @torch.no_grad()
-    def _keep(self, nearest: NearestFrame, is_valid: Tensor) -> None:
-        replace(self.frame, torch.where(is_valid & torch.isfinite(nearest.weight).all(), nearest.weight, self.frame))
+    def _keep(self, nearest: NearestFrame, is_valid: Tensor | None) -> None:
+        is_finite = torch.isfinite(nearest.weight).all()
+        replace(self.frame, nearest.weight, is_finite if is_valid is None else is_valid & is_finite)
 
     def _register_basis(self, device: Any, dtype: torch.dtype) -> None:
         """The basis of a tight frame is a multiple of the frame: there is nothing more to keep."""
@@ -51,7 +52,8 @@ class NearestTightFrameHead(NearestETFHead):
         """Sets the frame to its initial direction, drawing a random one anew, and forgets all batches."""
         super(NearestETFHead, self).reset_parameters()
         sizes = self.feature_dim, self.num_classes
-        self.frame.copy_(tight_frame(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype))
+        frame = tight_frame(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype)
+        replace(self.frame, frame.to(self.frame.device))
 
 
 def solve(class_means: Tensor, basis: Tensor, seen: Tensor, *, first_step: bool | Tensor = False, **options: Any) -> NearestFrame:
@@ -61,7 +63,7 @@ def solve(class_means: Tensor, basis: Tensor, seen: Tensor, *, first_step: bool 
     with nothing to tell them apart, they would be drawn together. The other arguments are those of `nearest_frame`.
     """
     feature_dim, num_classes = basis.shape
-    size = torch.linalg.vector_norm(class_means.detach()) / seen.sum(dtype=class_means.dtype).clamp(min=1).sqrt()
+    size = torch.linalg.vector_norm(class_means) / seen.sum(dtype=class_means.dtype).clamp(min=1).sqrt()
     frame = (math.sqrt(num_classes / feature_dim) * basis.T).to(class_means.dtype)
     means = torch.where(seen[:, None], class_means, size * frame)
     return nearest_frame(means, basis, rounds=rounds_in_training(feature_dim, num_classes), first_step=first_step, **options)

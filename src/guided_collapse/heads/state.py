@@ -70,8 +70,12 @@ def _(state: Tensor) -> Tensor:
 _snapshot.register_autograd(lambda ctx, grad: grad)
 
 
-def replace(state: Tensor, value: Tensor) -> None:
-    """Gives a buffer a new value, a tensor that nothing else refers to; graphs that hold the old one, by `held`, keep it."""
+def replace(state: Tensor, value: Tensor, is_valid: Tensor | None = None) -> None:
+    """Gives a buffer a new value, unless `is_valid`, a boolean scalar, is false.
+
+    Graphs that hold the old value, by `held`, keep it. Nobody may change the new one in place.
+    """
+    value = value.detach() if is_valid is None else torch.where(is_valid, value, state)
     if _replaces_memory():
         state.data = value.to(state.dtype).contiguous()
     else:
@@ -80,8 +84,8 @@ def replace(state: Tensor, value: Tensor) -> None:
 
 def held(state: Tensor) -> Tensor:
     """The present value of a buffer that changes by `replace` alone, for a graph to hold; a copy only where it must be one."""
-    # Detached, because `replace` changes the memory behind the buffer itself.
-    return state.detach() if _replaces_memory() else snapshot(state)
+    # Not detached, which would make in-place changes of the buffer an error although it has other memory by then.
+    return state.data if _replaces_memory() else snapshot(state)
 
 
 def _replaces_memory() -> bool:
