@@ -185,3 +185,11 @@ def test_more_classes_than_dimensions_are_trained_measured_and_traced_in_their_o
 def test_curves_for_tensorboard(tmp_path):
     run = train(replace(FREE, epochs=1), placed(tmp_path, tensorboard=True))
     assert any(file.name.startswith("events.out.tfevents") for file in run.path.iterdir())
+
+
+def test_every_record_is_handed_on_as_it_is_made(tmp_path):
+    seen = []
+    run = train(replace(FREE, epochs=2), placed(tmp_path), on_record=seen.append)
+    assert [record.running["loss"] for record in seen] == pytest.approx([record["running"]["loss"] for record in records(run)])
+    train(replace(FREE, epochs=3), placed(tmp_path, lengthen=True), on_record=seen.append)
+    assert [record.epoch for record in seen] == [1, 2, 3]

@@ -224,6 +224,7 @@ def test_compiles_whole_with_the_first_step_as_a_tensor(feature_dim, num_classes
     def solve(means, first_step):
         return nearest_frame(means, direction, rounds=5, solver=solver, first_step=first_step).weight
 
+    torch._dynamo.reset()  # so that other sizes do not make this one dynamic
     compiled = torch.compile(solve, fullgraph=True, backend="aot_eager")
     for first_step in (torch.tensor(True), torch.tensor(False)):
         found = []

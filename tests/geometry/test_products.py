@@ -139,7 +139,7 @@ def test_products_are_exact_though_lower_precision_is_allowed():
     polar.square()[0].sum().backward()
     # Without a gradient to trace, which takes ten seconds.
     compiled = torch.compile(polar_by_products, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(matrix.detach(), polar_polynomials(1e-4)), polar.detach(), rtol=0, atol=2e-6)
+    torch.testing.assert_close(compiled(matrix.detach(), polynomials=polar_polynomials(1e-4)), polar.detach(), rtol=0, atol=2e-6)
 
 
 def test_a_product_in_parts_has_the_digits_of_float32(monkeypatch):

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,12 +30,15 @@ from guided_collapse.metrics.formulas import cross_entropy_lower_bound
 from guided_collapse.optim.agd import AGD
 
 
-def train(configuration: Configuration, placement: Placement) -> RunFolder:
+def train(
+    configuration: Configuration, placement: Placement, *, on_record: Callable[[EpochRecord], None] | None = None
+) -> RunFolder:
     """Runs the configuration from the beginning or from its last checkpoint; a finished run is left alone.
 
     Args:
         configuration: what to run.
         placement: where to run it.
+        on_record: called with the record of every epoch that is trained here, by the first of several processes, for loggers.
 
     Returns:
         The folder of the finished run.
@@ -64,6 +67,7 @@ def train(configuration: Configuration, placement: Placement) -> RunFolder:
                 training = Training(configuration, placement, run, task, fabric)
             if checkpoint is not None:
                 training.resume(checkpoint)
+            training.on_record = on_record if fabric.is_global_zero else None
             try:
                 with launch.peers_named(fabric, run.path):
                     training.run_to_the_end()
@@ -111,6 +115,7 @@ class Training:
 
     def __init__(self, configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
         self.configuration, self.placement, self.run, self.task, self.fabric = configuration, placement, run, task, fabric
+        self.on_record: Callable[[EpochRecord], None] | None = None
         self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
         self.classifier = build_model(configuration, task, fabric.device)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
@@ -158,6 +163,8 @@ class Training:
                     if self.trace is not None:
                         self.trace.add(epoch, self.classifier, self.task)
                 display.add(record)
+                if self.on_record is not None:
+                    self.on_record(record)
                 self.records.append(record)
                 if epoch in (1, last_epoch) or time.monotonic() - last_saved >= self.placement.checkpoint_seconds:
                     self._save()

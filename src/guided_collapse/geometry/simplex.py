@@ -18,21 +18,27 @@ def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
     return torch.sub(rows, rows.mean(dim=0, keepdim=True), out=out)
 
 
-def _unit_and_inverse_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
+def _unit_and_inverse_norm(matrix: Tensor, *, norm: float | Tensor | None = None) -> tuple[Tensor, Tensor]:
+    if norm is not None and not torch.is_grad_enabled():
+        inverse = torch.as_tensor(1 / norm, dtype=matrix.dtype, device=matrix.device)
+        return matrix * inverse, inverse
     largest = functional.threshold(torch.linalg.vector_norm(matrix.detach(), ord=math.inf), 0.0, 1.0)
     scaled = matrix / largest
     inverse = 1 / functional.threshold(torch.linalg.vector_norm(scaled), 0.0, math.inf)
     return scaled * inverse, inverse / largest
 
 
-def _without_radial(grad: Tensor, needed: list[Tensor], matrix: Tensor) -> tuple[Tensor]:
+def _without_radial(grad: Tensor, needed: list[Tensor], matrix: Tensor, **_: object) -> tuple[Tensor]:
     (inverse,) = needed
     along = (grad * matrix).sum() * inverse.square()
     return (torch.addcmul(grad, matrix, along, value=-1) * inverse,)
 
 
 unit_frobenius_norm = ClosedGradient(_unit_and_inverse_norm, _without_radial)
-"""Returns the matrix divided by its Frobenius norm, whatever its scale; a zero matrix stays zero, with zero gradient."""
+"""Returns the matrix divided by its Frobenius norm, whatever its scale; a zero matrix stays zero, with zero gradient.
+
+`norm` is the Frobenius norm if it is known, and not zero.
+"""
 
 
 def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:

@@ -38,7 +38,8 @@ class Batch:
             is_counted = features.new_ones(len(features))
             if len(labels) > 0 and not is_soft(labels):
                 is_counted = (labels != IGNORE_INDEX).to(features.dtype)
-            self.parts = is_counted / sum_over_processes(is_counted.sum(dim=0, keepdim=True)).clamp(min=1)
+            self.num_samples = sum_over_processes(is_counted.sum(dim=0, keepdim=True))
+            self.parts = is_counted / self.num_samples.clamp(min=1)
 
     def mean(self, rows: Tensor) -> Tensor:
         """The mean of one row for each sample, with gradient."""
@@ -58,11 +59,13 @@ class Batch:
         if self.is_clean or self.parts is None:
             return mean, None
         # Zero times a number that is not finite is NaN, which is not above 0.
-        return mean, sum_over_processes(self.parts.sum()) + 0 * mean.sum() > 0
+        return mean, self.num_samples[0] + 0 * mean.sum() > 0
 
-    def points(self) -> Tensor:
-        """The features on the sphere, (num_samples, feature_dim), with gradient."""
-        return self.features if self.scale is None else on_sphere(self.features, scale=self.scale, factors=self.factors)
+    def centered(self, global_mean: Tensor) -> Tensor:
+        """The features on the sphere minus a constant, (num_samples, feature_dim), with gradient."""
+        if self.scale is None:
+            return self.features - global_mean
+        return on_sphere(self.features, scale=self.scale, factors=self.factors, center=global_mean)
 
     def logits(self, weight: Tensor, *, center: bool) -> Tensor:
         """(f - f_G) W', or f W', (num_samples, num_classes), with gradient to features and weight."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
+from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes, unit_frobenius_norm
 from guided_collapse.heads.batch import (
     Batch,
     checked,
@@ -16,7 +16,7 @@ from guided_collapse.heads.batch import (
     sums_of_all_classes,
     sums_of_present_classes,
 )
-from guided_collapse.heads.state import SinglePrecisionState, snapshot, state_dtype
+from guided_collapse.heads.state import SinglePrecisionState, before_update, state_dtype
 
 GLOBAL_MEAN_MOMENTUM = 0.1
 TINY = 1e-30  # what numbers that may be zero are raised to before one divides by them
@@ -42,12 +42,15 @@ class RunningMean(SinglePrecisionState):
     def update(self, mean: Tensor, is_valid: Tensor | None = None) -> None:
         """Takes in the mean of one batch, (feature_dim,), unless `is_valid`, a boolean scalar, is false."""
         mean = mean.to(self.value.dtype)
+        if is_valid is None:  # the values are known, so the number of steps may be
+            self.value.lerp_(mean, GLOBAL_MEAN_MOMENTUM if int(self.steps) else 1.0)
+            self.steps.add_(1)
+            return
         # 1 for the first batch.
         share = (1 - self.steps).to(mean.dtype).clamp(min=GLOBAL_MEAN_MOMENTUM)
-        mean = mean if is_valid is None else torch.where(is_valid, mean, self.value)
-        # Not lerp_, which torch.func.vmap does not know.
-        self.value.copy_(torch.lerp(self.value, mean, share))
-        self.steps.add_(1 if is_valid is None else is_valid)
+        # Not lerp_, which torch.func.vmap does not know with a tensor.
+        self.value.copy_(torch.lerp(self.value, torch.where(is_valid, mean, self.value), share))
+        self.steps.add_(is_valid)
 
 
 class BatchMeans(NamedTuple):
@@ -172,9 +175,9 @@ class RunningClassMeans(SinglePrecisionState):
         With `only_present`, only the rows of the batch's classes are touched, and the result has one row for each sample.
         """
         global_mean, is_valid = batch.global_mean()
-        # Centered, because sums of features far from zero would lose digits. The mean may be a constant: the residue below takes out
-        # whatever all samples have in common.
-        points = batch.points() - global_mean
+        # Centered, because sums of features far from zero would lose digits. The mean may be a constant: the residue below takes
+        # out whatever all samples have in common.
+        points = batch.centered(global_mean)
         sums, counts, classes = (
             sums_of_present_classes(points, batch) if only_present else sums_of_all_classes(points, batch, self.num_classes)
         )
@@ -182,33 +185,34 @@ class RunningClassMeans(SinglePrecisionState):
         if is_valid is not None:
             sums, counts = torch.where(is_valid, sums, 0.0), torch.where(is_valid, counts, 0.0)
         stored, seen = (self.running, self.seen) if classes is None else (self.running[classes], self.seen[classes])
-        steps, squares, factor = (snapshot(state).to(dtype) for state in (self.steps, self.squares, self.factor))
+        # Where values are known anyway, plain numbers are quicker than tensors.
+        number: Any = float if is_valid is None else lambda value: before_update(value).to(dtype)
 
         present = counts > 0
         is_present = present.to(dtype)[:, None]
         # Rounding leaves a little of the global mean in features that are far from zero.
         residue = sums.sum(dim=0) / counts.sum().clamp(min=TINY)
         means = torch.addcmul((sums / counts.clamp(min=TINY)[:, None]).to(dtype), is_present, residue.to(dtype), value=-1)
-        norm = torch.linalg.vector_norm(means)
-        # Features that are all the same leave rounding errors. NaN is none, and stays.
-        noise = 4 * torch.finfo(sums.dtype).eps * math.sqrt(self.num_classes) * torch.linalg.vector_norm(global_mean)
-        is_real = ~(norm.detach() <= noise)
-        unit = means * (is_real / norm.clamp(min=TINY))
+        # Features that are all the same leave rounding errors.
+        norm = _at_least(number(torch.linalg.vector_norm(means.detach())), TINY)
+        noise = 4 * torch.finfo(sums.dtype).eps * math.sqrt(self.num_classes) * number(torch.linalg.vector_norm(global_mean))
+        is_real = norm > noise
 
         # r/|r| = q (u, k absent): u are the means of present classes at unit norm; k brings absent classes to the same size.
-        own_squares = (torch.linalg.vector_norm(stored, dim=1).square() @ is_present[:, 0]) * factor.square()
-        absent_squares = (squares - own_squares).clamp(min=0)
-        squared_rescale = self.seen.sum() / (present.sum() * squares).clamp(min=TINY)
-        shrink = is_real * (1 + squared_rescale * absent_squares).rsqrt()
-        share = (2 / (steps + 2)).clamp(min=self.smallest_share)
+        squares, factor = number(self.squares), number(self.factor)
+        own_squares = number(torch.linalg.vector_norm(stored, dim=1).square() @ is_present[:, 0]) * factor**2
+        absent_squares = _at_least(squares - own_squares, 0.0)
+        squared_rescale = number(self.seen.sum()) / _at_least(number(present.sum()) * squares, TINY)
+        shrink = is_real * (1 + squared_rescale * absent_squares) ** -0.5
+        share = _at_least(2 / (number(self.steps) + 2), self.smallest_share)
         if is_valid is not None:
             share = share * is_valid
-        kept = share * shrink * squared_rescale.sqrt() + (1 - share)
+        kept = share * shrink * squared_rescale**0.5 + (1 - share)
 
-        is_new = is_present * (seen[:, None] == 0)
-        from_batch = shrink * torch.lerp(is_new, torch.ones_like(is_new), share)
-        from_before = torch.where(present[:, None], 1 - share, kept) * factor
-        updated = torch.addcmul(stored * from_before, unit, from_batch)
+        # A new class enters at full value; its row was zero.
+        from_batch = ((seen == 0).to(dtype) * (1 - share) + share)[:, None] * shrink
+        from_before = factor * (kept - (kept - (1 - share)) * is_present)
+        updated = torch.addcmul(stored * from_before, unit_frobenius_norm(means, norm=norm), from_batch)
 
         with torch.no_grad():
             if classes is None:
@@ -219,8 +223,9 @@ class RunningClassMeans(SinglePrecisionState):
             else:
                 # All other classes are multiplied by `kept`.
                 updated = updated * is_present
-                self.squares.copy_(kept.square() * absent_squares + updated.square().sum())
-                factor = torch.where(kept > 0, factor * kept, 1.0)
+                self.squares.copy_(kept**2 * absent_squares + updated.square().sum())
+                factor = torch.as_tensor(factor * kept, dtype=dtype, device=updated.device)
+                factor = torch.where(factor > 0, factor, 1.0)
                 change = is_present * (updated / factor - stored)
                 self.running.index_add_(0, classes, change.to(self.running.dtype))
                 self.factor.copy_(factor)
@@ -228,3 +233,7 @@ class RunningClassMeans(SinglePrecisionState):
                 self.seen.index_copy_(0, classes, (seen != 0) | (counts.sum() > 0))
             self.global_mean.update(global_mean, is_valid)
         return updated.to(sums.dtype), is_valid
+
+
+def _at_least(value: Any, least: float) -> Any:
+    return value.clamp(min=least) if isinstance(value, Tensor) else max(value, least)

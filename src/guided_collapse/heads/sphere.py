@@ -25,19 +25,26 @@ def _differentiable(features: Tensor, scale: float, factors: Tensor | None) -> T
     return sphere_factors(features, scale) if factors is None or torch.is_grad_enabled() else factors
 
 
-def _points(features: Tensor, *, scale: float, factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _points(
+    features: Tensor, *, scale: float, factors: Tensor | None = None, center: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     factors = _differentiable(features, scale, factors)
-    return features * factors, factors
+    return features * factors if center is None else torch.addcmul(-center, features, factors), factors
 
 
 def _points_backward(grad: Tensor, needed: list[Tensor], features: Tensor, *, scale: float, **_: Tensor | None) -> tuple[Tensor]:
     (factors,) = needed
-    along = (grad * features).sum(dim=-1, keepdim=True) * (factors / scale).square()
-    return (torch.addcmul(grad, features, along, value=-1).mul_(factors),)
+    products = grad * features
+    along = products.sum(dim=-1, keepdim=True) * (factors / scale).square()
+    # Large tensors are costly to allocate: this one is used twice.
+    return (torch.addcmul(grad, features, along, value=-1, out=products).mul_(factors),)
 
 
 on_sphere = ClosedGradient(_points, _points_backward)
-"""f = scale h/|h| of features h, (..., feature_dim); `factors` are those of `sphere_factors`, if they are known."""
+"""f = scale h/|h| of features h, (..., feature_dim), minus a constant `center`, (feature_dim,), if there is one.
+
+`factors` are those of `sphere_factors`, if they are known.
+"""
 
 
 def _logits(features: Tensor, weight: Tensor, *, scale: float, factors: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

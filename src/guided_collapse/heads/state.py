@@ -57,6 +57,11 @@ def snapshot(state: Tensor) -> Tensor:
     return _snapshot(state) if torch.compiler.is_compiling() else state.clone()
 
 
+def before_update(state: Tensor) -> Tensor:
+    """A buffer that the same forward pass later overwrites, for results that are computed at once; a copy in a compiled graph."""
+    return _snapshot(state) if torch.compiler.is_compiling() else state
+
+
 @operation("snapshot")
 def _snapshot(state: Tensor) -> Tensor:
     return state.clone()

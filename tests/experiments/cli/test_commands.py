@@ -1,8 +1,13 @@
+import subprocess
+import sys
+
 """The commands, as a user calls them: output, messages and exit status."""
 
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from importlib import metadata
 
 import pytest
@@ -228,15 +233,24 @@ def test_fields_that_a_head_does_not_use_are_a_warning():
     assert parsed(["compare", "digits", "--heads", "cosine", "nearest-etf", *flags]).configuration.proximal_weight == 0.5
 
 
-def test_a_search_prints_its_trials_and_writes_a_report(capsys, tmp_path):
-    flags = ["--grid", "gain=.5,10", "batch-size=256", "--heads", "cosine", "fixed-etf", "--seeds", "0", *SHORT, "--out", tmp_path]
+@pytest.mark.filterwarnings("default:agd has no learning_rate")
+def test_a_search_for_learning_rates_needs_no_optimizer_flag(capsys, tmp_path):
+    """The preset's optimizer, agd, has no learning rate: sgd takes its place."""
+    flags = ["--grid", "learning_rate=0.1,0.3", "--heads", "cosine", "fixed-etf", "--seeds", "0", *SHORT, "--out", tmp_path]
     status, out, err = call(capsys, "search", "digits", *flags)
     assert status == 0, err
-    assert "gain=0.5,batch_size=256" in out
+    assert "uses --optimizer sgd" in err
+    assert "learning_rate=0.3" in out
     assert out.splitlines()[-1] == str(tmp_path / "digits-search" / "report" / "report.html")
+    assert parsed(["search", "cifar100-small", "--grid", "learning_rate=0.1"]).configuration.optimizer == "sgd"
+    plan = parsed(["search", "digits", "--grid", "gain=.5,10", "batch-size=64"]).plan()
+    assert (plan.grid, plan.configuration["optimizer"]) == ({"gain": [0.5, 10], "batch_size": [64]}, "agd")
 
 
-@pytest.mark.parametrize("grid", ["scale", "scale=a", "scale=1 scale=2", "scale=-1", "every=0.5"])
-def test_a_malformed_grid_is_refused_in_one_line(grid, capsys):
-    status, out, err = call(capsys, "search", "digits", "--heads", "nearest-etf-lagged", "--grid", *grid.split())
-    assert (status, out, err.count("\n")) == (2, "", 1)
+@pytest.mark.parametrize("grid", [["learning_rate"], ["learning_rate=0.1", "learning_rate=0.2"], ["scale=-1"], ["every=0.5"], []])
+def test_a_malformed_grid_is_refused_before_torch_is_loaded(grid):
+    words = ["search", "digits", "--heads", "nearest-etf-lagged", *(["--grid", *grid] if grid else [])]
+    script = "import sys; from guided_collapse.experiments.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert done.stderr.count("\n") == 1

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,6 +140,16 @@ class Search(_Several):
     validation_share: float = 0.2
     """Fraction of the training images of each class that trials are tested on."""
 
+    def checked(self, start: Configuration, given: Collection[str]) -> Self:
+        # A grid of learning rates needs an optimizer that has one.
+        flags, needed = vars(self.configuration), {"learning_rate", "weight_decay", "momentum"} & set(grid_of(self.grid))
+        if needed and flags["optimizer"] == "agd" and "optimizer" not in given:
+            warnings.warn(f"agd has no {' and '.join(sorted(needed))}: this search uses --optimizer sgd.", stacklevel=2)
+            flags = {**flags, "optimizer": "sgd"}
+        request = super(Search, replace(self, configuration=requests.SharedFlags(**flags))).checked(start, given)
+        request.plan()  # checks the rest
+        return request
+
     def plan(self) -> "SearchRecord":
         """The plan of the search."""
         from guided_collapse.experiments.grid_search import planned_search
@@ -152,9 +163,8 @@ class Search(_Several):
         from guided_collapse.experiments.report.formats import plain_text
         from guided_collapse.experiments.report.tables import search_table
 
-        plan = self.plan()
         self.check_launch()
-        outcome = search(plan, self.placement, jobs=self.jobs)
+        outcome = search(self.plan(), self.placement, jobs=self.jobs)
         print(plain_text(search_table([outcome.record])))
         return _conclude(outcome.fresh, outcome.folder)
 
