@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 """The commands, as a user calls them: output, messages and exit status."""
 
 import errno
