@@ -83,6 +83,8 @@ class DifferentiableOperation:
             raise NotImplementedError(f"{name} can be differentiated once, not twice; got create_graph=True. {way_out}")
 
         self.backward.register_autograd(refuse)
+        # Past torch's dispatcher, which takes as long as a solve with few classes.
+        self.direct = ClosedGradient(self._directly, lambda grad, needed, _, **options: (backward(grad, *needed),))
 
     def __call__(self, first: Tensor, *others: Any) -> tuple[Tensor, ...]:
         """Returns the results of `forward`. Refuses forward mode, transforms of torch.func and a second derivative."""
@@ -93,11 +95,16 @@ class DifferentiableOperation:
                     'Use backward(), or solver="products".'
                 )
             return self.forward(first, *others)
-        if not (first.requires_grad and torch.is_grad_enabled()):
-            return self.forward.function(first, *others)
         constants: list[Tensor] = []
-        result: Tensor = _PastTheDispatcher.apply(self, constants, first, *others)  # type: ignore[no-untyped-call]
-        return result, *constants
+        return self.direct(first, others=others, constants=constants), *constants
+
+    def _directly(self, first: Tensor, *, others: tuple[Any, ...], constants: list[Tensor]) -> tuple[Tensor, ...]:
+        if is_recorded(first):  # to be differentiated twice, which the operation refuses
+            return self.forward(first, *others)
+        results = self.forward.function(first, *others)
+        # Handed over beside the result, because torch spends time on each result of a function.
+        constants.extend(results[1:])
+        return results[0], *self.saved((first, *others), results)
 
     def remember(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keeps what the backward pass needs."""
@@ -107,28 +114,8 @@ class DifferentiableOperation:
 
     def gradient(self, ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         """Returns the gradients of all arguments."""
-        if grad is not None:
-            # Recorded in a graph it is the operation itself, which refuses a second derivative.
-            is_direct = is_plain(grad) and not torch.is_grad_enabled()
-            grad = (self.backward.function if is_direct else self.backward)(grad, *ctx.saved_tensors)
+        grad = None if grad is None else self.backward(grad, *ctx.saved_tensors)
         return grad, *(None,) * ctx.num_others
-
-
-class _PastTheDispatcher(torch.autograd.Function):
-    """An operation called past torch's dispatcher, which takes as long as a solve with few classes."""
-
-    @staticmethod
-    def forward(ctx: Any, operation: DifferentiableOperation, constants: list[Tensor], *inputs: Any) -> Tensor:
-        results = operation.forward.function(*inputs)
-        ctx.operation = operation
-        operation.remember(ctx, inputs, results)
-        # Not returned, because torch spends time on each result of a function.
-        constants.extend(results[1:])
-        return results[0]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        return None, None, *ctx.operation.gradient(ctx, grad)
 
 
 class ClosedGradient:
@@ -144,8 +131,7 @@ class ClosedGradient:
 
     def __call__(self, *tensors: Tensor, **constants: Any) -> Tensor:
         """Returns the result."""
-        is_followed = torch.compiler.is_compiling() or is_transformed() or forward_ad._current_level >= 0
-        if is_followed or not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+        if _is_looked_into() or not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
             return self.forward(*tensors, **constants)[0]
         result: Tensor = _ByClosedGradient.apply(self, constants, *tensors)  # type: ignore[no-untyped-call]
         return result
@@ -170,15 +156,18 @@ class _ByClosedGradient(torch.autograd.Function):
         return None, None, *(next(found) if tensor.requires_grad else None for tensor in tensors)
 
 
+def is_recorded(tensor: Tensor) -> bool:
+    """Returns whether autograd, a compiler or a transform records what is computed from the tensor."""
+    return torch.is_grad_enabled() and (tensor.requires_grad or _is_looked_into())
+
+
+def _is_looked_into() -> bool:
+    return torch.compiler.is_compiling() or is_transformed() or forward_ad._current_level >= 0
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Returns whether a function of the tensor can be called directly: nobody traces, counts or transforms operations."""
-    return (
-        type(tensor) in (Tensor, nn.Parameter)
-        and not torch.compiler.is_compiling()
-        and not is_transformed()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and forward_ad._current_level < 0
-    )
+    return type(tensor) in (Tensor, nn.Parameter) and not _is_looked_into() and torch._C._len_torch_dispatch_stack() == 0
 
 
 def is_transformed() -> bool:

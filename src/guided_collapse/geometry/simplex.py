@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guided_collapse.geometry.operations import ClosedGradient
+from guided_collapse.geometry.operations import ClosedGradient, is_recorded
 
 Direction = Literal["canonical", "random"]
 
@@ -19,7 +19,7 @@ def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def _unit_and_inverse_norm(matrix: Tensor, *, norm: float | Tensor | None = None) -> tuple[Tensor, Tensor]:
-    if norm is not None and not torch.is_grad_enabled():
+    if norm is not None and not is_recorded(matrix):
         inverse = torch.as_tensor(1 / norm, dtype=matrix.dtype, device=matrix.device)
         return matrix * inverse, inverse
     largest = functional.threshold(torch.linalg.vector_norm(matrix.detach(), ord=math.inf), 0.0, 1.0)

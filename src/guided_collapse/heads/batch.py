@@ -1,7 +1,7 @@
 """A training batch: checked before anything changes, centered, and summed by class over all processes."""
 
 import math
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -9,6 +9,10 @@ from torch import Tensor
 
 from guided_collapse.geometry.operations import is_transformed, operation, product
 from guided_collapse.heads.sphere import on_sphere, sphere_factors, sphere_logits
+
+if TYPE_CHECKING:
+    from guided_collapse.heads.class_means import RunningClassMeans
+    from guided_collapse.heads.head import Head
 
 IGNORE_INDEX = -100
 """The label of samples that are left out of all means: the default `ignore_index` of torch's cross-entropy."""
@@ -136,16 +140,8 @@ def checks_values(check_values: bool | None, device: torch.device) -> bool:
     return device.type == "cpu" if check_values is None else check_values
 
 
-class Sizes(Protocol):
-    """What a batch has to fit: a head, or running class means."""
-
-    feature_dim: int
-    num_classes: int
-    check_values: bool | None
-
-
 def checked(
-    features: Tensor, labels: Tensor | None, sizes: Sizes, *, training: bool = True, needs_labels: bool = True
+    features: Tensor, labels: Tensor | None, sizes: "Head | RunningClassMeans", *, training: bool = True, needs_labels: bool = True
 ) -> tuple[Tensor, bool]:
     """The features, (..., feature_dim), once the batch is known to fit, and whether it is known to be clean, see `Batch`.
 

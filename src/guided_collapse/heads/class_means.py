@@ -16,7 +16,7 @@ from guided_collapse.heads.batch import (
     sums_of_all_classes,
     sums_of_present_classes,
 )
-from guided_collapse.heads.state import SinglePrecisionState, before_update, state_dtype
+from guided_collapse.heads.state import SinglePrecisionState, snapshot, state_dtype
 
 GLOBAL_MEAN_MOMENTUM = 0.1
 TINY = 1e-30  # what numbers that may be zero are raised to before one divides by them
@@ -78,9 +78,7 @@ class RunningClassMeans(SinglePrecisionState):
     Args:
         feature_dim: d.
         num_classes: C, at least 2.
-        check_values: as for `Head`.
-        device: where the state lives.
-        dtype: of the state, at least float32.
+        check_values, device, dtype: as for `Head`.
 
     Example:
         >>> import torch
@@ -152,15 +150,6 @@ class RunningClassMeans(SinglePrecisionState):
         batch = Batch(features, flat_labels(labels, features), is_clean=is_clean)
         return BatchMeans(self.take_in(batch)[0], batch.mean(features))
 
-    @torch.no_grad()
-    def take_in_present(self, batch: Batch) -> Tensor | None:
-        """Takes in one checked batch, without gradient; touches only the rows of its classes if these are fewer than all.
-
-        Returns whether the batch was valid, see `Batch.global_mean`.
-        """
-        few = not is_soft(batch.labels) and len(batch.labels) * num_processes() < self.num_classes
-        return self.take_in(batch, only_present=few)[1]
-
     def value(self) -> Tensor:
         """The class means, (num_classes, feature_dim), without gradient; folds the common factor into the rows."""
         with torch.no_grad():
@@ -169,24 +158,25 @@ class RunningClassMeans(SinglePrecisionState):
             self.squares.copy_(torch.linalg.vector_norm(self.running).square())
         return self.running
 
-    def take_in(self, batch: Batch, *, only_present: bool = False) -> tuple[Tensor, Tensor | None]:
+    def take_in(self, batch: Batch, *, only_state: bool = False) -> tuple[Tensor, Tensor | None]:
         """Takes in one checked batch; returns the class means with it, (num_classes, feature_dim), with gradient, and its validity.
 
-        With `only_present`, only the rows of the batch's classes are touched, and the result has one row for each sample.
+        With `only_state` the result means nothing, and a batch of few classes touches only their rows; call it without gradient.
         """
         global_mean, is_valid = batch.global_mean()
         # Centered, because sums of features far from zero would lose digits. The mean may be a constant: the residue below takes
         # out whatever all samples have in common.
         points = batch.centered(global_mean)
-        sums, counts, classes = (
-            sums_of_present_classes(points, batch) if only_present else sums_of_all_classes(points, batch, self.num_classes)
-        )
+        if only_state and not is_soft(batch.labels) and len(batch.labels) * num_processes() < self.num_classes:
+            sums, counts, classes = sums_of_present_classes(points, batch)
+        else:
+            sums, counts, classes = sums_of_all_classes(points, batch, self.num_classes)
         dtype = torch.promote_types(sums.dtype, self.running.dtype)
         if is_valid is not None:
             sums, counts = torch.where(is_valid, sums, 0.0), torch.where(is_valid, counts, 0.0)
         stored, seen = (self.running, self.seen) if classes is None else (self.running[classes], self.seen[classes])
         # Where values are known anyway, plain numbers are quicker than tensors.
-        number: Any = float if is_valid is None else lambda value: before_update(value).to(dtype)
+        number: Any = float if is_valid is None else lambda value: snapshot(value, only_compiled=True).to(dtype)
 
         present = counts > 0
         is_present = present.to(dtype)[:, None]

@@ -105,8 +105,7 @@ class Classifier(nn.Module):
 
         Args:
             repository: "name/model"; created if necessary.
-            data: what the model was trained on, for the card.
-            metrics: for the card.
+            data, metrics: as for `save_pretrained`.
             private: whether a new repository is private; None leaves it to the owner's default.
             token: with write access; None uses the one of `hf auth login`.
 

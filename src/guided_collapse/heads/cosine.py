@@ -24,9 +24,7 @@ class CosineHead(Head):
         scale: what multiplies the cosines; None picks it from the sizes (see `Head`).
         center: whether to subtract the global mean of the features; the paper's classifier does not.
         generator: source of the initial weight; None uses torch's global generator.
-        check_values: whether to check values in every step; None does on a CPU.
-        device: where the weight lives.
-        dtype: of the weight.
+        check_values, device, dtype: as for `Head`.
 
     Example:
         >>> import torch

@@ -21,9 +21,7 @@ class FixedETFHead(FrameHead):
         direction: "canonical", or "random" for a Haar-random one.
         center: whether to subtract the global mean of the features.
         generator: source of a random direction; None uses torch's global generator.
-        check_values: whether to check values in every step; None does on a CPU.
-        device: where the state lives.
-        dtype: of the state, at least float32.
+        check_values, device, dtype: as for `Head`.
 
     Example:
         >>> import torch

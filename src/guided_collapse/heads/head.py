@@ -58,6 +58,7 @@ class Head(nn.Module, ABC):
             right class a probability of 0.9: 4.0 for 10 classes, 6.7 for 100.
         center: whether to subtract the global mean.
         check_values: whether to check values in every step; None does on a CPU.
+        device, dtype: of weight and state; state is never below float32.
 
     Example:
         >>> import torch

@@ -63,7 +63,7 @@ class LaggedFrameHead(FrameHead):
     def _follow(self, batch: Batch) -> None:
         """Updates the class means with a batch and, if it is due, the frame."""
         means = self.class_means
-        is_valid = means.take_in_present(batch)
+        _, is_valid = means.take_in(batch, only_state=True)
         if torch.compiler.is_compiling() and not (self.is_simplex and self.every == 1):
             self._known_steps = None
             solver = checked_solver(self.solver, self.frame.device)

@@ -28,8 +28,8 @@ class NearestETFHead(LaggedFrameHead):
         3. Classify with W = M U', the `frame`: logits = (f - f_G) W'.
 
     The head has no parameters. With `implicit_gradient` the loss is also differentiated through the solve (the paper's method);
-    that part of the gradient is proportional to a, so it fades as training goes on. U_prox is treated as a constant, as is the
-    factor that rescales the running means of absent classes. Eval mode classifies with the last W and a running mean for f_G.
+    that part of the gradient is proportional to a, so it fades as training goes on. U_prox is treated as a constant.
+    Eval mode classifies with the last W and a running mean for f_G.
 
     In training mode W depends on the batch's own labels, so early training accuracy says little: compare heads in eval mode.
     `lagged=True` removes that leak: step t classifies with the frame from the previous steps and only then updates it.
@@ -48,9 +48,7 @@ class NearestETFHead(LaggedFrameHead):
         direction: initial direction, "canonical" or "random".
         solver: "factors" or "products", see `nearest_etf`; if None, factors on a CPU and products elsewhere.
         generator: for a random direction; if None, torch's global generator.
-        check_values: whether to check values at every step; if None, only on a CPU.
-        device: where the state lives.
-        dtype: dtype of the state, at least float32.
+        check_values, device, dtype: as for `Head`.
 
     Example:
         >>> import torch

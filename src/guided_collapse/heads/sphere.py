@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guided_collapse.geometry.operations import ClosedGradient
+from guided_collapse.geometry.operations import ClosedGradient, is_recorded
 
 SMALLEST_NORM = 1e-12
 
@@ -22,7 +22,7 @@ def sphere_factors(features: Tensor, scale: float) -> Tensor:
 
 def _differentiable(features: Tensor, scale: float, factors: Tensor | None) -> Tensor:
     """Factors that are constant only where nothing is recorded."""
-    return sphere_factors(features, scale) if factors is None or torch.is_grad_enabled() else factors
+    return sphere_factors(features, scale) if factors is None or is_recorded(features) else factors
 
 
 def _points(

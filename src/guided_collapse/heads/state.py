@@ -48,18 +48,17 @@ def _kept_dtype(state: Tensor, requested: torch.dtype) -> torch.dtype:
     return torch.promote_types(state.dtype, torch.float32) if requested in HALF else requested
 
 
-def snapshot(state: Tensor) -> Tensor:
+def snapshot(state: Tensor, *, only_compiled: bool = False) -> Tensor:
     """A differentiable copy of a buffer or parameter that the same forward pass later overwrites.
+
+    With `only_compiled` the state itself outside compiled graphs, for results that are computed at once.
 
     In a compiled graph a plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping
     the clone (pytorch/pytorch pull request 197039). It does not look inside a registered operation.
     """
-    return _snapshot(state) if torch.compiler.is_compiling() else state.clone()
-
-
-def before_update(state: Tensor) -> Tensor:
-    """A buffer that the same forward pass later overwrites, for results that are computed at once; a copy in a compiled graph."""
-    return _snapshot(state) if torch.compiler.is_compiling() else state
+    if torch.compiler.is_compiling():
+        return _snapshot(state)
+    return state if only_compiled else state.clone()
 
 
 @operation("snapshot")
