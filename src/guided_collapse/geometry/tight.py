@@ -94,20 +94,16 @@ def nearest_frame(
         centered_class_means: (num_classes, feature_dim), as for `nearest_etf`.
         proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution. For
             num_classes > feature_dim + 1 it is sqrt(d/C) W' of a tight frame W.
-        proximal_weight: delta, used when there is a proximal point.
+        proximal_weight, solver, first_step: as for `nearest_etf`; the solver is that of the rounds, too.
         unit_rows: whether rows have norm 1. Has no effect on a simplex ETF, whose rows have.
         rounds: toward unit rows: this many with a pull to the means, and twice as many without.
-        solver: as for `nearest_etf`, here and in the rounds.
-        first_step: as for `nearest_etf`.
 
     Returns:
         The solution; `basis`, `weight` and `distance` carry gradient to the means: exact for the closed form, and through the
         rounds for unit rows.
 
     Raises:
-        TypeError: if the means are not a floating-point tensor.
-        ValueError: for fewer than two classes, shapes that do not fit, a negative weight or number of rounds, an unknown
-            solver, or (by factors) means that are NaN or infinite.
+        TypeError, ValueError: as `nearest_etf`, and for a negative number of rounds.
 
     Example:
         >>> import torch

@@ -34,11 +34,13 @@ class Batch:
     """
 
     def __init__(self, features: Tensor, labels: Tensor, *, scale: float | None = None, is_clean: bool) -> None:
-        self.features, self.labels, self.scale, self.is_clean = features, labels, scale, is_clean
+        self.features, self.labels, self.scale = features, labels, scale
+        # Processes must round alike, even if the batch of another is not clean.
+        self.is_clean = is_clean and num_processes() == 1
         self.factors = None if scale is None else sphere_factors(features.detach(), scale)
-        # What each sample has in a mean, (num_samples,); None stands for equal parts in a single process.
+        # What each sample has in a mean, (num_samples,); None stands for equal parts.
         self.parts: Tensor | None = None
-        if not is_clean or num_processes() > 1:
+        if not self.is_clean:
             is_counted = features.new_ones(len(features))
             if len(labels) > 0 and not is_soft(labels):
                 is_counted = (labels != IGNORE_INDEX).to(features.dtype)
@@ -60,7 +62,7 @@ class Batch:
         else:
             factors = self.factors[:, 0] / len(features) if self.parts is None else self.factors[:, 0] * self.parts
             mean = sum_over_processes(features.T @ factors)
-        if self.is_clean or self.parts is None:
+        if self.is_clean:
             return mean, None
         # Zero times a number that is not finite is NaN, which is not above 0.
         return mean, self.num_samples[0] + 0 * mean.sum() > 0
@@ -145,11 +147,7 @@ def checked(
 ) -> tuple[Tensor, bool]:
     """The features, (..., feature_dim), once the batch is known to fit, and whether it is known to be clean, see `Batch`.
 
-    Labels, as for `Head.forward`, count in training mode only.
-
-    Raises:
-        TypeError, ValueError: for a batch that does not fit.
-        RuntimeError: for a training pass inside activation checkpointing.
+    Labels, as for `Head.forward`, count in training mode only. Raises what `Head.forward` does.
     """
     feature_dim, num_classes = sizes.feature_dim, sizes.num_classes
     # Not `Tensor | None`, which the compilers of torch 2.6 to 2.9 cannot trace.
@@ -220,12 +218,9 @@ def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: 
     limit = math.sqrt(torch.finfo(torch.float32).max / features.shape[-1] / num_classes) / 2
     if largest > limit:
         raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
-    if labels.numel() == 0:
-        return True
     if is_soft(labels):
         _check_shares(labels)
-        return True
-    return _check_indices(labels, num_classes)
+    return is_soft(labels) or labels.numel() == 0 or _check_indices(labels, num_classes)
 
 
 # An operation, so that a compiled graph keeps the check: its result is used and its body is not traced.

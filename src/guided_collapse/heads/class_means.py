@@ -42,15 +42,12 @@ class RunningMean(SinglePrecisionState):
     def update(self, mean: Tensor, is_valid: Tensor | None = None) -> None:
         """Takes in the mean of one batch, (feature_dim,), unless `is_valid`, a boolean scalar, is false."""
         mean = mean.to(self.value.dtype)
-        if is_valid is None:  # the values are known, so the number of steps may be
-            self.value.lerp_(mean, GLOBAL_MEAN_MOMENTUM if int(self.steps) else 1.0)
-            self.steps.add_(1)
-            return
         # 1 for the first batch.
         share = (1 - self.steps).to(mean.dtype).clamp(min=GLOBAL_MEAN_MOMENTUM)
+        mean = mean if is_valid is None else torch.where(is_valid, mean, self.value)
         # Not lerp_, which torch.func.vmap does not know with a tensor.
-        self.value.copy_(torch.lerp(self.value, torch.where(is_valid, mean, self.value), share))
-        self.steps.add_(is_valid)
+        self.value.copy_(torch.lerp(self.value, mean, share))
+        self.steps.add_(1 if is_valid is None else is_valid)
 
 
 class BatchMeans(NamedTuple):
@@ -138,12 +135,7 @@ class RunningClassMeans(SinglePrecisionState):
     def update(self, features: Tensor, labels: Tensor) -> BatchMeans:
         """Takes in one batch and returns the class means with it, with gradient to the features.
 
-        Args:
-            features: (..., feature_dim), finite.
-            labels: (...), class indices, or (..., num_classes), soft, as for `Head.forward`.
-
-        Raises:
-            TypeError, ValueError: for a batch that does not fit; the state is then unchanged.
+        Features, (..., feature_dim), and labels are those of `Head.forward`, which also says what is refused.
         """
         features, is_clean = checked(features, labels, self)
         features = features.flatten(0, -2).to(torch.promote_types(features.dtype, torch.float32))
@@ -174,7 +166,10 @@ class RunningClassMeans(SinglePrecisionState):
         dtype = torch.promote_types(sums.dtype, self.running.dtype)
         if is_valid is not None:
             sums, counts = torch.where(is_valid, sums, 0.0), torch.where(is_valid, counts, 0.0)
-        stored, seen = (self.running, self.seen) if classes is None else (self.running[classes], self.seen[classes])
+        stored, all_seen = (snapshot(state, only_compiled=True) for state in (self.running, self.seen))
+        seen = all_seen
+        if classes is not None:
+            stored, seen = stored[classes], seen[classes]
         # Where values are known anyway, plain numbers are quicker than tensors.
         number: Any = float if is_valid is None else lambda value: snapshot(value, only_compiled=True).to(dtype)
 
@@ -192,7 +187,7 @@ class RunningClassMeans(SinglePrecisionState):
         squares, factor = number(self.squares), number(self.factor)
         own_squares = number(torch.linalg.vector_norm(stored, dim=1).square() @ is_present[:, 0]) * factor**2
         absent_squares = _at_least(squares - own_squares, 0.0)
-        squared_rescale = number(self.seen.sum()) / _at_least(number(present.sum()) * squares, TINY)
+        squared_rescale = number(all_seen.sum()) / _at_least(number(present.sum()) * squares, TINY)
         shrink = is_real * (1 + squared_rescale * absent_squares) ** -0.5
         share = _at_least(2 / (number(self.steps) + 2), self.smallest_share)
         if is_valid is not None:

@@ -191,8 +191,8 @@ class Head(nn.Module, ABC):
             RuntimeError: for any other head.
         """
         raise RuntimeError(
-            "head.update(labels) is for a lagged NearestETFHead, which takes in a batch after classifying it; "
-            f"got {type(self).__name__}. Remove the call, or pass labels before the forward pass if the head needs them."
+            "head.update(labels) is for a lagged NearestETFHead, which takes in a batch after classifying it; got a "
+            f"{type(self).__name__} that is not lagged. Remove the call, or use `with head.labels(labels): logits = model(inputs)`."
         )
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:

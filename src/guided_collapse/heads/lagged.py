@@ -98,10 +98,7 @@ class LaggedFrameHead(FrameHead):
             TypeError, ValueError: for labels that do not fit; the state is then unchanged and the batch still waits.
         """
         if not self.lagged:
-            raise RuntimeError(
-                "head.update(labels) is for a lagged head: others classify with the batch's own class means and need the labels "
-                "first; got lagged=False. Use `with head.labels(labels): logits = model(inputs)`, or build it with lagged=True."
-            )
+            super().update(labels)
         features = self._waiting
         if features is None:
             raise RuntimeError(

@@ -185,8 +185,7 @@ def collapse_of(
         test_loader: batches of other samples, judged by the class means of `loader`.
         keep_features: whether to keep all features in memory, so that one pass over the loader is enough.
         device: where inputs go; None takes the device of the model's parameters.
-        global_mean: as for `measure_collapse`.
-        center_weight: as for `measure_collapse`.
+        global_mean, center_weight: as for `measure_collapse`.
 
     Example:
         >>> import torch
