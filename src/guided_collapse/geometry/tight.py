@@ -75,20 +75,14 @@ def nearest_frame(
     paper's problem has a direction that the weight does not show.
 
     For num_classes > feature_dim + 1 the formula of this file has W'W = (C/d) I exactly, and it is the global minimizer. Its rows
-    sum to zero and have norm 1 on average only. With `unit_rows`, each has norm 1, and W is tight up to `tightness_defect`, which
-    more rounds reduce. The problem with unit rows has no closed form, and for some means many local minima. This finds one close to
-    the minimizer without them, by rounds from there, and not always the best of all. More rounds come closer to it: quickly for
-    means of full rank, slowly for those that hardly determine it. The rows sum to zero up to the same defect, except for
-    feature_dim = 1 and for num_classes = feature_dim + 2 (see `can_be_centered`): there they are unit and tight, and not centered.
-
-    More rounds do not make a tight frame of means of which more than C k / d lie in a subspace of k dimensions. Rounds keep them
-    in that subspace, where so many unit rows weigh too much. In particular, classes with equal means keep equal rows, unless a
+    sum to zero and have norm 1 on average only. With `unit_rows`, each has norm 1, and W is tight and, with the exceptions of
+    `can_be_centered`, centered up to a defect that more rounds reduce. That problem has no closed form, and may have many local
+    minima: the rounds find one close to the minimizer without unit rows. Classes with equal means keep equal rows, unless a
     proximal point tells them apart; what would separate them gets a gradient of limited size.
 
-    Without a proximal point, or with weight 0, rank-deficient means leave directions open. They are then the limit of a
-    vanishing proximal weight, toward `proximal_basis` or the canonical frame (`harmonic_columns` for C > d + 1). Unit rows of
-    classes whose mean is zero start from their row of it. Means that are all zero determine nothing: the proximal point itself is
-    returned, with what the rounds make of its rows.
+    Without a proximal point, or with weight 0, directions that the means leave open are the limit of a vanishing proximal weight,
+    toward `proximal_basis` or the canonical frame (`harmonic_columns` for C > d + 1). Unit rows of classes whose mean is zero start
+    from their row of it. Means that are all zero determine nothing: the proximal point itself is returned, after the rounds.
 
     Args:
         centered_class_means: (num_classes, feature_dim), as for `nearest_etf`.

@@ -48,10 +48,7 @@ class Classifier(nn.Module):
     def export(self, *, rms_norm: bool = True) -> nn.Module:
         """A copy in eval mode of stock torch layers after the backbone; it takes inputs alone and never needs labels.
 
-        The head is exported in the backbone's floating-point type.
-
-        Args:
-            rms_norm: as in `Head.export`.
+        The head is exported in the backbone's floating-point type; `rms_norm` is that of `Head.export`.
         """
         backbone = copy.deepcopy(self.backbone)
         head = self.head.export(rms_norm=rms_norm) if isinstance(self.head, Head) else copy.deepcopy(self.head)

@@ -185,22 +185,14 @@ class Head(nn.Module, ABC):
             self._labels = before
 
     def update(self, labels: Tensor) -> None:
-        """Takes in the batch that a lagged `NearestETFHead` has classified without labels; other heads have nothing to update.
-
-        Raises:
-            RuntimeError: for any other head.
-        """
+        """Takes in the batch that a lagged `NearestETFHead` has classified without labels; a RuntimeError for any other head."""
         raise RuntimeError(
             "head.update(labels) is for a lagged NearestETFHead, which takes in a batch after classifying it; got a "
             f"{type(self).__name__} that is not lagged. Remove the call, or use `with head.labels(labels): logits = model(inputs)`."
         )
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Starts over, in place; call it after `to_empty` for a head built on the meta device.
-
-        Args:
-            generator: source of randomness; None uses torch's global generator.
-        """
+        """Starts over, in place; call it after `to_empty` for a head built on the meta device. Draws from the generator, if any."""
         if self.running_mean is not None:
             self.running_mean.reset_parameters()
 

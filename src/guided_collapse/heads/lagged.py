@@ -1,6 +1,7 @@
 """Frames that follow class means a step behind: when they move, and batches whose labels come after the forward pass."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
@@ -22,6 +23,10 @@ class LaggedFrameHead(FrameHead):
     class_means: RunningClassMeans
     proximal_weight: float
     solver: Solver | None
+    _solve: Callable[[Tensor], NearestFrame]
+    """The frame nearest to the class means, pulled toward the present one."""
+    _keep: Callable[[NearestFrame, Tensor | None], None]
+    """Makes a solution the state of the head unless the batch, by a boolean scalar, is invalid."""
 
     def __init__(
         self,
@@ -49,14 +54,6 @@ class LaggedFrameHead(FrameHead):
     @property
     def basis(self) -> Tensor:
         """U, (feature_dim, num_classes), of the last solve."""
-        raise NotImplementedError
-
-    def _solve(self, class_means: Tensor) -> NearestFrame:
-        """The frame nearest to the class means, pulled toward the present one."""
-        raise NotImplementedError
-
-    def _keep(self, nearest: NearestFrame, is_valid: Tensor | None) -> None:
-        """Makes a solution the state of the head unless `is_valid`, a boolean scalar, is false."""
         raise NotImplementedError
 
     @torch.no_grad()
