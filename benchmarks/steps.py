@@ -1,10 +1,13 @@
-"""Every head's training step over nn.Linear's: head and loss, forward and backward, on one CPU thread.
+"""Every head's training step over nn.Linear's: head, loss, backward and the optimizer's step, on one CPU thread.
 
     python -m benchmarks.steps --rounds 200 --record steps.json
+    python -m benchmarks.steps --compiled
 
-In each round every head takes one step on the same features, so that a slow moment of the machine hits all of them alike. The
-ratio is that of the fastest steps. A head that moves its frame every 10 steps has its fastest steps between two solves; its
-average is over windows of 100 steps, the fastest window of each. Operations per step are counted, not timed.
+In each round every head takes one step on the same features, so that a slow moment of the machine hits all of them alike. Heads
+with parameters are trained by SGD with momentum. The ratio is that of the fastest steps. A head that moves its frame every 10 steps
+has its fastest steps between two solves; its average is over windows of 100 steps, the fastest window of each. With `--compiled`
+the same steps, whole but for the optimizer's, are also compiled. Operations per step are counted, not timed, and without checks of
+values, as on an accelerator.
 """
 
 import argparse
@@ -42,9 +45,10 @@ HEADS: dict[str, Callable[[int, int], nn.Module]] = {
     "nearest-etf-lagged every 10": partial(NearestETFHead, implicit_gradient=False, lagged=True, every=10),
 }
 COUNTED: dict[str, Callable[[int, int], nn.Module]] = {
-    **{name: HEADS[name] for name in ("linear", "cosine", "fixed-etf")},
+    "linear": Linear,
+    **{name: partial(HEADS[name], check_values=False) for name in ("cosine", "fixed-etf")},
     **{
-        f"{name} by {solver}": partial(HEADS[name], solver=solver)
+        f"{name} by {solver}": partial(HEADS[name], check_values=False, solver=solver)
         for name in HEADS
         if "nearest" in name
         for solver in ("factors", "products")
@@ -52,24 +56,41 @@ COUNTED: dict[str, Callable[[int, int], nn.Module]] = {
 }
 
 
-def step(head: nn.Module, features: Tensor, labels: Tensor) -> None:
-    loss = functional.cross_entropy(head(features, labels), labels)
-    torch.autograd.grad(loss, [features, *head.parameters()])
+class Step:
+    """A training step of a head."""
+
+    def __init__(self, head: nn.Module, *, compiled: bool = False) -> None:
+        self.loss = torch.compile(partial(loss_of, head)) if compiled else partial(loss_of, head)
+        parameters = list(head.train().parameters())
+        self.optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9) if parameters else None
+
+    def __call__(self, features: Tensor, labels: Tensor) -> None:
+        self.loss(features, labels).backward()
+        features.grad = None
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def loss_of(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(head(features, labels), labels)
 
 
 def batch(feature_dim: int, num_classes: int, batch_size: int) -> tuple[Tensor, Tensor]:
     return torch.randn(batch_size, feature_dim, requires_grad=True), torch.randint(num_classes, (batch_size,))
 
 
-def times(feature_dim: int, num_classes: int, batch_size: int, rounds: int) -> dict[str, list[float]]:
+def times(feature_dim: int, num_classes: int, batch_size: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
     """Seconds of every step, after three steps to warm up."""
-    heads = {name: build(feature_dim, num_classes).train() for name, build in HEADS.items()}
-    taken: dict[str, list[float]] = {name: [] for name in heads}
+    steps = {name: Step(build(feature_dim, num_classes)) for name, build in HEADS.items()}
+    if compiled:
+        steps |= {f"compiled {name}": Step(build(feature_dim, num_classes), compiled=True) for name, build in HEADS.items()}
+    taken: dict[str, list[float]] = {name: [] for name in steps}
     batches = [batch(feature_dim, num_classes, batch_size) for _ in range(4)]
     for number in range(3 + rounds):
-        for name, head in heads.items():
+        for name, step in steps.items():
             start = time.perf_counter()
-            step(head, *batches[number % len(batches)])
+            step(*batches[number % len(batches)])
             taken[name].append(time.perf_counter() - start)
     return {name: found[3:] for name, found in taken.items()}
 
@@ -84,21 +105,25 @@ def operations(feature_dim: int, num_classes: int, batch_size: int) -> dict[str,
     """Operations of the third step, which is between two solves for a head that solves every 10 steps."""
     counts = {}
     for name, build in COUNTED.items():
-        head, given = build(feature_dim, num_classes).train(), batch(feature_dim, num_classes, batch_size)
+        head, (features, labels) = build(feature_dim, num_classes).train(), batch(feature_dim, num_classes, batch_size)
         for _ in range(3):
             with CountOperations() as counting:
-                step(head, *given)
+                torch.autograd.grad(loss_of(head, features, labels), [features, *head.parameters()])
         counts[name] = counting.counts.operations
     return counts
 
 
-def measure(sizes: tuple[int, int, int], rounds: int) -> dict[str, Any]:
-    taken = times(*sizes, rounds)
+def measure(sizes: tuple[int, int, int], rounds: int, compiled: bool) -> dict[str, Any]:
+    taken = times(*sizes, rounds, compiled)
     least, mean = ({name: reduce(found) for name, found in taken.items()} for reduce in (min, average))
     print(f"\nfeature_dim {sizes[0]}, num_classes {sizes[1]}, batch {sizes[2]}: nn.Linear {1e3 * least['linear']:.3f} ms")
-    for name in HEADS:
+    for name in taken:
         ratios = least[name] / least["linear"], mean[name] / mean["linear"]
-        print(f"  {name:30}{ratios[0]:7.2f} of nn.Linear, {ratios[1]:7.2f} on average over {WINDOW} steps", flush=True)
+        line = f"  {name:37}{ratios[0]:7.2f} of nn.Linear, {ratios[1]:7.2f} on average over {WINDOW} steps"
+        if name.startswith("compiled "):
+            over = least[name] / least[name.removeprefix("compiled ")], least[name] / least["compiled linear"]
+            line += f"; {over[0]:.2f} of eager, {over[1]:.2f} of compiled nn.Linear"
+        print(line, flush=True)
     counts = operations(*sizes)
     print("  operations per step: " + ", ".join(f"{name} {count}" for name, count in counts.items()), flush=True)
     shown = {"sizes": sizes, "seconds": least, "average seconds": mean, "operations": counts}
@@ -109,12 +134,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200, help="steps of each head")
     parser.add_argument("--sizes", type=int, nargs=3, action="append", metavar=("D", "C", "BATCH"), help="default: three sizes")
+    parser.add_argument("--compiled", action="store_true", help="also compile every step")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write everything to this file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print(f"torch {torch.__version__}, one thread, {options.rounds} rounds")
-    found = [measure(tuple(sizes), options.rounds) for sizes in options.sizes or SIZES]
+    found = [measure(tuple(sizes), options.rounds, options.compiled) for sizes in options.sizes or SIZES]
     if options.record:
         options.record.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -35,10 +35,7 @@ def _without_radial(grad: Tensor, needed: list[Tensor], matrix: Tensor, **_: obj
 
 
 unit_frobenius_norm = ClosedGradient(_unit_and_inverse_norm, _without_radial)
-"""Returns the matrix divided by its Frobenius norm, whatever its scale; a zero matrix stays zero, with zero gradient.
-
-`norm` is the Frobenius norm if it is known, and not zero.
-"""
+"""Returns the matrix over its Frobenius norm, `norm` if that is known and positive; zero stays zero, with zero gradient."""
 
 
 def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:

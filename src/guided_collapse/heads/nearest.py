@@ -18,21 +18,24 @@ from guided_collapse.heads.state import held, replace, state_dtype
 class NearestETFHead(LaggedFrameHead):
     """The simplex ETF nearest to the network's own class means, re-solved at every training step.
 
-    One training step, given features f of norm `scale` and their labels:
+    One training step, given features h and their labels:
 
-        1. Center the batch by its mean f_G, and blend its class means, scaled to unit Frobenius norm, into the running class means
-           H with weight a = max(2/(t+1), 1e-4) at step t. Classes absent from the batch stay where they are.
+        1. Project onto the sphere, f = scale h/|h|, and center by the batch's mean f_G. Blend the batch's class means, scaled to
+           unit Frobenius norm, into the running class means H with weight a = max(2/(t+1), 1e-4) at step t. Classes absent from
+           the batch stay where they are; a class that was never seen is zero, and enters at full value when it is.
         2. Solve for the basis U with U'U = I that minimizes |H~ - U M~|^2 + (delta/2) |U - U_prox|^2, in closed form. U_prox is
            the previous step's U; H~ and M~ are H and the simplex ETF M = sqrt(C/(C-1)) (I - 11'/C) at unit Frobenius norm. The
-           first step solves without the proximal term, starting from the initial direction, and takes that solution as U_prox.
+           first step has no previous U: it solves without the proximal term (the initial direction settles what the means leave
+           open), and then with that solution as U_prox. For d = C - 1 the problem is solved on the complement of 1.
         3. Classify with W = M U', the `frame`: logits = (f - f_G) W'.
 
     The head has no parameters. With `implicit_gradient` the loss is also differentiated through the solve (the paper's method);
-    that part of the gradient is proportional to a, so it fades as training goes on. U_prox is treated as a constant.
-    Eval mode classifies with the last W and a running mean for f_G.
+    that part of the gradient is proportional to a, so it fades as training goes on. f_G carries gradient; U_prox and the running
+    means before the batch are constants. Eval mode classifies with the last W and a running mean for f_G.
 
     In training mode W depends on the batch's own labels, so early training accuracy says little: compare heads in eval mode.
-    `lagged=True` removes that leak: step t classifies with the frame from the previous steps and only then updates it.
+    `lagged=True` removes that leak: step t classifies with the frame from the previous steps and only then updates it, with labels
+    from the call or from `head.update(labels)` afterward.
 
     For num_classes > feature_dim + 1 no simplex ETF exists, and the head becomes a `NearestTightFrameHead`.
 
@@ -98,7 +101,10 @@ class NearestETFHead(LaggedFrameHead):
         self._check_nothing_waits(batch)
         if self.lagged:
             logits = batch.logits(held(self.frame), center=True)
-            self._follow(batch) if len(batch.labels) > 0 else self._wait_for_labels(batch)
+            if len(batch.labels) > 0:
+                self._follow(batch)
+            else:
+                self._wait_for_labels(batch)
             return logits
         class_means, is_valid = self.class_means.take_in(batch)
         nearest = self._solve(class_means if self.implicit_gradient else class_means.detach())

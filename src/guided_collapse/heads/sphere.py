@@ -41,10 +41,7 @@ def _points_backward(grad: Tensor, needed: list[Tensor], features: Tensor, *, sc
 
 
 on_sphere = ClosedGradient(_points, _points_backward)
-"""f = scale h/|h| of features h, (..., feature_dim), minus a constant `center`, (feature_dim,), if there is one.
-
-`factors` are those of `sphere_factors`, if they are known.
-"""
+"""f = scale h/|h| of features h, (..., feature_dim), minus a constant `center`; `factors` as by `sphere_factors`, if known."""
 
 
 def _logits(features: Tensor, weight: Tensor, *, scale: float, factors: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
