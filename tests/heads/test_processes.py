@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 NUM_STEPS = 10
 WAYS = {"before": ("nearest-etf", step_before), "after": ("nearest-etf-lagged", step_after)}
+ONE_SIDED = ("fixed-etf", "nearest-etf", "nearest-etf-lagged")
 
 WORKER = """
 import sys
@@ -30,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tests.heads.cases import ALL, InputsAlone, batches, build, mixed_batches, partly_left_out, train
-from tests.heads.test_processes import WAYS, accumulated, task
+from tests.heads.test_processes import ONE_SIDED, WAYS, accumulated, task
 
 rank, rendezvous, results = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.set_num_threads(1)
@@ -58,6 +59,11 @@ for name in ("nearest-etf", "cosine-centered", "tight"):
     steps = (*mixed_batches(3, model.head.num_classes), *partly_left_out(2, model.head.num_classes))
     train(DistributedDataParallel(model), halves(steps))
     trained[f"{name}, soft labels"] = {"state": model.state_dict()}
+for name in ONE_SIDED:
+    model = build(name)
+    steps = [(inputs, labels.index_fill(0, torch.arange(0, len(labels), 4), -100)) for inputs, labels in batches(4)]
+    train(DistributedDataParallel(model, broadcast_buffers=False), halves(steps))
+    trained[f"{name}, one-sided"] = model.state_dict()
 torch.save(trained, f"{results}/rank-{rank}.pt")
 dist.destroy_process_group()
 """
@@ -126,3 +132,11 @@ def test_soft_labels_and_labels_to_be_left_out(name, two_processes):
     for rank in range(2):
         for key, value in alone.state_dict().items():
             torch.testing.assert_close(two_processes[rank][f"{name}, soft labels"]["state"][key], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ONE_SIDED)
+def test_labels_that_only_one_process_leaves_out_keep_the_states_equal(name, two_processes):
+    one, other = (results[f"{name}, one-sided"] for results in two_processes)
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        assert torch.equal(value, other[key]), key
