@@ -362,3 +362,11 @@ def test_the_default_scale_leaves_the_right_class_nine_tenths(sizes):
     logits = head.scale * weight @ weight.T  # features at their own rows
     probability = logits.softmax(dim=1).diagonal().mean()
     assert float(probability) == pytest.approx(0.9, abs=0.002) if sizes[1] <= sizes[0] + 1 else float(probability) < 0.9
+
+
+@pytest.mark.parametrize("head", [CosineHead(8, 3), FixedETFHead(8, 3, center=False), NearestETFHead(8, 3)], ids=repr)
+def test_logits_may_be_changed_in_place(head):
+    features, labels = torch.randn(6, 8, requires_grad=True), torch.arange(6) % 3
+    start = copy.deepcopy(head)
+    expected = torch.autograd.grad((2 * head(features, labels))[:, 0].sum(), features)
+    torch.testing.assert_close(torch.autograd.grad(start(features, labels).mul_(2)[:, 0].sum(), features), expected)

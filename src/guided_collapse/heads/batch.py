@@ -38,7 +38,7 @@ class Batch:
         # Processes must round alike, even if the batch of another is not clean.
         self.is_clean = is_clean and num_processes() == 1
         self.factors = None if scale is None else sphere_factors(features.detach(), scale)
-        # What each sample has in a mean, (num_samples,); None stands for equal parts.
+        # The weight of each sample in a mean, (num_samples,); None stands for equal weights.
         self.parts: Tensor | None = None
         if not self.is_clean:
             is_counted = features.new_ones(len(features))
@@ -128,6 +128,11 @@ def sums_of_present_classes(points: Tensor, batch: Batch) -> ClassSums:
 def is_soft(labels: Tensor) -> bool:
     """Whether labels are shares of classes, (..., num_classes), rather than class indices."""
     return labels.is_floating_point()
+
+
+def wide(features: Tensor) -> Tensor:
+    """The features in float32 or wider."""
+    return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
 def flat_labels(labels: Tensor | None, points: Tensor) -> Tensor:

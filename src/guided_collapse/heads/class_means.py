@@ -15,6 +15,7 @@ from guided_collapse.heads.batch import (
     num_processes,
     sums_of_all_classes,
     sums_of_present_classes,
+    wide,
 )
 from guided_collapse.heads.state import SinglePrecisionState, snapshot, state_dtype
 
@@ -138,7 +139,7 @@ class RunningClassMeans(SinglePrecisionState):
         Features, (..., feature_dim), and labels are those of `Head.forward`, which also says what is refused.
         """
         features, is_clean = checked(features, labels, self)
-        features = features.flatten(0, -2).to(torch.promote_types(features.dtype, torch.float32))
+        features = wide(features).flatten(0, -2)
         batch = Batch(features, flat_labels(labels, features), is_clean=is_clean)
         return BatchMeans(self.take_in(batch)[0], batch.mean(features))
 
@@ -183,7 +184,7 @@ class RunningClassMeans(SinglePrecisionState):
         noise = 4 * torch.finfo(sums.dtype).eps * math.sqrt(self.num_classes) * number(torch.linalg.vector_norm(global_mean))
         is_real = norm > noise
 
-        # r/|r| = q (u, k absent): u are the means of present classes at unit norm; k brings absent classes to the same size.
+        # With u the means of present classes at unit norm, r/|r| = shrink (u, rescale absent): all classes in the same size.
         squares, factor = number(self.squares), number(self.factor)
         own_squares = number(torch.linalg.vector_norm(stored, dim=1).square() @ is_present[:, 0]) * factor**2
         absent_squares = _at_least(squares - own_squares, 0.0)

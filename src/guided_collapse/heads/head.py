@@ -15,7 +15,7 @@ from torch.nn import functional
 from guided_collapse.geometry import tight_frame_cross_entropy_bound
 from guided_collapse.geometry.operations import without_autocast
 from guided_collapse.geometry.simplex import Direction, check_feature_dim, check_num_classes, has_simplex_etf
-from guided_collapse.heads.batch import Batch, checked, flat_labels, num_processes
+from guided_collapse.heads.batch import Batch, checked, flat_labels, num_processes, wide
 from guided_collapse.heads.class_means import RunningMean
 from guided_collapse.heads.sphere import SMALLEST_NORM, on_sphere
 from guided_collapse.heads.state import SinglePrecisionState, replace, snapshot, state_dtype
@@ -258,11 +258,6 @@ class FrameHead(SinglePrecisionState, Head):
     def config(self) -> dict[str, Any]:
         """The constructor's arguments as plain values."""
         return super().config() | {"direction": self.direction}
-
-
-def wide(features: Tensor) -> Tensor:
-    """The features in float32 or wider."""
-    return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
 def default_scale(feature_dim: int, num_classes: int) -> float:

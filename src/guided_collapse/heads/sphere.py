@@ -46,16 +46,16 @@ on_sphere = ClosedGradient(_points, _points_backward)
 
 def _logits(features: Tensor, weight: Tensor, *, scale: float, factors: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     factors = _differentiable(features, scale, factors)
-    logits = (features @ weight.T) * factors
-    return logits, logits, factors
+    products = features @ weight.T
+    return products * factors, products, factors
 
 
 def _logits_backward(
     grad: Tensor, needed: list[Tensor], features: Tensor, weight: Tensor, *, scale: float, **_: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    logits, factors = needed
+    products, factors = needed
     scaled = grad * factors
-    along = (grad * logits).sum(dim=-1, keepdim=True) * (factors / scale).square()
+    along = (scaled * products).sum(dim=-1, keepdim=True) * (factors / scale).square()
     grad_weight = scaled.T @ features if weight.requires_grad else None
     return (features * -along).addmm_(scaled, weight), grad_weight
 

@@ -51,7 +51,7 @@ def _kept_dtype(state: Tensor, requested: torch.dtype) -> torch.dtype:
 def snapshot(state: Tensor, *, only_compiled: bool = False) -> Tensor:
     """A differentiable copy of a buffer or parameter that the same forward pass later overwrites.
 
-    With `only_compiled` the state itself outside compiled graphs, for results that are computed at once.
+    With `only_compiled`, eager mode gets the state itself, for results that are computed at once.
 
     In a compiled graph a plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping
     the clone (pytorch/pytorch pull request 197039). It does not look inside a registered operation.
