@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from guided_collapse import CosineHead, FixedETFHead, NearestETFHead
 from guided_collapse.heads import HEAD_CLASSES
-from guided_collapse.heads.batch import LABEL_TYPES
+from guided_collapse.heads.checks import LABEL_TYPES
 from tests.heads.cases import (
     ALL,
     FEATURE_DIM,

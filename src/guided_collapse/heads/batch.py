@@ -1,26 +1,15 @@
-"""A training batch: checked before anything changes, centered, and summed by class over all processes."""
+"""A training batch: on the sphere, centered, and summed by class over all processes, with short backward passes."""
 
-import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional
 
-from guided_collapse.geometry.operations import is_transformed, operation, product
-from guided_collapse.heads.sphere import on_sphere, sphere_factors, sphere_logits
-
-if TYPE_CHECKING:
-    from guided_collapse.heads.class_means import RunningClassMeans
-    from guided_collapse.heads.head import Head
-
-IGNORE_INDEX = -100
-"""The label of samples that are left out of all means: the default `ignore_index` of torch's cross-entropy."""
-
-LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-# How far the sum of a row of soft labels may be from 1; in half precision, four units in the last place.
-SUM_TOLERANCE = 1e-3
+from guided_collapse.geometry.operations import ClosedGradient, operation, product
+from guided_collapse.heads.checks import IGNORE_INDEX, is_soft
+from guided_collapse.heads.sphere import differentiable_factors, from_sphere, sphere_factors
 
 
 class Batch:
@@ -38,18 +27,24 @@ class Batch:
         # Processes must round alike, even if the batch of another is not clean.
         self.is_clean = is_clean and num_processes() == 1
         self.factors = None if scale is None else sphere_factors(features.detach(), scale)
-        # The weight of each sample in a mean, (num_samples,); None stands for equal weights.
+        # The number of samples that count, (1,), and the weight of each in a mean, (num_samples,).
+        self.num_counted: Tensor | None = None
         self.parts: Tensor | None = None
         if not self.is_clean:
-            is_counted = features.new_ones(len(features))
-            if len(labels) > 0 and not is_soft(labels):
-                is_counted = (labels != IGNORE_INDEX).to(features.dtype)
-            self.num_samples = sum_over_processes(is_counted.sum(dim=0, keepdim=True))
-            self.parts = is_counted / self.num_samples.clamp(min=1)
+            has_indices = len(labels) > 0 and not is_soft(labels)
+            self.is_counted = (labels != IGNORE_INDEX).to(features.dtype) if has_indices else features.new_ones(len(features))
+            self.num_counted = sum_over_processes(self.is_counted.sum(dim=0, keepdim=True))
+            self.parts = self.is_counted / self.num_counted.clamp(min=1)
 
     def mean(self, rows: Tensor) -> Tensor:
         """The mean of one row for each sample, with gradient."""
         return rows.mean(dim=0) if self.parts is None else sum_over_processes(rows.T @ self.parts)
+
+    def without_mean_backward(self, grad: Tensor) -> Tensor:
+        """The gradient with respect to rows, given that of the rows minus their mean."""
+        if self.parts is None:
+            return grad - grad.mean(dim=0)
+        return torch.addr(grad, self.parts, sum_over_processes(grad.sum(dim=0)), alpha=-1)
 
     def global_mean(self) -> tuple[Tensor, Tensor | None]:
         """The mean f_G, (feature_dim,), and whether some sample counts and all of those are finite, a boolean scalar or None.
@@ -62,72 +57,108 @@ class Batch:
         else:
             factors = self.factors[:, 0] / len(features) if self.parts is None else self.factors[:, 0] * self.parts
             mean = sum_over_processes(features.T @ factors)
-        if self.is_clean:
-            return mean, None
-        # Zero times a number that is not finite is NaN, which is not above 0.
-        return mean, self.num_samples[0] + 0 * mean.sum() > 0
-
-    def centered(self, global_mean: Tensor) -> Tensor:
-        """The features on the sphere minus a constant, (num_samples, feature_dim), with gradient."""
-        if self.scale is None:
-            return self.features - global_mean
-        return on_sphere(self.features, scale=self.scale, factors=self.factors, center=global_mean)
+        # Zero times a number that is not finite is NaN, which is not below anything.
+        return mean, None if self.num_counted is None else 0 * mean.sum() < self.num_counted[0]
 
     def logits(self, weight: Tensor, *, center: bool) -> Tensor:
         """(f - f_G) W', or f W', (num_samples, num_classes), with gradient to features and weight."""
-        assert self.scale is not None
-        logits = sphere_logits(self.features, weight.to(self.features.dtype), scale=self.scale, factors=self.factors)
-        return logits - self.mean(logits) if center else logits
+        return _logits(self.features, weight.to(self.features.dtype), batch=self, center=center)
+
+    def class_sums(self, num_classes: int, center: Tensor) -> Tensor:
+        """The sums of all samples of each class, minus a constant, (num_classes, feature_dim), with gradient.
+
+        With soft labels y, sample i belongs to class c with the weight y_ic.
+        """
+        return _class_sums(self.features, batch=self, num_classes=num_classes, center=center)
+
+    def class_counts(self, num_classes: int) -> Tensor:
+        """The number of samples of each class, or the total share of soft labels, (num_classes,)."""
+        if is_soft(self.labels):
+            return sum_over_processes(self.labels.sum(dim=0))
+        if self.is_clean:
+            return torch.bincount(self.labels, minlength=num_classes).to(self.features.dtype)
+        counts = self.features.new_zeros(num_classes + 1).index_add_(0, self.rows(), self.is_counted)
+        return sum_over_processes(counts[1:])
+
+    def rows(self) -> Tensor:
+        """The row of sums that each sample goes to: its label, or 1 + its label if ignored samples go to an extra first row."""
+        # Labels that are too large must still fail.
+        return self.labels if self.is_clean else (self.labels + 1).clamp_(min=0)
 
 
-class ClassSums(NamedTuple):
-    """Sums over the samples of some classes, over the batches of all processes."""
+def _logits_forward(features: Tensor, weight: Tensor, *, batch: Batch, center: bool) -> tuple[Tensor, Tensor, Tensor]:
+    assert batch.scale is not None
+    factors = differentiable_factors(features, batch.scale, batch.factors)
+    products = features @ weight.T
+    logits = products * factors
+    return logits - batch.mean(logits) if center else logits, products, factors
+
+
+def _logits_backward(
+    grad: Tensor, needed: list[Tensor], features: Tensor, weight: Tensor, *, batch: Batch, center: bool
+) -> tuple[Tensor, Tensor | None]:
+    assert batch.scale is not None
+    products, factors = needed
+    scaled = (batch.without_mean_backward(grad) if center else grad) * factors
+    along = (scaled * products).sum(dim=-1, keepdim=True).mul_(factors).mul_(factors)
+    grad_weight = scaled.T @ features if weight.requires_grad else None
+    return (features * along).addmm_(scaled, weight, beta=-(batch.scale**-2)), grad_weight
+
+
+_logits = ClosedGradient(_logits_forward, _logits_backward)
+
+
+def _class_sums_forward(features: Tensor, *, batch: Batch, num_classes: int, center: Tensor) -> tuple[Tensor, ...]:
+    needed = [] if batch.scale is None else [differentiable_factors(features, batch.scale, batch.factors)]
+    points = torch.addcmul(-center, features, *needed) if needed else features - center
+    if is_soft(batch.labels):
+        sums = product(batch.labels.T, points)
+    else:
+        num_extra = int(not batch.is_clean)
+        sums = points.new_zeros(num_classes + num_extra, points.shape[1]).index_add_(0, batch.rows(), points)[num_extra:]
+    return sum_over_processes(sums), *needed
+
+
+def _class_sums_backward(grad: Tensor, needed: list[Tensor], features: Tensor, *, batch: Batch, **_: object) -> tuple[Tensor]:
+    grad = sum_over_processes(grad)
+    if is_soft(batch.labels):
+        grad = product(batch.labels, grad)
+    else:
+        grad = (grad if batch.is_clean else functional.pad(grad, (0, 0, 1, 0))).index_select(0, batch.rows())
+    return (grad if batch.scale is None else from_sphere(grad, features, *needed, scale=batch.scale),)
+
+
+_class_sums = ClosedGradient(_class_sums_forward, _class_sums_backward)
+
+
+class PresentClasses(NamedTuple):
+    """Sums over the samples of classes in the batches of all processes."""
 
     sums: Tensor
     """(num_rows, feature_dim)."""
     counts: Tensor
-    """(num_rows,): the number of samples, or the total share of soft labels; 0 for classes that are absent."""
-    classes: Tensor | None
-    """(num_rows,): the class of each row; None if row c is class c. Classes may repeat, but only one of the rows counts samples."""
+    """(num_rows,): the number of samples; 0 for rows that stand for nothing."""
+    classes: Tensor
+    """(num_rows,): the class of each row. Classes may repeat, but only one of the rows counts samples."""
 
 
-def sums_of_all_classes(points: Tensor, batch: Batch, num_classes: int) -> ClassSums:
-    """One row for each class, differentiable. With soft labels y, sample i belongs to class c with the weight y_ic."""
-    labels = batch.labels
-    if is_soft(labels):
-        sums, counts = product(labels.T, points), labels.sum(dim=0)
-    else:
-        # Ignored samples go to an extra first row, which is cut off. Labels that are too large must still fail.
-        extra = int(not batch.is_clean)
-        rows = (labels + 1).clamp(min=0) if extra else labels
-        sums = points.new_zeros(num_classes + extra, points.shape[1]).index_add(0, rows, points)[extra:]
-        counts = points.new_zeros(num_classes + extra).index_add(0, rows, points.new_ones(len(labels)))[extra:]
-    if num_processes() > 1:
-        totals = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
-        sums, counts = totals[:, :-1], totals[:, -1]
-    return ClassSums(sums, counts, None)
-
-
-def sums_of_present_classes(points: Tensor, batch: Batch) -> ClassSums:
+def present_class_sums(batch: Batch, center: Tensor) -> PresentClasses:
     """One row for each sample of all processes, of which only as many count as there are classes in the batch; no gradient.
 
     The number of rows is fixed so that nothing synchronizes with the device to find out how many classes there are.
     """
-    points, labels = gather_over_processes(points.detach()), gather_over_processes(batch.labels)
+    features = batch.features.detach()
+    points = features - center if batch.factors is None else torch.addcmul(-center, features, batch.factors)
+    points, labels = gather_over_processes(points), gather_over_processes(batch.labels)
     is_counted = labels != IGNORE_INDEX
     # Ignored samples join the largest class with weight 0.
     labels, order = torch.where(is_counted, labels, labels.max().clamp(min=0)).sort(stable=True)
     is_counted = is_counted[order]
     starts_class = torch.cat([labels.new_zeros(1), (labels[1:] != labels[:-1]).to(labels.dtype)])
     rows = starts_class.cumsum(0)
-    counts = points.new_zeros(len(labels)).index_add(0, rows, is_counted.to(points.dtype))
-    sums = torch.zeros_like(points).index_add(0, rows, torch.where(is_counted[:, None], points[order], 0.0))
-    return ClassSums(sums, counts, labels[:1].expand(len(labels)).scatter(0, rows, labels))
-
-
-def is_soft(labels: Tensor) -> bool:
-    """Whether labels are shares of classes, (..., num_classes), rather than class indices."""
-    return labels.is_floating_point()
+    counts = points.new_zeros(len(labels)).index_add_(0, rows, is_counted.to(points.dtype))
+    sums = torch.zeros_like(points).index_add_(0, rows, torch.where(is_counted[:, None], points[order], 0.0))
+    return PresentClasses(sums, counts, labels[:1].expand(len(labels)).scatter(0, rows, labels))
 
 
 def wide(features: Tensor) -> Tensor:
@@ -140,149 +171,6 @@ def flat_labels(labels: Tensor | None, points: Tensor) -> Tensor:
     if labels is None:
         return torch.zeros(0, dtype=torch.int64, device=points.device)
     return labels.flatten(0, -2).to(points.dtype) if is_soft(labels) else labels.flatten().to(torch.int64)
-
-
-def checks_values(check_values: bool | None, device: torch.device) -> bool:
-    """Whether values are checked: as requested, or by default where that does not synchronize with a device."""
-    return device.type == "cpu" if check_values is None else check_values
-
-
-def checked(
-    features: Tensor, labels: Tensor | None, sizes: "Head | RunningClassMeans", *, training: bool = True, needs_labels: bool = True
-) -> tuple[Tensor, bool]:
-    """The features, (..., feature_dim), once the batch is known to fit, and whether it is known to be clean, see `Batch`.
-
-    Labels, as for `Head.forward`, count in training mode only. Raises what `Head.forward` does.
-    """
-    feature_dim, num_classes = sizes.feature_dim, sizes.num_classes
-    # Not `Tensor | None`, which the compilers of torch 2.6 to 2.9 cannot trace.
-    if not isinstance(features, Tensor) or not (labels is None or isinstance(labels, Tensor)):
-        raise TypeError(
-            "features and labels must be torch tensors; "
-            f"got {type(features).__name__} and {type(labels).__name__}. Use torch.as_tensor."
-        )
-    if features.ndim < 1 + training or features.shape[-1] != feature_dim:
-        raise ValueError(
-            "features must be (num_samples, feature_dim), or (..., feature_dim) for tokens, "
-            f"with feature_dim={feature_dim}; got {tuple(features.shape)}. "
-            "Flatten or pool the backbone's output, or build the head with its width."
-        )
-    if not features.is_floating_point():
-        raise TypeError(f"features must be floating-point; got {features.dtype}. Use features.float().")
-    if training:
-        if features.numel() == 0:
-            raise ValueError("a training batch must have at least one sample; got none. Skip empty batches.")
-        if labels is not None:
-            check_labels(labels, features, num_classes)
-        elif needs_labels:
-            raise ValueError(
-                "labels are required in training mode by a head that follows class means; got None. "
-                "Pass head(features, labels), call the model inside `with head.labels(labels):`, or call head.eval() first."
-            )
-    if is_transformed():
-        return features, False
-    known = labels if training and labels is not None else torch.zeros(0, dtype=torch.int64, device=features.device)
-    check = checks_values(sizes.check_values, features.device)
-    if torch.compiler.is_compiling():
-        return _checked_values(features, known, num_classes, training, check), False
-    return features, _check_values(features, known, num_classes, training, check)
-
-
-def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
-    """Refuses labels that are neither class indices nor shares of all classes for each row of features, (..., feature_dim)."""
-    samples, given = tuple(features.shape[:-1]), tuple(labels.shape)
-    if is_soft(labels) and labels.ndim == features.ndim:
-        if given != (*samples, num_classes):
-            raise ValueError(
-                f"soft labels must be (..., num_classes) = {(*samples, num_classes)}, one row per sample; got {given}."
-            )
-    elif labels.dtype not in LABEL_TYPES:
-        raise TypeError(
-            f"labels must be class indices, int8 to int64 or uint8; got {labels.dtype}. Use labels.long(), or for soft labels "
-            f"floating-point rows of {num_classes} shares."
-        )
-    elif given != samples:
-        name = "(num_samples,)" if features.ndim == 2 else "features.shape[:-1]"
-        raise ValueError(
-            f"labels must be {name} = {samples}, one per row of features; got {given}. "
-            "Convert one-hot labels to floating-point, or use labels.argmax(dim=-1)."
-        )
-
-
-def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> bool:
-    """Whether all features are known to be finite and no label to be ignored; raises for values that do not fit."""
-    if training and torch._C._current_graph_task_id() != -1:
-        raise RuntimeError(
-            "a head updates its state once per batch, so it must stay outside activation checkpointing; got a forward pass inside "
-            "a backward pass. Checkpoint the backbone alone: head(checkpoint(backbone, inputs), labels)."
-        )
-    if not check:
-        return False
-    largest = largest_finite(features, "features", f" in a batch of {features.shape[0]}")
-    # Squares of centered features are summed over all dimensions and classes, perhaps in float32.
-    limit = math.sqrt(torch.finfo(torch.float32).max / features.shape[-1] / num_classes) / 2
-    if largest > limit:
-        raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
-    if is_soft(labels):
-        _check_shares(labels)
-    return is_soft(labels) or labels.numel() == 0 or _check_indices(labels, num_classes)
-
-
-# An operation, so that a compiled graph keeps the check: its result is used and its body is not traced.
-@operation("checked_values")
-def _checked_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> Tensor:
-    _check_values(features, labels, num_classes, training, check)
-    return features.clone()
-
-
-@_checked_values.register_fake
-def _(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> Tensor:
-    return torch.empty_like(features)
-
-
-_checked_values.register_autograd(lambda ctx, grad: (grad, None, None, None, None))
-
-
-def largest_finite(values: Tensor, name: str, context: str = "") -> float:
-    """The largest absolute value, 0 if there are none; ValueError for NaN and infinite values. One pass, no temporary."""
-    if values.numel() == 0:
-        return 0.0
-    lowest, highest = torch.aminmax(values.detach())
-    largest = float(torch.maximum(-lowest, highest))
-    if not math.isfinite(largest):
-        wrong = int((~torch.isfinite(values)).sum())
-        raise ValueError(
-            f"{name} must be finite; got {wrong} NaN or infinite entries of {values.numel()}{context}. "
-            "Look for a diverging loss or a division by zero in the model."
-        )
-    return largest
-
-
-def _check_indices(labels: Tensor, num_classes: int) -> bool:
-    """Whether no label is ignored."""
-    lowest, highest = (int(value) for value in torch.aminmax(labels))
-    if lowest >= 0 and highest < num_classes:
-        return True
-    counted = labels[labels != IGNORE_INDEX]
-    if counted.numel() > 0 and not 0 <= int(counted.min()) <= int(counted.max()) < num_classes:
-        raise ValueError(
-            f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; got values from {int(counted.min())} to "
-            f"{int(counted.max())}. Give samples to ignore the label {IGNORE_INDEX}."
-        )
-    return False
-
-
-def _check_shares(labels: Tensor) -> None:
-    tolerance = max(SUM_TOLERANCE, 4 * torch.finfo(labels.dtype).eps)
-    sums = labels.sum(dim=-1, dtype=torch.promote_types(labels.dtype, torch.float32))
-    lowest, smallest, largest = float(labels.min()), float(sums.min()), float(sums.max())
-    # Written so that NaN is refused too.
-    if not (lowest >= -tolerance and smallest >= 1 - tolerance and largest <= 1 + tolerance):
-        raise ValueError(
-            "soft labels must be shares of mutually exclusive classes: none negative, every row summing to 1; "
-            f"got a smallest value of {lowest:.4g} and sums from {smallest:.4g} to {largest:.4g}. Divide each row by its sum. "
-            "Multi-hot labels have no frame to follow: call CosineHead(...)(features) without labels and use a per-class loss."
-        )
 
 
 def sum_over_processes(tensor: Tensor) -> Tensor:

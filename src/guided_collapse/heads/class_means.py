@@ -6,17 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes, unit_frobenius_norm
-from guided_collapse.heads.batch import (
-    Batch,
-    checked,
-    flat_labels,
-    is_soft,
-    num_processes,
-    sums_of_all_classes,
-    sums_of_present_classes,
-    wide,
-)
+from guided_collapse.geometry.operations import ClosedGradient, is_recorded
+from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
+from guided_collapse.heads.batch import Batch, flat_labels, num_processes, present_class_sums, wide
+from guided_collapse.heads.checks import checked, is_soft
 from guided_collapse.heads.state import SinglePrecisionState, snapshot, state_dtype
 
 GLOBAL_MEAN_MOMENTUM = 0.1
@@ -43,12 +36,15 @@ class RunningMean(SinglePrecisionState):
     def update(self, mean: Tensor, is_valid: Tensor | None = None) -> None:
         """Takes in the mean of one batch, (feature_dim,), unless `is_valid`, a boolean scalar, is false."""
         mean = mean.to(self.value.dtype)
+        if is_valid is None:
+            self.value.lerp_(mean, max(1 - int(self.steps), GLOBAL_MEAN_MOMENTUM))
+            self.steps.add_(1)
+            return
         # 1 for the first batch.
         share = (1 - self.steps).to(mean.dtype).clamp(min=GLOBAL_MEAN_MOMENTUM)
-        mean = mean if is_valid is None else torch.where(is_valid, mean, self.value)
         # Not lerp_, which torch.func.vmap does not know with a tensor.
-        self.value.copy_(torch.lerp(self.value, mean, share))
-        self.steps.add_(1 if is_valid is None else is_valid)
+        self.value.copy_(torch.where(is_valid, torch.lerp(self.value, mean, share), self.value))
+        self.steps.add_(is_valid)
 
 
 class BatchMeans(NamedTuple):
@@ -154,72 +150,116 @@ class RunningClassMeans(SinglePrecisionState):
     def take_in(self, batch: Batch, *, only_state: bool = False) -> tuple[Tensor, Tensor | None]:
         """Takes in one checked batch; returns the class means with it, (num_classes, feature_dim), with gradient, and its validity.
 
-        With `only_state` the result means nothing, and a batch of few classes touches only their rows; call it without gradient.
+        With `only_state` a batch of few classes touches only their rows, and the result is not all class means; call it without
+        gradient, and ask `value()` for them.
         """
         global_mean, is_valid = batch.global_mean()
-        # Centered, because sums of features far from zero would lose digits. The mean may be a constant: the residue below takes
+        # Centered, because sums of features far from zero would lose digits. The mean may be a constant: `_centered_means` takes
         # out whatever all samples have in common.
-        points = batch.centered(global_mean)
         if only_state and not is_soft(batch.labels) and len(batch.labels) * num_processes() < self.num_classes:
-            sums, counts, classes = sums_of_present_classes(points, batch)
+            sums, counts, classes = present_class_sums(batch, global_mean)
         else:
-            sums, counts, classes = sums_of_all_classes(points, batch, self.num_classes)
+            sums, counts, classes = batch.class_sums(self.num_classes, global_mean), batch.class_counts(self.num_classes), None
         dtype = torch.promote_types(sums.dtype, self.running.dtype)
-        if is_valid is not None:
-            sums, counts = torch.where(is_valid, sums, 0.0), torch.where(is_valid, counts, 0.0)
         stored, all_seen = (snapshot(state, only_compiled=True) for state in (self.running, self.seen))
-        seen = all_seen
-        if classes is not None:
-            stored, seen = stored[classes], seen[classes]
+        stored, seen = (stored, all_seen) if classes is None else (stored[classes], all_seen[classes])
         # Where values are known anyway, plain numbers are quicker than tensors.
         number: Any = float if is_valid is None else lambda value: snapshot(value, only_compiled=True).to(dtype)
 
         present = counts > 0
         is_present = present.to(dtype)[:, None]
-        # Rounding leaves a little of the global mean in features that are far from zero.
-        residue = sums.sum(dim=0) / counts.sum().clamp(min=TINY)
-        means = torch.addcmul((sums / counts.clamp(min=TINY)[:, None]).to(dtype), is_present, residue.to(dtype), value=-1)
+        averaging = {
+            "inverse_counts": is_present / counts.clamp(min=TINY)[:, None],
+            "is_present": is_present,
+            "num_samples": _at_least(number(counts.sum()), TINY),
+        }
+        means = _centered_means(sums.detach(), **averaging)
+        norm = _at_least(number(torch.linalg.vector_norm(means)), TINY)
         # Features that are all the same leave rounding errors.
-        norm = _at_least(number(torch.linalg.vector_norm(means.detach())), TINY)
         noise = 4 * torch.finfo(sums.dtype).eps * math.sqrt(self.num_classes) * number(torch.linalg.vector_norm(global_mean))
         is_real = norm > noise
 
         # With u the means of present classes at unit norm, r/|r| = shrink (u, rescale absent): all classes in the same size.
-        squares, factor = number(self.squares), number(self.factor)
-        own_squares = number(torch.linalg.vector_norm(stored, dim=1).square() @ is_present[:, 0]) * factor**2
+        num_seen, num_present, squares, factor = (
+            number(value) for value in (all_seen.sum(), present.sum(), self.squares, self.factor)
+        )
+        has_all = is_valid is None and num_seen == num_present == self.num_classes
+        own_squares = (
+            squares if has_all else number(torch.linalg.vector_norm(stored, dim=1).square() @ is_present[:, 0]) * factor**2
+        )
         absent_squares = _at_least(squares - own_squares, 0.0)
-        squared_rescale = number(all_seen.sum()) / _at_least(number(present.sum()) * squares, TINY)
+        squared_rescale = num_seen / _at_least(num_present * squares, TINY)
         shrink = is_real * (1 + squared_rescale * absent_squares) ** -0.5
         share = _at_least(2 / (number(self.steps) + 2), self.smallest_share)
-        if is_valid is not None:
-            share = share * is_valid
         kept = share * shrink * squared_rescale**0.5 + (1 - share)
 
         # A new class enters at full value; its row was zero.
-        from_batch = ((seen == 0).to(dtype) * (1 - share) + share)[:, None] * shrink
-        from_before = factor * (kept - (kept - (1 - share)) * is_present)
-        updated = torch.addcmul(stored * from_before, unit_frobenius_norm(means, norm=norm), from_batch)
+        from_before = (1 - share) * factor if has_all else (is_present * (1 - share - kept) + kept) * factor
+        from_batch = share * shrink if has_all else ((~seen).to(dtype) * (1 - share) + share)[:, None] * shrink
+        updated = _blended(sums, means=means, norm=norm, before=stored * from_before, from_batch=from_batch, **averaging)
 
         with torch.no_grad():
             if classes is None:
-                self.running.copy_(updated)
+                self.running.copy_(updated if is_valid is None else torch.where(is_valid, updated, stored * factor))
                 self.factor.fill_(1)
                 self.squares.copy_(torch.linalg.vector_norm(self.running).square())
-                self.seen.logical_or_(present)
+                self.seen.logical_or_(present if is_valid is None else present & is_valid)
             else:
                 # All other classes are multiplied by `kept`.
                 updated = updated * is_present
-                self.squares.copy_(kept**2 * absent_squares + updated.square().sum())
-                factor = torch.as_tensor(factor * kept, dtype=dtype, device=updated.device)
-                factor = torch.where(factor > 0, factor, 1.0)
-                change = is_present * (updated / factor - stored)
+                new_squares = kept**2 * absent_squares + updated.square().sum()
+                new_factor = torch.as_tensor(factor * kept, dtype=dtype, device=updated.device)
+                new_factor = torch.where(new_factor > 0, new_factor, 1.0)
+                change = is_present * (updated / new_factor - stored)
+                if is_valid is not None:
+                    new_squares, new_factor = torch.where(is_valid, new_squares, squares), torch.where(is_valid, new_factor, factor)
+                    change = torch.where(is_valid, change, 0.0)
+                self.squares.copy_(new_squares)
+                self.factor.copy_(new_factor)
                 self.running.index_add_(0, classes, change.to(self.running.dtype))
-                self.factor.copy_(factor)
                 # Rows that count nothing repeat the first class, which is present in every valid batch.
-                self.seen.index_copy_(0, classes, (seen != 0) | (counts.sum() > 0))
+                self.seen.index_copy_(0, classes, seen | (True if is_valid is None else is_valid))
             self.global_mean.update(global_mean, is_valid)
         return updated.to(sums.dtype), is_valid
 
 
 def _at_least(value: Any, least: float) -> Any:
     return value.clamp(min=least) if isinstance(value, Tensor) else max(value, least)
+
+
+def _centered_means(sums: Tensor, *, inverse_counts: Tensor, is_present: Tensor, num_samples: float | Tensor) -> Tensor:
+    """The means of present classes minus that of all samples, which rounding leaves a little of; zero for absent classes."""
+    return torch.addcmul(sums * inverse_counts, is_present, sums.sum(dim=0) / num_samples, value=-1)
+
+
+def _blend(
+    sums: Tensor, *, means: Tensor, norm: float | Tensor, before: Tensor, from_batch: float | Tensor, **averaging: Any
+) -> tuple[Tensor, Tensor]:
+    if is_recorded(sums):
+        means = _centered_means(sums, **averaging)
+        norm = torch.linalg.vector_norm(means).clamp(min=TINY)
+    factors = torch.as_tensor(from_batch / norm, dtype=before.dtype, device=before.device)
+    return torch.addcmul(before, means, factors), factors
+
+
+def _blend_backward(
+    grad: Tensor,
+    needed: list[Tensor],
+    sums: Tensor,
+    *,
+    means: Tensor,
+    norm: float | Tensor,
+    inverse_counts: Tensor,
+    is_present: Tensor,
+    num_samples: float | Tensor,
+    **_: object,
+) -> tuple[Tensor]:
+    scaled = grad * needed[0]
+    along = (scaled * means).sum() / norm**2
+    grad_means = torch.addcmul(scaled, means, along, value=-1)
+    grad_mean = (is_present * grad_means).sum(dim=0) / num_samples
+    return ((grad_means * inverse_counts - grad_mean).to(sums.dtype),)
+
+
+_blended = ClosedGradient(_blend, _blend_backward)
+"""before + from_batch r/|r| of the means r of sums, (num_classes, feature_dim); `means` and `norm` are r and |r| as constants."""

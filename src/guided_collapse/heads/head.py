@@ -15,7 +15,8 @@ from torch.nn import functional
 from guided_collapse.geometry import tight_frame_cross_entropy_bound
 from guided_collapse.geometry.operations import without_autocast
 from guided_collapse.geometry.simplex import Direction, check_feature_dim, check_num_classes, has_simplex_etf
-from guided_collapse.heads.batch import Batch, checked, flat_labels, num_processes, wide
+from guided_collapse.heads.batch import Batch, flat_labels, num_processes, wide
+from guided_collapse.heads.checks import checked
 from guided_collapse.heads.class_means import RunningMean
 from guided_collapse.heads.sphere import SMALLEST_NORM, on_sphere
 from guided_collapse.heads.state import SinglePrecisionState, replace, snapshot, state_dtype

@@ -11,7 +11,8 @@ from guided_collapse.geometry.nearest import NearestFrame, Solver, checked_solve
 from guided_collapse.geometry.operations import is_transformed, operation, without_autocast
 from guided_collapse.geometry.simplex import Direction, frame_weight, has_simplex_etf
 from guided_collapse.geometry.tight import default_every
-from guided_collapse.heads.batch import Batch, checked, checks_values, flat_labels
+from guided_collapse.heads.batch import Batch, flat_labels
+from guided_collapse.heads.checks import checked, checks_values
 from guided_collapse.heads.class_means import RunningClassMeans, RunningMean
 from guided_collapse.heads.head import FrameHead, Options
 from guided_collapse.heads.state import snapshot

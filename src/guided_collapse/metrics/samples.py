@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.simplex import center_classes
-from guided_collapse.heads.batch import largest_finite
+from guided_collapse.heads.checks import largest_finite
 from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean, chunk_rows, product_dtype, safe_in_float32
 
 SMALLEST, LARGEST = 1e-140, 1e140

@@ -11,7 +11,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
-from guided_collapse.heads.batch import LABEL_TYPES
+from guided_collapse.heads.checks import LABEL_TYPES
 from guided_collapse.metrics.result import CollapseResult, collapse_result
 from guided_collapse.metrics.samples import Measured, SampleCounts, check_sizes, count_samples
 from guided_collapse.metrics.statistics import (

@@ -1,0 +1,169 @@
+"""What a head accepts: shapes, types and values of features and labels, checked before anything changes."""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from guided_collapse.geometry.operations import is_transformed, operation
+
+if TYPE_CHECKING:
+    from guided_collapse.heads.class_means import RunningClassMeans
+    from guided_collapse.heads.head import Head
+
+IGNORE_INDEX = -100
+"""The label of samples that are left out of all means: the default `ignore_index` of torch's cross-entropy."""
+
+LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+# How far the sum of a row of soft labels may be from 1; in half precision, four units in the last place.
+SUM_TOLERANCE = 1e-3
+
+
+def is_soft(labels: Tensor) -> bool:
+    """Whether labels are shares of classes, (..., num_classes), rather than class indices."""
+    return labels.is_floating_point()
+
+
+def checks_values(check_values: bool | None, device: torch.device) -> bool:
+    """Whether values are checked: as requested, or by default where that does not synchronize with a device."""
+    return device.type == "cpu" if check_values is None else check_values
+
+
+def checked(
+    features: Tensor, labels: Tensor | None, sizes: "Head | RunningClassMeans", *, training: bool = True, needs_labels: bool = True
+) -> tuple[Tensor, bool]:
+    """The features, (..., feature_dim), once the batch is known to fit, and whether it is known to be clean, see `Batch`.
+
+    Labels, as for `Head.forward`, count in training mode only. Raises what `Head.forward` does.
+    """
+    feature_dim, num_classes = sizes.feature_dim, sizes.num_classes
+    # Not `Tensor | None`, which the compilers of torch 2.6 to 2.9 cannot trace.
+    if not isinstance(features, Tensor) or not (labels is None or isinstance(labels, Tensor)):
+        raise TypeError(
+            "features and labels must be torch tensors; "
+            f"got {type(features).__name__} and {type(labels).__name__}. Use torch.as_tensor."
+        )
+    if features.ndim < 1 + training or features.shape[-1] != feature_dim:
+        raise ValueError(
+            "features must be (num_samples, feature_dim), or (..., feature_dim) for tokens, "
+            f"with feature_dim={feature_dim}; got {tuple(features.shape)}. "
+            "Flatten or pool the backbone's output, or build the head with its width."
+        )
+    if not features.is_floating_point():
+        raise TypeError(f"features must be floating-point; got {features.dtype}. Use features.float().")
+    if training:
+        if features.numel() == 0:
+            raise ValueError("a training batch must have at least one sample; got none. Skip empty batches.")
+        if labels is not None:
+            check_labels(labels, features, num_classes)
+        elif needs_labels:
+            raise ValueError(
+                "labels are required in training mode by a head that follows class means; got None. "
+                "Pass head(features, labels), call the model inside `with head.labels(labels):`, or call head.eval() first."
+            )
+    if is_transformed():
+        return features, False
+    known = labels if training and labels is not None else torch.zeros(0, dtype=torch.int64, device=features.device)
+    check = checks_values(sizes.check_values, features.device)
+    if torch.compiler.is_compiling():
+        return _checked_values(features, known, num_classes, training, check), False
+    return features, _check_values(features, known, num_classes, training, check)
+
+
+def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
+    """Refuses labels that are neither class indices nor shares of all classes for each row of features, (..., feature_dim)."""
+    samples, given = tuple(features.shape[:-1]), tuple(labels.shape)
+    if is_soft(labels) and labels.ndim == features.ndim:
+        if given != (*samples, num_classes):
+            raise ValueError(
+                f"soft labels must be (..., num_classes) = {(*samples, num_classes)}, one row per sample; got {given}."
+            )
+    elif labels.dtype not in LABEL_TYPES:
+        raise TypeError(
+            f"labels must be class indices, int8 to int64 or uint8; got {labels.dtype}. Use labels.long(), or for soft labels "
+            f"floating-point rows of {num_classes} shares."
+        )
+    elif given != samples:
+        name = "(num_samples,)" if features.ndim == 2 else "features.shape[:-1]"
+        raise ValueError(
+            f"labels must be {name} = {samples}, one per row of features; got {given}. "
+            "Convert one-hot labels to floating-point, or use labels.argmax(dim=-1)."
+        )
+
+
+def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> bool:
+    """Whether all features are known to be finite and no label to be ignored; raises for values that do not fit."""
+    if training and torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "a head updates its state once per batch, so it must stay outside activation checkpointing; got a forward pass inside "
+            "a backward pass. Checkpoint the backbone alone: head(checkpoint(backbone, inputs), labels)."
+        )
+    if not check:
+        return False
+    largest = largest_finite(features, "features", f" in a batch of {features.shape[0]}")
+    # Squares of centered features are summed over all dimensions and classes, perhaps in float32.
+    limit = math.sqrt(torch.finfo(torch.float32).max / features.shape[-1] / num_classes) / 2
+    if largest > limit:
+        raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
+    if is_soft(labels):
+        _check_shares(labels)
+    return is_soft(labels) or labels.numel() == 0 or _check_indices(labels, num_classes)
+
+
+# An operation, so that a compiled graph keeps the check: its result is used and its body is not traced.
+@operation("checked_values")
+def _checked_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> Tensor:
+    _check_values(features, labels, num_classes, training, check)
+    return features.clone()
+
+
+@_checked_values.register_fake
+def _(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> Tensor:
+    return torch.empty_like(features)
+
+
+_checked_values.register_autograd(lambda ctx, grad: (grad, None, None, None, None))
+
+
+def largest_finite(values: Tensor, name: str, context: str = "") -> float:
+    """The largest absolute value, 0 if there are none; ValueError for NaN and infinite values. One pass, no temporary."""
+    if values.numel() == 0:
+        return 0.0
+    lowest, highest = torch.aminmax(values.detach())
+    largest = float(torch.maximum(-lowest, highest))
+    if not math.isfinite(largest):
+        wrong = int((~torch.isfinite(values)).sum())
+        raise ValueError(
+            f"{name} must be finite; got {wrong} NaN or infinite entries of {values.numel()}{context}. "
+            "Look for a diverging loss or a division by zero in the model."
+        )
+    return largest
+
+
+def _check_indices(labels: Tensor, num_classes: int) -> bool:
+    """Whether no label is ignored."""
+    lowest, highest = (int(value) for value in torch.aminmax(labels))
+    if lowest >= 0 and highest < num_classes:
+        return True
+    counted = labels[labels != IGNORE_INDEX]
+    if counted.numel() > 0 and not 0 <= int(counted.min()) <= int(counted.max()) < num_classes:
+        raise ValueError(
+            f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; got values from {int(counted.min())} to "
+            f"{int(counted.max())}. Give samples to ignore the label {IGNORE_INDEX}."
+        )
+    return False
+
+
+def _check_shares(labels: Tensor) -> None:
+    tolerance = max(SUM_TOLERANCE, 4 * torch.finfo(labels.dtype).eps)
+    sums = labels.sum(dim=-1, dtype=torch.promote_types(labels.dtype, torch.float32))
+    lowest, smallest, largest = float(labels.min()), float(sums.min()), float(sums.max())
+    # Written so that NaN is refused too.
+    if not (lowest >= -tolerance and smallest >= 1 - tolerance and largest <= 1 + tolerance):
+        raise ValueError(
+            "soft labels must be shares of mutually exclusive classes: none negative, every row summing to 1; "
+            f"got a smallest value of {lowest:.4g} and sums from {smallest:.4g} to {largest:.4g}. Divide each row by its sum. "
+            "Multi-hot labels have no frame to follow: call CosineHead(...)(features) without labels and use a per-class loss."
+        )
