@@ -59,11 +59,10 @@ def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> F
         values = values.where(values > negligible, 0.0)
         return Factors(left, values, right, int(torch.count_nonzero(values)))
     num_rows = len(matrix)
-    negative_gram = _lower_gram(matrix).neg_()
-    factors = _by_single_precision(matrix, negative_gram, negligible) if num_rows >= MANY_ROWS else None
+    factors = _by_single_precision(matrix, negligible) if num_rows >= MANY_ROWS else None
     if factors is not None:
         return factors
-    negative_squares, left = torch.linalg.eigh(negative_gram)
+    negative_squares, left = torch.linalg.eigh(_lower_gram(matrix).neg_())
     values = negative_squares.neg_().clamp_(min=0).sqrt_()
     estimates = values.tolist()
     largest = estimates[0]
@@ -89,18 +88,20 @@ def _lower_gram(matrix: Tensor) -> Tensor:
     return gram
 
 
-def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: float) -> Factors | None:
-    """Takes float32 eigenvectors of XX' and corrects them; returns None where X is too ill-conditioned for that.
+def _by_single_precision(matrix: Tensor, negligible: float) -> Factors | None:
+    """Takes eigenvectors of XX' in float32 and corrects them; returns None where X is too ill-conditioned for that.
 
     With Q'X = diag(s) A and A A' = I + E, the polar factor of X is Q T A + O(E^2), with T_ij = I_ij - E_ij s_j / (s_i + s_j).
 
     Without a proximal term the rows sum to zero, or nearly. The direction of their sum is then lifted above all others in XX',
     which makes it the first eigenvector, and split off.
     """
-    num_rows, trace = len(matrix), -float(negative_gram.trace())
+    num_rows, rounded = len(matrix), matrix.float()
+    single = _lower_gram(rounded)
+    trace = float(single.trace())
     if trace == 0:
         return None
-    single = (negative_gram / trace).float().tril_()
+    single.div_(-trace).tril_()
     # Its eigenvalues sum to 1, so the sum of their squares is a mean of them: a lower bound of the largest one, and close to it.
     typical = float(2 * single.square().sum() - single.diagonal().square().sum())
     sum_vanishes = float(torch.linalg.vector_norm(matrix.sum(dim=0))) <= VANISHING * math.sqrt(num_rows * typical * trace)
@@ -111,7 +112,7 @@ def _by_single_precision(matrix: Tensor, negative_gram: Tensor, negligible: floa
     if int(torch.linalg.cholesky_ex(shifted).info) != 0:
         return None
     left = torch.linalg.eigh(single).eigenvectors[:, int(sum_vanishes) :]
-    right = torch.mm(left.T, matrix.float())
+    right = torch.mm(left.T, rounded)
     values = torch.linalg.vector_norm(right, dim=1)
     below = _lower_gram(right.div_(values[:, None])).tril_(-1)
     error = below + below.T
