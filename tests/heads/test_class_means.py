@@ -169,7 +169,7 @@ def test_they_are_those_of_all_classes(num_classes, batch_size):
         update_present(sparse, *batch)
         torch.testing.assert_close(sparse.factor * sparse.running, every.running, rtol=1e-10, atol=1e-13)
         assert torch.equal(sparse.seen, every.seen)
-        torch.testing.assert_close(sparse.squares, every.running.square().sum().view(1))
+        torch.testing.assert_close(sparse.row_squares, every.running.square().sum(1))
         torch.testing.assert_close(sparse.global_mean.value, every.global_mean.value)
         if step % 9 == 0:
             torch.testing.assert_close(sparse.value(), every.running)

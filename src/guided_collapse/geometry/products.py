@@ -24,8 +24,8 @@ LEAST_RATIO = 0.2
 MARGIN = 1e-5
 
 # From the first on the polynomial of the interval is that of its limit, the point 1, to the digits that matter. The second is how
-# far from 1 the composition may leave a singular value: its error cubed is below the rounding unit of float64.
-NEARLY_ONE, TOLERANCE = 1e-2, 1e-5
+# far from 1 the composition may leave a singular value: its error cubed is below the rounding unit.
+NEARLY_ONE, TOLERANCE = 1e-2, {torch.float32: 3e-3, torch.float64: 1e-5}
 
 # The pull that stands for none, relative to the singular values of collapsed means; the frame is that far from the limit.
 VANISHING_PULL = 1e-3
@@ -51,11 +51,11 @@ class OddPolynomial(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def polar_polynomials(smallest: float) -> tuple[OddPolynomial, ...]:
-    """Returns polynomials whose composition takes every number from `smallest` to 1 to 1, to the rounding of float64."""
+def polar_polynomials(smallest: float, dtype: torch.dtype = torch.float64) -> tuple[OddPolynomial, ...]:
+    """Returns polynomials whose composition takes every number from `smallest` to 1 to 1, to the rounding of the dtype."""
     low, high = smallest, 1.0
     polynomials = []
-    while 1 - low / high > TOLERANCE:
+    while 1 - low / high > TOLERANCE[dtype]:
         start = max(low, LEAST_RATIO)
         polynomial = _nearest_to_one(start, 1.0)
         # It rises up to `start` and beyond; from there on it stays as close to 1 as it is at `start`.
@@ -132,7 +132,7 @@ def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype
     vanishing = vanishing_pull(rank + 1, proximal_weight)
     least = min(0.3 * vanishing, SAFETY * proximal_weight) if proximal_weight > 0 else 0.3 * vanishing
     bounds = [2 / math.sqrt(rank) + pull * math.sqrt(rank + 1) for pull in (proximal_weight, max(proximal_weight, vanishing))]
-    return bounds[1], polar_polynomials(max(least / bounds[0], SMALLEST[dtype]))
+    return bounds[1], polar_polynomials(max(least / bounds[0], SMALLEST[dtype]), dtype)
 
 
 def rows_by_products(means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False) -> Tensor:

@@ -5,11 +5,12 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional
 
-from guided_collapse.geometry.operations import ClosedGradient, operation, product
+from guided_collapse.geometry.operations import ClosedGradient, is_recorded, operation, product
 from guided_collapse.heads.checks import IGNORE_INDEX, is_soft
 from guided_collapse.heads.sphere import differentiable_factors, from_sphere, sphere_factors
+
+TINY = 1e-30  # what numbers that may be zero are raised to before one divides by them
 
 
 class Batch:
@@ -27,14 +28,17 @@ class Batch:
         # Processes must round alike, even if the batch of another is not clean.
         self.is_clean = is_clean and num_processes() == 1
         self.factors = None if scale is None else sphere_factors(features.detach(), scale)
+        # Whether samples can be sent to the rows of their classes, without the shares that anything else needs.
+        self.has_rows = self.is_clean and len(labels) > 0 and not is_soft(labels)
+        self._shares: Tensor | None = None
         # The number of samples that count, (1,), and the weight of each in a mean, (num_samples,).
         self.num_counted: Tensor | None = None
         self.parts: Tensor | None = None
         if not self.is_clean:
             has_indices = len(labels) > 0 and not is_soft(labels)
-            self.is_counted = (labels != IGNORE_INDEX).to(features.dtype) if has_indices else features.new_ones(len(features))
-            self.num_counted = sum_over_processes(self.is_counted.sum(dim=0, keepdim=True))
-            self.parts = self.is_counted / self.num_counted.clamp(min=1)
+            is_counted = (labels != IGNORE_INDEX).to(features.dtype) if has_indices else features.new_ones(len(features))
+            self.num_counted = sum_over_processes(is_counted.sum(dim=0, keepdim=True))
+            self.parts = is_counted / self.num_counted.clamp(min=1)
 
     def mean(self, rows: Tensor) -> Tensor:
         """The mean of one row for each sample, with gradient."""
@@ -64,26 +68,27 @@ class Batch:
         """(f - f_G) W', or f W', (num_samples, num_classes), with gradient to features and weight."""
         return _logits(self.features, weight.to(self.features.dtype), batch=self, center=center)
 
-    def class_sums(self, num_classes: int, center: Tensor) -> Tensor:
-        """The sums of all samples of each class, minus a constant, (num_classes, feature_dim), with gradient.
-
-        With soft labels y, sample i belongs to class c with the weight y_ic.
-        """
-        return _class_sums(self.features, batch=self, num_classes=num_classes, center=center)
+    def shares(self, num_classes: int) -> Tensor:
+        """The share of each class in each sample, (num_samples, num_classes); zero for ignored samples."""
+        if is_soft(self.labels):
+            return self.labels
+        if self._shares is None:
+            classes = torch.arange(num_classes, device=self.labels.device)
+            self._shares = (self.labels[:, None] == classes).to(self.features.dtype)
+        return self._shares
 
     def class_counts(self, num_classes: int) -> Tensor:
         """The number of samples of each class, or the total share of soft labels, (num_classes,)."""
-        if is_soft(self.labels):
-            return sum_over_processes(self.labels.sum(dim=0))
-        if self.is_clean:
+        if self.has_rows:
             return torch.bincount(self.labels, minlength=num_classes).to(self.features.dtype)
-        counts = self.features.new_zeros(num_classes + 1).index_add_(0, self.rows(), self.is_counted)
-        return sum_over_processes(counts[1:])
+        return sum_over_processes(self.shares(num_classes).sum(dim=0))
 
-    def rows(self) -> Tensor:
-        """The row of sums that each sample goes to: its label, or 1 + its label if ignored samples go to an extra first row."""
-        # Labels that are too large must still fail.
-        return self.labels if self.is_clean else (self.labels + 1).clamp_(min=0)
+    def class_means(self, counts: Tensor, global_mean: Tensor) -> Tensor:
+        """The class means minus the global mean f_G, (num_classes, feature_dim), with gradient to both; zero for absent classes.
+
+        `counts` and `global_mean` are what the methods of these names return.
+        """
+        return _class_means(self.features, batch=self, counts=counts, global_mean=global_mean)
 
 
 def _logits_forward(features: Tensor, weight: Tensor, *, batch: Batch, center: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,57 +113,65 @@ def _logits_backward(
 _logits = ClosedGradient(_logits_forward, _logits_backward)
 
 
-def _class_sums_forward(features: Tensor, *, batch: Batch, num_classes: int, center: Tensor) -> tuple[Tensor, ...]:
+def _class_means_forward(features: Tensor, *, batch: Batch, counts: Tensor, global_mean: Tensor) -> tuple[Tensor, ...]:
     needed = [] if batch.scale is None else [differentiable_factors(features, batch.scale, batch.factors)]
-    points = torch.addcmul(-center, features, *needed) if needed else features - center
-    if is_soft(batch.labels):
-        sums = product(batch.labels.T, points)
+    if is_recorded(features):
+        global_mean = batch.mean(features * needed[0] if needed else features)
+    # Centered first, because sums of features far from zero would lose digits.
+    points = torch.addcmul(-global_mean, features, *needed) if needed else features - global_mean
+    if batch.has_rows:
+        sums = points.new_zeros(len(counts), points.shape[1]).index_add_(0, batch.labels, points)
     else:
-        num_extra = int(not batch.is_clean)
-        sums = points.new_zeros(num_classes + num_extra, points.shape[1]).index_add_(0, batch.rows(), points)[num_extra:]
-    return sum_over_processes(sums), *needed
+        sums = sum_over_processes(product(batch.shares(len(counts)).T, points))
+    if batch.scale is None:
+        # Far from zero the mean is off by more than rounding errors of the differences.
+        sums = torch.addr(sums, counts, sums.sum(dim=0) / counts.sum().clamp(min=TINY), alpha=-1)
+    return sums / counts.clamp(min=TINY)[:, None], *needed
 
 
-def _class_sums_backward(grad: Tensor, needed: list[Tensor], features: Tensor, *, batch: Batch, **_: object) -> tuple[Tensor]:
-    grad = sum_over_processes(grad)
-    if is_soft(batch.labels):
-        grad = product(batch.labels, grad)
+def _class_means_backward(
+    grad: Tensor, needed: list[Tensor], features: Tensor, *, batch: Batch, counts: Tensor, **_: object
+) -> tuple[Tensor]:
+    grad = sum_over_processes(grad) * (counts > 0)[:, None]
+    rows, total = grad / counts.clamp(min=TINY)[:, None], grad.sum(dim=0)
+    if batch.has_rows:
+        grad = rows.index_select(0, batch.labels).sub_(total / len(features))
     else:
-        grad = (grad if batch.is_clean else functional.pad(grad, (0, 0, 1, 0))).index_select(0, batch.rows())
+        shared = product(batch.shares(len(counts)), rows)
+        grad = shared - total / len(features) if batch.parts is None else torch.addr(shared, batch.parts, total, alpha=-1)
     return (grad if batch.scale is None else from_sphere(grad, features, *needed, scale=batch.scale),)
 
 
-_class_sums = ClosedGradient(_class_sums_forward, _class_sums_backward)
+_class_means = ClosedGradient(_class_means_forward, _class_means_backward)
 
 
 class PresentClasses(NamedTuple):
-    """Sums over the samples of classes in the batches of all processes."""
+    """The means of classes in the batches of all processes, one row for each sample."""
 
-    sums: Tensor
-    """(num_rows, feature_dim)."""
-    counts: Tensor
-    """(num_rows,): the number of samples; 0 for rows that stand for nothing."""
+    means: Tensor
+    """The mean of the sample's class minus f_G, (num_rows, feature_dim), or zero for rows that stand for nothing."""
     classes: Tensor
-    """(num_rows,): the class of each row. Classes may repeat, but only one of the rows counts samples."""
+    """(num_rows,): the class of each row."""
+    stands: Tensor
+    """(num_rows,): whether the row stands for its class. One row does for each class that is present, and others may."""
 
 
-def present_class_sums(batch: Batch, center: Tensor) -> PresentClasses:
-    """One row for each sample of all processes, of which only as many count as there are classes in the batch; no gradient.
+def present_class_means(batch: Batch, counts: Tensor, global_mean: Tensor) -> PresentClasses:
+    """`Batch.class_means` without gradient and in as many rows as there are samples, whatever the number of classes.
 
     The number of rows is fixed so that nothing synchronizes with the device to find out how many classes there are.
     """
     features = batch.features.detach()
-    points = features - center if batch.factors is None else torch.addcmul(-center, features, batch.factors)
+    points = features - global_mean if batch.factors is None else torch.addcmul(-global_mean, features, batch.factors)
     points, labels = gather_over_processes(points), gather_over_processes(batch.labels)
-    is_counted = labels != IGNORE_INDEX
-    # Ignored samples join the largest class with weight 0.
-    labels, order = torch.where(is_counted, labels, labels.max().clamp(min=0)).sort(stable=True)
-    is_counted = is_counted[order]
-    starts_class = torch.cat([labels.new_zeros(1), (labels[1:] != labels[:-1]).to(labels.dtype)])
-    rows = starts_class.cumsum(0)
-    counts = points.new_zeros(len(labels)).index_add_(0, rows, is_counted.to(points.dtype))
-    sums = torch.zeros_like(points).index_add_(0, rows, torch.where(is_counted[:, None], points[order], 0.0))
-    return PresentClasses(sums, counts, labels[:1].expand(len(labels)).scatter(0, rows, labels))
+    if not batch.is_clean:
+        # Ignored samples join class 0 as zeros.
+        points, labels = torch.where((labels != IGNORE_INDEX)[:, None], points, 0.0), labels.clamp(min=0)
+    numbers = torch.arange(len(labels), device=labels.device)
+    # The first sample of each class stands for it.
+    first = numbers.new_full((len(counts),), len(labels)).scatter_reduce_(0, labels, numbers, "amin")[labels]
+    sums = torch.zeros_like(points).index_add_(0, first, points)
+    return PresentClasses(sums / counts.clamp(min=TINY)[labels][:, None], labels, first == numbers)
 
 
 def wide(features: Tensor) -> Tensor:

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from guided_collapse.geometry.operations import ClosedGradient, is_recorded
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
-from guided_collapse.heads.batch import Batch, flat_labels, num_processes, present_class_sums, wide
+from guided_collapse.heads.batch import TINY, Batch, flat_labels, num_processes, present_class_means, wide
 from guided_collapse.heads.checks import checked, is_soft
 from guided_collapse.heads.state import SinglePrecisionState, snapshot, state_dtype
 
 GLOBAL_MEAN_MOMENTUM = 0.1
-TINY = 1e-30  # what numbers that may be zero are raised to before one divides by them
 
 
 class RunningMean(SinglePrecisionState):
@@ -87,8 +86,8 @@ class RunningClassMeans(SinglePrecisionState):
     """The class means up to the factor `factor`, (num_classes, feature_dim)."""
     factor: Tensor
     """What `running` has to be multiplied by, (1,): rescaling all absent classes touches no row."""
-    squares: Tensor
-    """The sum of squares of all class means, (1,)."""
+    row_squares: Tensor
+    """The squared norms of the class means, (num_classes,)."""
     seen: Tensor
     """Which classes have been in a batch, (num_classes,)."""
     smallest_share: float = 1e-4
@@ -112,14 +111,14 @@ class RunningClassMeans(SinglePrecisionState):
         self.register_buffer("running", torch.empty(num_classes, feature_dim, device=device, dtype=dtype))
         # torch.compile turns float64 scalars on a CPU into Python numbers and loses writes to them; hence (1,).
         self.register_buffer("factor", torch.empty(1, device=device, dtype=dtype))
-        self.register_buffer("squares", torch.empty(1, device=device, dtype=dtype))
+        self.register_buffer("row_squares", torch.empty(num_classes, device=device, dtype=dtype))
         self.register_buffer("seen", torch.empty(num_classes, device=device, dtype=torch.bool))
         self.global_mean = RunningMean(feature_dim, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Forgets all batches."""
-        for state in (self.running, self.squares, self.seen):
+        for state in (self.running, self.row_squares, self.seen):
             state.zero_()
         self.factor.fill_(1)
         self.global_mean.reset_parameters()
@@ -137,129 +136,109 @@ class RunningClassMeans(SinglePrecisionState):
         features, is_clean = checked(features, labels, self)
         features = wide(features).flatten(0, -2)
         batch = Batch(features, flat_labels(labels, features), is_clean=is_clean)
-        return BatchMeans(self.take_in(batch)[0], batch.mean(features))
+        class_means, _ = self.take_in(batch)
+        assert class_means is not None
+        return BatchMeans(class_means, batch.mean(features))
 
     def value(self) -> Tensor:
         """The class means, (num_classes, feature_dim), without gradient; folds the common factor into the rows."""
         with torch.no_grad():
             self.running.mul_(self.factor)
             self.factor.fill_(1)
-            self.squares.copy_(torch.linalg.vector_norm(self.running).square())
         return self.running
 
-    def take_in(self, batch: Batch, *, only_state: bool = False) -> tuple[Tensor, Tensor | None]:
+    def take_in(self, batch: Batch, *, only_state: bool = False) -> tuple[Tensor | None, Tensor | None]:
         """Takes in one checked batch; returns the class means with it, (num_classes, feature_dim), with gradient, and its validity.
 
-        With `only_state` a batch of few classes touches only their rows, and the result is not all class means; call it without
-        gradient, and ask `value()` for them.
+        With `only_state` a batch of few samples touches only the rows of their classes, and None takes the place of the class
+        means, which `value()` knows; call it without gradient.
         """
         global_mean, is_valid = batch.global_mean()
-        # Centered, because sums of features far from zero would lose digits. The mean may be a constant: `_centered_means` takes
-        # out whatever all samples have in common.
+        counts = batch.class_counts(self.num_classes)
+        few = None
         if only_state and not is_soft(batch.labels) and len(batch.labels) * num_processes() < self.num_classes:
-            sums, counts, classes = present_class_sums(batch, global_mean)
+            few = present_class_means(batch, counts, global_mean)
+            means = few.means
         else:
-            sums, counts, classes = batch.class_sums(self.num_classes, global_mean), batch.class_counts(self.num_classes), None
-        dtype = torch.promote_types(sums.dtype, self.running.dtype)
-        stored, all_seen = (snapshot(state, only_compiled=True) for state in (self.running, self.seen))
-        stored, seen = (stored, all_seen) if classes is None else (stored[classes], all_seen[classes])
+            self.value()
+            means = batch.class_means(counts, global_mean)
+        stored, seen = (snapshot(state, only_compiled=True) for state in (self.running, self.seen))
+        dtype = torch.promote_types(means.dtype, stored.dtype)
         # Where values are known anyway, plain numbers are quicker than tensors.
-        number: Any = float if is_valid is None else lambda value: snapshot(value, only_compiled=True).to(dtype)
+        number: Any = float if is_valid is None else lambda value: value
 
-        present = counts > 0
-        is_present = present.to(dtype)[:, None]
-        averaging = {
-            "inverse_counts": is_present / counts.clamp(min=TINY)[:, None],
-            "is_present": is_present,
-            "num_samples": _at_least(number(counts.sum()), TINY),
-        }
-        means = _centered_means(sums.detach(), **averaging)
-        norm = _at_least(number(torch.linalg.vector_norm(means)), TINY)
-        # Features that are all the same leave rounding errors.
-        noise = 4 * torch.finfo(sums.dtype).eps * math.sqrt(self.num_classes) * number(torch.linalg.vector_norm(global_mean))
-        is_real = norm > noise
+        norm = number(torch.linalg.vector_norm(means.detach()))
+        # Features that are all the same leave rounding errors. Such a batch says nothing about classes.
+        size = batch.scale or number(torch.linalg.vector_norm(global_mean))
+        is_real = norm > 4 * torch.finfo(means.dtype).eps * math.sqrt(self.num_classes) * size
+        present = (counts > 0) & is_real
 
         # With u the means of present classes at unit norm, r/|r| = shrink (u, rescale absent): all classes in the same size.
-        num_seen, num_present, squares, factor = (
-            number(value) for value in (all_seen.sum(), present.sum(), self.squares, self.factor)
-        )
+        num_seen, num_present = number(seen.sum(dtype=dtype)), number(present.sum(dtype=dtype))
         has_all = is_valid is None and num_seen == num_present == self.num_classes
-        own_squares = (
-            squares if has_all else number(torch.linalg.vector_norm(stored, dim=1).square() @ is_present[:, 0]) * factor**2
-        )
-        absent_squares = _at_least(squares - own_squares, 0.0)
+        squares = number(self.row_squares.sum())
+        absent_squares = 0.0 if has_all else number(self.row_squares.masked_fill(present, 0).sum())
         squared_rescale = num_seen / _at_least(num_present * squares, TINY)
-        shrink = is_real * (1 + squared_rescale * absent_squares) ** -0.5
-        share = _at_least(2 / (number(self.steps) + 2), self.smallest_share)
+        shrink = (1 + squared_rescale * absent_squares) ** -0.5
+        share = _at_least(2 / (number(self.steps.to(dtype)) + 2), self.smallest_share)
         kept = share * shrink * squared_rescale**0.5 + (1 - share)
 
-        # A new class enters at full value; its row was zero.
-        from_before = (1 - share) * factor if has_all else (is_present * (1 - share - kept) + kept) * factor
-        from_batch = share * shrink if has_all else ((~seen).to(dtype) * (1 - share) + share)[:, None] * shrink
-        updated = _blended(sums, means=means, norm=norm, before=stored * from_before, from_batch=from_batch, **averaging)
-
+        before, from_batch = 1 - share, share * shrink
+        if not has_all:
+            before = torch.where(present, _scalar(before, means, dtype), _scalar(kept, means, dtype))[:, None]
+            # A new class enters at full value; its row was zero.
+            from_batch = torch.where(seen, _scalar(from_batch, means, dtype), _scalar(shrink, means, dtype))[:, None]
+        norm = norm.masked_fill(~is_real, math.inf) if isinstance(is_real, Tensor) else norm if is_real else math.inf
+        if few is None:
+            updated = _blended(means, norm=norm, before=stored * before, from_batch=from_batch)
         with torch.no_grad():
-            if classes is None:
-                self.running.copy_(updated if is_valid is None else torch.where(is_valid, updated, stored * factor))
-                self.factor.fill_(1)
-                self.squares.copy_(torch.linalg.vector_norm(self.running).square())
-                self.seen.logical_or_(present if is_valid is None else present & is_valid)
+            if few is None:
+                self.running.copy_(_choose(is_real, updated, stored))
+                self.row_squares.copy_(torch.linalg.vector_norm(self.running, dim=1).square())
             else:
                 # All other classes are multiplied by `kept`.
-                updated = updated * is_present
-                new_squares = kept**2 * absent_squares + updated.square().sum()
-                new_factor = torch.as_tensor(factor * kept, dtype=dtype, device=updated.device)
-                new_factor = torch.where(new_factor > 0, new_factor, 1.0)
-                change = is_present * (updated / new_factor - stored)
-                if is_valid is not None:
-                    new_squares, new_factor = torch.where(is_valid, new_squares, squares), torch.where(is_valid, new_factor, factor)
-                    change = torch.where(is_valid, change, 0.0)
-                self.squares.copy_(new_squares)
-                self.factor.copy_(new_factor)
-                self.running.index_add_(0, classes, change.to(self.running.dtype))
-                # Rows that count nothing repeat the first class, which is present in every valid batch.
-                self.seen.index_copy_(0, classes, seen | (True if is_valid is None else is_valid))
+                kept = _choose(is_real, kept, 1.0)
+                factor = _scalar(self.factor * kept, means, dtype)
+                factor = torch.where(factor > 0, factor, 1.0)
+                rows = stored[few.classes]
+                updated = torch.addcmul(rows * (self.factor * (1 - share)), few.means, (from_batch / norm)[few.classes])
+                change = torch.where((few.stands & present[few.classes])[:, None], updated / factor - rows, 0.0)
+                self.running.index_add_(0, few.classes, change.to(stored.dtype))
+                self.factor.copy_(factor)
+                norms = torch.linalg.vector_norm(self.running[few.classes], dim=1) * self.factor
+                self.row_squares.mul_(kept**2).index_copy_(0, few.classes, norms.square())
+            self.seen.logical_or_(present)
             self.global_mean.update(global_mean, is_valid)
-        return updated.to(sums.dtype), is_valid
+        return updated.to(means.dtype) if few is None else None, is_valid
 
 
 def _at_least(value: Any, least: float) -> Any:
     return value.clamp(min=least) if isinstance(value, Tensor) else max(value, least)
 
 
-def _centered_means(sums: Tensor, *, inverse_counts: Tensor, is_present: Tensor, num_samples: float | Tensor) -> Tensor:
-    """The means of present classes minus that of all samples, which rounding leaves a little of; zero for absent classes."""
-    return torch.addcmul(sums * inverse_counts, is_present, sums.sum(dim=0) / num_samples, value=-1)
+def _choose(condition: Any, value: Any, otherwise: Any) -> Any:
+    """The value if a condition holds, a bool or a boolean scalar tensor."""
+    if isinstance(condition, Tensor):
+        return torch.where(condition, value, otherwise)
+    return value if condition else otherwise
 
 
-def _blend(
-    sums: Tensor, *, means: Tensor, norm: float | Tensor, before: Tensor, from_batch: float | Tensor, **averaging: Any
-) -> tuple[Tensor, Tensor]:
-    if is_recorded(sums):
-        means = _centered_means(sums, **averaging)
-        norm = torch.linalg.vector_norm(means).clamp(min=TINY)
-    factors = torch.as_tensor(from_batch / norm, dtype=before.dtype, device=before.device)
+def _scalar(value: Any, like: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(value, dtype=dtype, device=like.device)
+
+
+def _blend(means: Tensor, *, norm: float | Tensor, before: Tensor, from_batch: float | Tensor) -> tuple[Tensor, Tensor]:
+    if is_recorded(means):
+        norm = torch.where(_scalar(norm, means, means.dtype) < math.inf, torch.linalg.vector_norm(means).clamp(min=TINY), math.inf)
+    factors = _scalar(from_batch / norm, means, before.dtype)
     return torch.addcmul(before, means, factors), factors
 
 
-def _blend_backward(
-    grad: Tensor,
-    needed: list[Tensor],
-    sums: Tensor,
-    *,
-    means: Tensor,
-    norm: float | Tensor,
-    inverse_counts: Tensor,
-    is_present: Tensor,
-    num_samples: float | Tensor,
-    **_: object,
-) -> tuple[Tensor]:
+def _blend_backward(grad: Tensor, needed: list[Tensor], means: Tensor, *, norm: float | Tensor, **_: object) -> tuple[Tensor]:
     scaled = grad * needed[0]
     along = (scaled * means).sum() / norm**2
-    grad_means = torch.addcmul(scaled, means, along, value=-1)
-    grad_mean = (is_present * grad_means).sum(dim=0) / num_samples
-    return ((grad_means * inverse_counts - grad_mean).to(sums.dtype),)
+    return (torch.addcmul(scaled, means, along, value=-1).to(means.dtype),)
 
 
 _blended = ClosedGradient(_blend, _blend_backward)
-"""before + from_batch r/|r| of the means r of sums, (num_classes, feature_dim); `means` and `norm` are r and |r| as constants."""
+"""before + from_batch r/|r| of the means r, (num_classes, feature_dim); `norm` is |r| as a constant, or infinite to ignore them."""

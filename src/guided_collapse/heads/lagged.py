@@ -61,7 +61,7 @@ class LaggedFrameHead(FrameHead):
     def _follow(self, batch: Batch) -> None:
         """Updates the class means with a batch and, if it is due, the frame."""
         means = self.class_means
-        _, is_valid = means.take_in(batch, only_state=True)
+        class_means, is_valid = means.take_in(batch, only_state=True)
         if torch.compiler.is_compiling() and not (self.is_simplex and self.every == 1):
             self._known_steps = None
             solver = checked_solver(self.solver, self.frame.device)
@@ -70,7 +70,7 @@ class LaggedFrameHead(FrameHead):
             weight = frame_weight(basis) if self.is_simplex else math.sqrt(self.num_classes / self.feature_dim) * basis.T
             self._keep(NearestFrame(basis, weight, means.running, None), is_valid)
         elif torch.compiler.is_compiling() or (self._count_step() - 1) % self.every == 0:
-            self._keep(self._solve(means.value()), is_valid)
+            self._keep(self._solve(means.value() if class_means is None else class_means), is_valid)
 
     def _count_step(self) -> int:
         """The number of batches so far. Where values are checked anyway, the state itself is asked; elsewhere it is asked once."""

@@ -107,6 +107,7 @@ class NearestETFHead(LaggedFrameHead):
                 self._wait_for_labels(batch)
             return logits
         class_means, is_valid = self.class_means.take_in(batch)
+        assert class_means is not None
         nearest = self._solve(class_means if self.implicit_gradient else class_means.detach())
         self._keep(nearest, is_valid)
         return batch.logits(nearest.weight, center=True)
