@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.geometry.operations import ClosedGradient, add_product, constant_in_graphs, product
-from guided_collapse.geometry.simplex import center_classes, unit_frobenius_norm
+from guided_collapse.geometry.simplex import center_classes, centered_unit
 
 # The best polynomial for a wide interval takes some large values almost to 0, where their rounding errors drown the small ones. So
 # each is made for an interval whose ends have at least this ratio, and grows what lies below it.
@@ -151,7 +151,7 @@ def rows_by_products(means: Tensor, proximal: Tensor, proximal_weight: float, fi
         pulled = proximal * (first_step.to(means.dtype) * (first_pull - pull) + pull)
     else:
         pulled = proximal * (first_pull if first_step else pull)
-    data, scale = center_classes(unit_frobenius_norm(means)), 2 / math.sqrt(rank) / bound
+    data, scale = centered_unit(means), 2 / math.sqrt(rank) / bound
     if feature_dim >= num_classes:
         return polar_by_products(torch.add(pulled, data, alpha=scale), polynomials=polynomials)
     # Only num_classes - 1 columns fit into feature space: the same problem on the complement of 1.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guided_collapse.geometry.operations import ClosedGradient, is_recorded
+from guided_collapse.geometry.operations import ClosedGradient
 
 Direction = Literal["canonical", "random"]
 
@@ -18,24 +18,33 @@ def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
     return torch.sub(rows, rows.mean(dim=0, keepdim=True), out=out)
 
 
-def _unit_and_inverse_norm(matrix: Tensor, *, norm: float | Tensor | None = None) -> tuple[Tensor, Tensor]:
-    if norm is not None and not is_recorded(matrix):
-        inverse = torch.as_tensor(1 / norm, dtype=matrix.dtype, device=matrix.device)
-        return matrix * inverse, inverse
+def _unit_and_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    # Over its largest entry first, so that squares neither overflow nor vanish. Zero over infinity stays zero.
     largest = functional.threshold(torch.linalg.vector_norm(matrix.detach(), ord=math.inf), 0.0, 1.0)
     scaled = matrix / largest
-    inverse = 1 / functional.threshold(torch.linalg.vector_norm(scaled), 0.0, math.inf)
-    return scaled * inverse, inverse / largest
+    norm = functional.threshold(torch.linalg.vector_norm(scaled), 0.0, math.inf)
+    return scaled / norm, norm * largest
 
 
-def _without_radial(grad: Tensor, needed: list[Tensor], matrix: Tensor, **_: object) -> tuple[Tensor]:
-    (inverse,) = needed
-    along = (grad * matrix).sum() * inverse.square()
-    return (torch.addcmul(grad, matrix, along, value=-1) * inverse,)
+def _without_radial(grad: Tensor, needed: list[Tensor], matrix: Tensor) -> tuple[Tensor]:
+    (norm,) = needed
+    along = (grad * matrix).sum() / norm / norm
+    return (torch.addcmul(grad, matrix, along, value=-1) / norm,)
 
 
-unit_frobenius_norm = ClosedGradient(_unit_and_inverse_norm, _without_radial)
-"""Returns the matrix over its Frobenius norm, `norm` if that is known and positive; zero stays zero, with zero gradient."""
+unit_frobenius_norm = ClosedGradient(_unit_and_norm, _without_radial)
+"""Returns the matrix over its Frobenius norm; zero stays zero, with zero gradient."""
+
+
+def _centered_unit_and_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    unit, norm = _unit_and_norm(matrix)
+    return center_classes(unit), norm
+
+
+centered_unit = ClosedGradient(
+    _centered_unit_and_norm, lambda grad, needed, matrix: _without_radial(center_classes(grad), needed, matrix)
+)
+"""Returns P matrix/|matrix|_F, one class per row."""
 
 
 def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:

@@ -29,13 +29,13 @@ from guided_collapse.geometry.products import polar_by_products, polar_polynomia
 from guided_collapse.geometry.simplex import (
     Direction,
     center_classes,
+    centered_unit,
     check_direction,
     check_feature_dim,
     check_num_classes,
     frame_basis,
     frame_weight,
     has_simplex_etf,
-    unit_frobenius_norm,
 )
 
 # With 40 the tightness defect of Gaussian means was above 1e-3 in one of 3384 cases, 4 classes in 2 dimensions, and above 1e-5 in
@@ -123,7 +123,7 @@ def nearest_frame(
         columns, proximal, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
         if not unit_rows:
             return NearestFrame(columns.T, math.sqrt(num_classes / feature_dim) * columns, means, values)
-        target = center_classes(unit_frobenius_norm(means)) * (2 / math.sqrt(feature_dim)) + proximal_weight * proximal
+        target = centered_unit(means) * (2 / math.sqrt(feature_dim)) + proximal_weight * proximal
         target = torch.where(torch.linalg.vector_norm(target) > 0, target, proximal)
         # Centered, classes without a mean would all have the same row.
         has_mean = (means != 0).any(dim=1, keepdim=True)

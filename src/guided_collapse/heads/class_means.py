@@ -162,7 +162,8 @@ class RunningClassMeans(SinglePrecisionState):
         else:
             self.value()
             means = batch.class_means(counts, global_mean)
-        stored, seen = (snapshot(state, only_compiled=True) for state in (self.running, self.seen))
+        state = self.running, self.row_squares, self.seen, self.steps
+        stored, row_squares, seen, steps = (snapshot(tensor, only_compiled=True) for tensor in state)
         dtype = torch.promote_types(means.dtype, stored.dtype)
         # Where values are known anyway, plain numbers are quicker than tensors.
         number: Any = float if is_valid is None else lambda value: value
@@ -176,14 +177,13 @@ class RunningClassMeans(SinglePrecisionState):
         # With u the means of present classes at unit norm, r/|r| = shrink (u, rescale absent): all classes in the same size.
         num_seen, num_present = number(seen.sum(dtype=dtype)), number(present.sum(dtype=dtype))
         has_all = is_valid is None and num_seen == num_present == self.num_classes
-        squares = number(self.row_squares.sum())
-        absent_squares = 0.0 if has_all else number(self.row_squares.masked_fill(present, 0).sum())
+        squares = number(row_squares.sum())
+        absent_squares = 0.0 if has_all else number(row_squares.masked_fill(present, 0).sum())
         squared_rescale = num_seen / _at_least(num_present * squares, TINY)
         shrink = (1 + squared_rescale * absent_squares) ** -0.5
-        share = _at_least(2 / (number(self.steps.to(dtype)) + 2), self.smallest_share)
-        kept = share * shrink * squared_rescale**0.5 + (1 - share)
-
+        share = _at_least(2 / (number(steps.to(dtype)) + 2), self.smallest_share)
         before, from_batch = 1 - share, share * shrink
+        kept = from_batch * squared_rescale**0.5 + before
         if not has_all:
             before = torch.where(present, _scalar(before, means, dtype), _scalar(kept, means, dtype))[:, None]
             # A new class enters at full value; its row was zero.
