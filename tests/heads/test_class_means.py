@@ -176,6 +176,18 @@ def test_they_are_those_of_all_classes(num_classes, batch_size):
             assert float(sparse.factor) == 1
 
 
+@pytest.mark.parametrize("take_in", [RunningClassMeans.update, update_present], ids=["all classes", "present classes"])
+@pytest.mark.parametrize("check_values", [True, False])
+def test_features_that_are_all_the_same_say_nothing_about_classes(take_in, check_values):
+    means = RunningClassMeans(5, 40, check_values=check_values)
+    take_in(means, torch.randn(30, 5), torch.arange(30))
+    before = means.value().clone(), means.row_squares.clone(), means.seen.clone()
+    take_in(means, torch.randn(5).expand(20, 5), torch.arange(20, 40))
+    for found, expected in zip((means.value(), means.row_squares, means.seen), before, strict=True):
+        torch.testing.assert_close(found, expected)
+    assert int(means.steps) == 2
+
+
 def test_only_the_rows_of_the_batch_are_written_to():
     means = RunningClassMeans(5, 100)
     for batch in growing_batches(5, 100, 20):
