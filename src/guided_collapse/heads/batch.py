@@ -83,12 +83,38 @@ class Batch:
             return torch.bincount(self.labels, minlength=num_classes).to(self.features.dtype)
         return sum_over_processes(self.shares(num_classes).sum(dim=0))
 
-    def class_means(self, counts: Tensor, global_mean: Tensor) -> Tensor:
-        """The class means minus the global mean f_G, (num_classes, feature_dim), with gradient to both; zero for absent classes.
+    def class_means(self, features: Tensor, counts: Tensor, global_mean: Tensor) -> Tensor:
+        """The class means minus the global mean f_G, (num_classes, feature_dim), of the batch's features; zero for absent classes.
 
-        `counts` and `global_mean` are what the methods of these names return.
+        `counts` and `global_mean` are what the methods of these names return. Detached features give constants.
         """
-        return _class_means(self.features, batch=self, counts=counts, global_mean=global_mean)
+        factors = None if self.scale is None else differentiable_factors(features, self.scale, self.factors)
+        if is_recorded(features):
+            global_mean = self.mean(features if factors is None else features * factors)
+        # Centered first, because sums of features far from zero would lose digits.
+        points = features - global_mean if factors is None else torch.addcmul(-global_mean, features, factors)
+        if self.has_rows:
+            sums = points.new_zeros(len(counts), points.shape[1]).index_add_(0, self.labels, points)
+        else:
+            sums = sum_over_processes(product(self.shares(len(counts)).T, points))
+        if self.scale is None:
+            # Far from zero the mean is off by more than rounding errors of the differences.
+            sums = torch.addr(sums, counts, sums.sum(dim=0) / counts.sum().clamp(min=TINY), alpha=-1)
+        return sums / counts.clamp(min=TINY)[:, None]
+
+    def class_means_backward(self, grad: Tensor, counts: Tensor) -> Tensor:
+        """The gradient with respect to the features, given that of the class means."""
+        grad = sum_over_processes(grad) * (counts > 0)[:, None]
+        rows, total = grad / counts.clamp(min=TINY)[:, None], grad.sum(dim=0)
+        if self.has_rows:
+            grad = rows.sub_(total, alpha=1 / len(self.features)).index_select(0, self.labels)
+        elif self.parts is None:
+            grad = product(self.shares(len(counts)), rows).sub_(total, alpha=1 / len(self.features))
+        else:
+            grad = torch.addr(product(self.shares(len(counts)), rows), self.parts, total, alpha=-1)
+        if self.scale is None or self.factors is None:
+            return grad
+        return from_sphere(grad, self.features.detach(), self.factors, scale=self.scale)
 
 
 def _logits_forward(features: Tensor, weight: Tensor, *, batch: Batch, center: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,38 +137,6 @@ def _logits_backward(
 
 
 _logits = ClosedGradient(_logits_forward, _logits_backward)
-
-
-def _class_means_forward(features: Tensor, *, batch: Batch, counts: Tensor, global_mean: Tensor) -> tuple[Tensor, ...]:
-    needed = [] if batch.scale is None else [differentiable_factors(features, batch.scale, batch.factors)]
-    if is_recorded(features):
-        global_mean = batch.mean(features * needed[0] if needed else features)
-    # Centered first, because sums of features far from zero would lose digits.
-    points = torch.addcmul(-global_mean, features, *needed) if needed else features - global_mean
-    if batch.has_rows:
-        sums = points.new_zeros(len(counts), points.shape[1]).index_add_(0, batch.labels, points)
-    else:
-        sums = sum_over_processes(product(batch.shares(len(counts)).T, points))
-    if batch.scale is None:
-        # Far from zero the mean is off by more than rounding errors of the differences.
-        sums = torch.addr(sums, counts, sums.sum(dim=0) / counts.sum().clamp(min=TINY), alpha=-1)
-    return sums / counts.clamp(min=TINY)[:, None], *needed
-
-
-def _class_means_backward(
-    grad: Tensor, needed: list[Tensor], features: Tensor, *, batch: Batch, counts: Tensor, **_: object
-) -> tuple[Tensor]:
-    grad = sum_over_processes(grad) * (counts > 0)[:, None]
-    rows, total = grad / counts.clamp(min=TINY)[:, None], grad.sum(dim=0)
-    if batch.has_rows:
-        grad = rows.index_select(0, batch.labels).sub_(total / len(features))
-    else:
-        shared = product(batch.shares(len(counts)), rows)
-        grad = shared - total / len(features) if batch.parts is None else torch.addr(shared, batch.parts, total, alpha=-1)
-    return (grad if batch.scale is None else from_sphere(grad, features, *needed, scale=batch.scale),)
-
-
-_class_means = ClosedGradient(_class_means_forward, _class_means_backward)
 
 
 class PresentClasses(NamedTuple):

@@ -160,37 +160,37 @@ class RunningClassMeans(SinglePrecisionState):
             few = present_class_means(batch, counts, global_mean)
             means = few.means
         else:
-            self.value()
-            means = batch.class_means(counts, global_mean)
+            if is_valid is not None or float(self.factor) != 1:
+                self.value()
+            means = batch.class_means(batch.features.detach(), counts, global_mean)
         state = self.running, self.row_squares, self.seen, self.steps
         stored, row_squares, seen, steps = (snapshot(tensor, only_compiled=True) for tensor in state)
         dtype = torch.promote_types(means.dtype, stored.dtype)
         # Where values are known anyway, plain numbers are quicker than tensors.
         number: Any = float if is_valid is None else lambda value: value
 
-        norm = number(torch.linalg.vector_norm(means.detach()))
+        norm = number(torch.linalg.vector_norm(means))
         # Features that are all the same leave rounding errors. Such a batch says nothing about classes.
         size = batch.scale or number(torch.linalg.vector_norm(global_mean))
         is_real = norm > 4 * torch.finfo(means.dtype).eps * math.sqrt(self.num_classes) * size
-        present = (counts > 0) & is_real
-
-        # With u the means of present classes at unit norm, r/|r| = shrink (u, rescale absent): all classes in the same size.
-        num_seen, num_present = number(seen.sum(dtype=dtype)), number(present.sum(dtype=dtype))
-        has_all = is_valid is None and num_seen == num_present == self.num_classes
-        squares = number(row_squares.sum())
-        absent_squares = 0.0 if has_all else number(row_squares.masked_fill(present, 0).sum())
-        squared_rescale = num_seen / _at_least(num_present * squares, TINY)
-        shrink = (1 + squared_rescale * absent_squares) ** -0.5
         share = _at_least(2 / (number(steps.to(dtype)) + 2), self.smallest_share)
-        before, from_batch = 1 - share, share * shrink
-        kept = from_batch * squared_rescale**0.5 + before
+        before, from_batch = 1 - share, share
+        has_all = is_valid is None and bool(is_real) and float(counts.min()) > 0 and bool(seen.all())
         if not has_all:
+            present = (counts > 0) & is_real
+            # With u the means of present classes at unit norm, r/|r| = shrink (u, rescale absent): all classes in the same size.
+            num_seen, num_present = number(seen.sum(dtype=dtype)), number(present.sum(dtype=dtype))
+            squares, absent_squares = number(row_squares.sum()), number(row_squares.masked_fill(present, 0).sum())
+            squared_rescale = num_seen / _at_least(num_present * squares, TINY)
+            shrink = (1 + squared_rescale * absent_squares) ** -0.5
+            kept = share * shrink * squared_rescale**0.5 + before
             before = torch.where(present, _scalar(before, means, dtype), _scalar(kept, means, dtype))[:, None]
             # A new class enters at full value; its row was zero.
-            from_batch = torch.where(seen, _scalar(from_batch, means, dtype), _scalar(shrink, means, dtype))[:, None]
+            from_batch = torch.where(seen, _scalar(share * shrink, means, dtype), _scalar(shrink, means, dtype))[:, None]
         norm = norm.masked_fill(~is_real, math.inf) if isinstance(is_real, Tensor) else norm if is_real else math.inf
         if few is None:
-            updated = _blended(means, norm=norm, before=stored * before, from_batch=from_batch)
+            parts: Any = {"means": means, "norm": norm, "before": stored * before, "from_batch": from_batch}
+            updated = _updated(batch.features, batch=batch, counts=counts, global_mean=global_mean, **parts)
         with torch.no_grad():
             if few is None:
                 self.running.copy_(_choose(is_real, updated, stored))
@@ -207,7 +207,8 @@ class RunningClassMeans(SinglePrecisionState):
                 self.factor.copy_(factor)
                 norms = torch.linalg.vector_norm(self.running[few.classes], dim=1) * self.factor
                 self.row_squares.mul_(kept**2).index_copy_(0, few.classes, norms.square())
-            self.seen.logical_or_(present)
+            if not has_all:
+                self.seen.logical_or_(present)
             self.global_mean.update(global_mean, is_valid)
         return updated.to(means.dtype) if few is None else None, is_valid
 
@@ -227,18 +228,42 @@ def _scalar(value: Any, like: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(value, dtype=dtype, device=like.device)
 
 
-def _blend(means: Tensor, *, norm: float | Tensor, before: Tensor, from_batch: float | Tensor) -> tuple[Tensor, Tensor]:
-    if is_recorded(means):
+def _update(
+    features: Tensor,
+    *,
+    batch: Batch,
+    counts: Tensor,
+    global_mean: Tensor,
+    means: Tensor,
+    norm: float | Tensor,
+    before: Tensor,
+    from_batch: float | Tensor,
+) -> tuple[Tensor, Tensor]:
+    if is_recorded(features):
+        means = batch.class_means(features, counts, global_mean)
         norm = torch.where(_scalar(norm, means, means.dtype) < math.inf, torch.linalg.vector_norm(means).clamp(min=TINY), math.inf)
     factors = _scalar(from_batch / norm, means, before.dtype)
     return torch.addcmul(before, means, factors), factors
 
 
-def _blend_backward(grad: Tensor, needed: list[Tensor], means: Tensor, *, norm: float | Tensor, **_: object) -> tuple[Tensor]:
+def _update_backward(
+    grad: Tensor,
+    needed: list[Tensor],
+    features: Tensor,
+    *,
+    batch: Batch,
+    counts: Tensor,
+    means: Tensor,
+    norm: float | Tensor,
+    **_: object,
+) -> tuple[Tensor]:
     scaled = grad * needed[0]
     along = (scaled * means).sum() / norm**2
-    return (torch.addcmul(scaled, means, along, value=-1).to(means.dtype),)
+    return (batch.class_means_backward(torch.addcmul(scaled, means, along, value=-1).to(means.dtype), counts),)
 
 
-_blended = ClosedGradient(_blend, _blend_backward)
-"""before + from_batch r/|r| of the means r, (num_classes, feature_dim); `norm` is |r| as a constant, or infinite to ignore them."""
+_updated = ClosedGradient(_update, _update_backward)
+"""before + from_batch r/|r|, (num_classes, feature_dim), of a batch's features, with its class means r.
+
+`means` and `norm` are r and |r| as constants; an infinite norm leaves r out.
+"""
