@@ -25,7 +25,7 @@ COMPLETION_FLOOR = 1e-6
 # From this number of rows on, eigenvectors in float32 save more time than it takes to find out whether they will do. They do down
 # to the second, a ratio of the smallest to the largest singular value, with a first-order correction. What is corrected must be
 # small beside 1, because its square is left over.
-MANY_ROWS, WELL_CONDITIONED, CORRECTABLE = 128, 1e-2, 1e-3
+MANY_ROWS, WELL_CONDITIONED, CORRECTABLE = 80, 1e-2, 1e-3
 
 # Up to this ratio to the others a direction turns them by less than float32 can show.
 VANISHING = 1e-7

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional
 
 from guided_collapse.geometry.operations import ClosedGradient, is_recorded, operation, product
 from guided_collapse.heads.checks import IGNORE_INDEX, is_soft
@@ -91,6 +92,12 @@ class Batch:
         factors = None if self.scale is None else differentiable_factors(features, self.scale, self.factors)
         if is_recorded(features):
             global_mean = self.mean(features if factors is None else features * factors)
+        elif self.has_rows and factors is not None:
+            # One pass over the features, without a copy of them.
+            order, starts = self.labels.argsort(stable=True), (counts.cumsum(0) - counts).to(torch.int64)
+            weights = factors[:, 0].index_select(0, order)
+            sums = functional.embedding_bag(order, features, starts, mode="sum", per_sample_weights=weights)
+            return torch.addr(sums / counts.clamp(min=TINY)[:, None], (counts > 0).to(sums.dtype), global_mean, alpha=-1)
         # Centered first, because sums of features far from zero would lose digits.
         points = features - global_mean if factors is None else torch.addcmul(-global_mean, features, factors)
         if self.has_rows:

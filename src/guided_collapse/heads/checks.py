@@ -131,8 +131,8 @@ def largest_finite(values: Tensor, name: str, context: str = "") -> float:
     """The largest absolute value, 0 if there are none; ValueError for NaN and infinite values. One pass, no temporary."""
     if values.numel() == 0:
         return 0.0
-    lowest, highest = torch.aminmax(values.detach())
-    largest = float(torch.maximum(-lowest, highest))
+    lowest, highest = (float(value) for value in torch.aminmax(values.detach()))
+    largest = max(-lowest, highest)
     if not math.isfinite(largest):
         wrong = int((~torch.isfinite(values)).sum())
         raise ValueError(
