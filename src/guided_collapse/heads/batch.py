@@ -11,6 +11,7 @@ from guided_collapse.geometry.operations import ClosedGradient, is_recorded, ope
 from guided_collapse.heads.checks import IGNORE_INDEX, is_soft
 from guided_collapse.heads.sphere import differentiable_factors, from_sphere, sphere_factors
 
+MANY_ENTRIES = 2**18
 TINY = 1e-30  # what numbers that may be zero are raised to before one divides by them
 
 
@@ -92,8 +93,8 @@ class Batch:
         factors = None if self.scale is None else differentiable_factors(features, self.scale, self.factors)
         if is_recorded(features):
             global_mean = self.mean(features if factors is None else features * factors)
-        elif self.has_rows and factors is not None:
-            # One pass over the features, without a copy of them.
+        elif self.has_rows and factors is not None and features.numel() >= MANY_ENTRIES:
+            # One pass over the features, without a copy of them: quicker if there are many.
             order, starts = self.labels.argsort(stable=True), (counts.cumsum(0) - counts).to(torch.int64)
             weights = factors[:, 0].index_select(0, order)
             sums = functional.embedding_bag(order, features, starts, mode="sum", per_sample_weights=weights)
