@@ -11,6 +11,7 @@ from guided_collapse.lazy import on_demand
 if TYPE_CHECKING:
     from guided_collapse.geometry import NearestETF, nearest_etf, simplex_etf
     from guided_collapse.heads import (
+        AnchoredHead,
         Classifier,
         CosineHead,
         FixedETFHead,
@@ -18,15 +19,21 @@ if TYPE_CHECKING:
         NearestETFHead,
         NearestETFLoss,
         RunningClassMeans,
+        compatibility_loss,
         replace_classifier,
     )
     from guided_collapse.metrics import (
         CollapseMetrics,
         CollapseResult,
+        CompatibilityResult,
+        RetrievalResult,
         SecondPass,
         collapse_of,
+        compatibility,
         cross_entropy_lower_bound,
+        embeddings_of,
         measure_collapse,
+        retrieval,
     )
     from guided_collapse.optim import AGD
     from guided_collapse.sampling import StratifiedBatchSampler
@@ -35,28 +42,47 @@ __version__ = version("guided-collapse")
 
 __all__ = [
     "AGD",
+    "AnchoredHead",
     "Classifier",
     "CollapseMetrics",
     "CollapseResult",
+    "CompatibilityResult",
     "CosineHead",
     "FixedETFHead",
     "Head",
     "NearestETF",
     "NearestETFHead",
     "NearestETFLoss",
+    "RetrievalResult",
     "RunningClassMeans",
     "SecondPass",
     "StratifiedBatchSampler",
     "collapse_of",
+    "compatibility",
+    "compatibility_loss",
     "cross_entropy_lower_bound",
+    "embeddings_of",
     "measure_collapse",
     "nearest_etf",
     "replace_classifier",
+    "retrieval",
     "simplex_etf",
 ]
 
 _GEOMETRY = ("NearestETF", "nearest_etf", "simplex_etf")
-_METRICS = ("CollapseMetrics", "CollapseResult", "SecondPass", "collapse_of", "cross_entropy_lower_bound", "measure_collapse")
+_METRICS = (
+    "CollapseMetrics",
+    "CollapseResult",
+    "CompatibilityResult",
+    "RetrievalResult",
+    "SecondPass",
+    "collapse_of",
+    "compatibility",
+    "cross_entropy_lower_bound",
+    "embeddings_of",
+    "measure_collapse",
+    "retrieval",
+)
 _HOMES = {
     **dict.fromkeys(__all__, "heads"),
     **dict.fromkeys(_GEOMETRY, "geometry"),
