@@ -105,7 +105,11 @@ def operations(feature_dim: int, num_classes: int, batch_size: int) -> dict[str,
     """Operations of the third step, which is between two solves for a head that solves every 10 steps."""
     counts = {}
     for name, build in COUNTED.items():
-        head, (features, labels) = build(feature_dim, num_classes).train(), batch(feature_dim, num_classes, batch_size)
+        # Tensors with a shape and no values stand for those of an accelerator, where solves are by products.
+        device = "cpu" if name.endswith("factors") else "meta"
+        head, tensors = build(feature_dim, num_classes).to(device).train(), batch(feature_dim, num_classes, batch_size)
+        features, labels = (tensor.detach().to(device) for tensor in tensors)
+        features.requires_grad_()
         for _ in range(3):
             with CountOperations() as counting:
                 torch.autograd.grad(loss_of(head, features, labels), [features, *head.parameters()])

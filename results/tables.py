@@ -100,7 +100,9 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "steps": trials(recorded("steps"), STEPPED, against="the one before"),
         "choices": choices(found.searches),
         "step": step(recorded),
+        "steps of heads": steps_of_heads(recorded("steps-of-heads")),
         "solve": solves(recorded("solve")["solves"]),
+        "autograd": over_autograd(recorded("solve")["against autograd"]),
         "ratio": ratios(recorded("solve")["against one SVD"]),
         "a hundred thousand classes": large(recorded("many-classes")),
     }
@@ -348,6 +350,32 @@ def _passes(row: Mapping[str, Any], part: str) -> str:
     if forward is None:
         return row["note"] or NOTHING
     return f"{_time(forward)}, gradient does not fit" if backward is None else _time(forward + backward)
+
+
+def steps_of_heads(recorded: Sequence[Mapping[str, Any]]) -> Rows:
+    """Each head's training step over that of nn.Linear; on average where the frame moves every 10 steps only."""
+    names = [name for name in recorded[0]["ratios"] if not name.startswith("compiled")]
+    rows = []
+    for name in names:
+        head, _, every = name.partition(" every ")
+        texts = []
+        for sizes in recorded:
+            seconds = sizes["average seconds"] if every else sizes["seconds"]
+            texts.append(f"{seconds[name] / seconds[LINEAR]:.2f}")
+            if f"compiled {name}" in seconds:
+                texts[-1] += f" (compiled {seconds[f'compiled {name}'] / seconds[f'compiled {LINEAR}']:.2f})"
+        rows.append([label(head) + (f", moved every {every} steps" if every else ""), *texts])
+    return [["feature_dim, num_classes, batch size", *(", ".join(map(str, sizes["sizes"])) for sizes in recorded)], *rows]
+
+
+def over_autograd(recorded: Sequence[Mapping[str, Any]]) -> Rows:
+    """Forward and backward of a solve over autograd through the SVD."""
+    rows = [["feature_dim, num_classes", "this library", METHODS["autograd through svd"], "ratio"]]
+    for row in recorded:
+        ours, theirs = row["seconds"].values()
+        sizes = f"{row['feature_dim']}, {row['num_classes']}"
+        rows.append([sizes, _time(1e3 * ours), _time(1e3 * theirs), f"{ours / theirs:.2f}"])
+    return rows
 
 
 def solves(recorded: Sequence[Mapping[str, Any]]) -> Rows:

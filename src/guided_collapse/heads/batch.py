@@ -11,7 +11,7 @@ from guided_collapse.geometry.operations import ClosedGradient, is_recorded, ope
 from guided_collapse.heads.checks import IGNORE_INDEX, is_soft
 from guided_collapse.heads.sphere import differentiable_factors, from_sphere, sphere_factors
 
-MANY_ENTRIES = 2**18
+FEW_CLASSES, MANY_ENTRIES = 32, 2**18
 TINY = 1e-30  # what numbers that may be zero are raised to before one divides by them
 
 
@@ -30,15 +30,13 @@ class Batch:
         # Processes must round alike, even if the batch of another is not clean.
         self.is_clean = is_clean and num_processes() == 1
         self.factors = None if scale is None else sphere_factors(features.detach(), scale)
-        # Whether samples can be sent to the rows of their classes, without the shares that anything else needs.
-        self.has_rows = self.is_clean and len(labels) > 0 and not is_soft(labels)
+        self.has_indices = len(labels) > 0 and not is_soft(labels)
         self._shares: Tensor | None = None
         # The number of samples that count, (1,), and the weight of each in a mean, (num_samples,).
         self.num_counted: Tensor | None = None
         self.parts: Tensor | None = None
         if not self.is_clean:
-            has_indices = len(labels) > 0 and not is_soft(labels)
-            is_counted = (labels != IGNORE_INDEX).to(features.dtype) if has_indices else features.new_ones(len(features))
+            is_counted = (labels != IGNORE_INDEX).to(features.dtype) if self.has_indices else features.new_ones(len(features))
             self.num_counted = sum_over_processes(is_counted.sum(dim=0, keepdim=True))
             self.parts = is_counted / self.num_counted.clamp(min=1)
 
@@ -70,9 +68,20 @@ class Batch:
         """(f - f_G) W', or f W', (num_samples, num_classes), with gradient to features and weight."""
         return _logits(self.features, weight.to(self.features.dtype), batch=self, center=center)
 
+    def rows(self, num_classes: int) -> Tensor | None:
+        """The row of sums that each sample goes to, (num_samples,): its label, or one more if ignored samples go to a first row.
+
+        None if products with `shares` are the better way: on accelerators, where they are fewer operations, and for few classes.
+        """
+        if self.is_clean and self.has_indices:
+            return self.labels
+        by_shares = self.features.device.type != "cpu" or num_classes <= FEW_CLASSES
+        # Labels that are too large must still fail.
+        return (self.labels + 1).clamp_(min=0) if self.has_indices and not by_shares else None
+
     def shares(self, num_classes: int) -> Tensor:
         """The share of each class in each sample, (num_samples, num_classes); zero for ignored samples."""
-        if is_soft(self.labels):
+        if not self.has_indices:
             return self.labels
         if self._shares is None:
             classes = torch.arange(num_classes, device=self.labels.device)
@@ -81,9 +90,17 @@ class Batch:
 
     def class_counts(self, num_classes: int) -> Tensor:
         """The number of samples of each class, or the total share of soft labels, (num_classes,)."""
-        if self.has_rows:
-            return torch.bincount(self.labels, minlength=num_classes).to(self.features.dtype)
-        return sum_over_processes(self.shares(num_classes).sum(dim=0))
+        rows = self.rows(num_classes)
+        if self.is_clean and rows is not None:
+            return torch.bincount(rows, minlength=num_classes).to(self.features.dtype)
+        if rows is None:
+            return sum_over_processes(self.shares(num_classes).sum(dim=0))
+        return sum_over_processes(self._by_row(self.features.new_ones(len(rows)), rows, num_classes))
+
+    def _by_row(self, values: Tensor, rows: Tensor, num_classes: int) -> Tensor:
+        """The sums of values, (num_samples, ...), by row, without that of ignored samples."""
+        num_extra = 0 if self.is_clean else 1
+        return values.new_zeros(num_classes + num_extra, *values.shape[1:]).index_add_(0, rows, values)[num_extra:]
 
     def class_means(self, features: Tensor, counts: Tensor, global_mean: Tensor) -> Tensor:
         """The class means minus the global mean f_G, (num_classes, feature_dim), of the batch's features; zero for absent classes.
@@ -93,7 +110,7 @@ class Batch:
         factors = None if self.scale is None else differentiable_factors(features, self.scale, self.factors)
         if is_recorded(features):
             global_mean = self.mean(features if factors is None else features * factors)
-        elif self.has_rows and factors is not None and features.numel() >= MANY_ENTRIES:
+        elif self.is_clean and self.has_indices and factors is not None and features.numel() >= MANY_ENTRIES:
             # One pass over the features, without a copy of them: quicker if there are many.
             order, starts = self.labels.argsort(stable=True), (counts.cumsum(0) - counts).to(torch.int64)
             weights = factors[:, 0].index_select(0, order)
@@ -101,10 +118,9 @@ class Batch:
             return torch.addr(sums / counts.clamp(min=TINY)[:, None], (counts > 0).to(sums.dtype), global_mean, alpha=-1)
         # Centered first, because sums of features far from zero would lose digits.
         points = features - global_mean if factors is None else torch.addcmul(-global_mean, features, factors)
-        if self.has_rows:
-            sums = points.new_zeros(len(counts), points.shape[1]).index_add_(0, self.labels, points)
-        else:
-            sums = sum_over_processes(product(self.shares(len(counts)).T, points))
+        rows = self.rows(len(counts))
+        by_class = product(self.shares(len(counts)).T, points) if rows is None else self._by_row(points, rows, len(counts))
+        sums = sum_over_processes(by_class)
         if self.scale is None:
             # Far from zero the mean is off by more than rounding errors of the differences.
             sums = torch.addr(sums, counts, sums.sum(dim=0) / counts.sum().clamp(min=TINY), alpha=-1)
@@ -113,13 +129,18 @@ class Batch:
     def class_means_backward(self, grad: Tensor, counts: Tensor) -> Tensor:
         """The gradient with respect to the features, given that of the class means."""
         grad = sum_over_processes(grad) * (counts > 0)[:, None]
-        rows, total = grad / counts.clamp(min=TINY)[:, None], grad.sum(dim=0)
-        if self.has_rows:
-            grad = rows.sub_(total, alpha=1 / len(self.features)).index_select(0, self.labels)
-        elif self.parts is None:
-            grad = product(self.shares(len(counts)), rows).sub_(total, alpha=1 / len(self.features))
+        of_class, total = grad / counts.clamp(min=TINY)[:, None], grad.sum(dim=0)
+        rows = self.rows(len(counts))
+        if self.is_clean and rows is not None:
+            grad = of_class.sub_(total, alpha=1 / len(self.features)).index_select(0, rows)
+        elif rows is not None:
+            grad = functional.pad(of_class, (0, 0, 1, 0)).index_select(0, rows)
         else:
-            grad = torch.addr(product(self.shares(len(counts)), rows), self.parts, total, alpha=-1)
+            grad = product(self.shares(len(counts)), of_class)
+        if self.parts is not None:
+            grad = torch.addr(grad, self.parts, total, alpha=-1)
+        elif rows is None:
+            grad = grad.sub_(total, alpha=1 / len(self.features))
         if self.scale is None or self.factors is None:
             return grad
         return from_sphere(grad, self.features.detach(), self.factors, scale=self.scale)
