@@ -7,7 +7,7 @@ from guided_collapse.heads.batch import Batch
 
 @pytest.mark.parametrize("scale", [None, 3.0])
 @pytest.mark.parametrize("num_classes", [5, 50])
-@pytest.mark.parametrize("kind", ["clean", "clean, many entries", "unknown", "some ignored", "soft"])
+@pytest.mark.parametrize("kind", ["clean", "clean, many entries", "unknown", "some ignored", "soft", "clean, soft"])
 def test_class_means_and_their_gradient(kind, num_classes, scale, monkeypatch):
     if kind == "clean, many entries":
         monkeypatch.setattr(module, "MANY_ENTRIES", 1)
@@ -18,7 +18,7 @@ def test_class_means_and_their_gradient(kind, num_classes, scale, monkeypatch):
     if kind == "some ignored":
         labels[::7] = -100
         shares[::7] = 0
-    if kind == "soft":
+    if kind.endswith("soft"):
         labels = shares = 0.7 * shares + 0.3 * shares[:, torch.randperm(num_classes, generator=generator)]
     batch = Batch(features, labels, scale=scale, is_clean=kind.startswith("clean"))
 
