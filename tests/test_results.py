@@ -243,6 +243,26 @@ def test_the_tables_of_steps_and_solves_follow_from_the_records():
 
 
 @pytest.mark.thorough
+def test_the_table_of_heads_steps_follows_from_the_record():
+    record = json.loads((RECORDS / "steps-of-heads.json").read_text())
+    rows = cells_of("steps of heads")
+    names = [name for name in record[0]["seconds"] if not name.startswith("compiled")]
+    assert len(rows) == len(names) == 6
+    for name, (_, *texts) in zip(names, rows, strict=True):
+        for text, of in zip(texts, record, strict=True):
+            seconds = of["average seconds" if "every" in name else "seconds"]
+            ratio, compiled = (float(found) for found in re.findall(r"[\d.]+", text))
+            assert ratio == pytest.approx(seconds[name] / seconds["linear"], abs=6e-3)
+            assert compiled == pytest.approx(seconds[f"compiled {name}"] / seconds["compiled linear"], abs=6e-3)
+    for (_, ours, theirs, ratio), of in zip(
+        cells_of("autograd"), json.loads((RECORDS / "solve.json").read_text())["against autograd"], strict=True
+    ):
+        assert [1e3 * value for value in of["seconds"].values()] == [number(ours), number(theirs)]
+        assert of["seconds"]["factors"] / of["seconds"]["autograd through svd"] == pytest.approx(float(ratio), abs=6e-3)
+        assert of["finite at collapse"] == {"factors": True, "autograd through svd": False}
+
+
+@pytest.mark.thorough
 def test_the_table_of_very_many_classes_follows_from_the_record_and_keeps_what_is_promised():
     record = json.loads((RECORDS / "many-classes.json").read_text())
     assert record["sizes"] == {"num_classes": 100_000, "feature_dim": 256, "batch_size": 512}

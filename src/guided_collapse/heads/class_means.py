@@ -8,7 +8,7 @@ from torch import Tensor
 
 from guided_collapse.geometry.operations import ClosedGradient, is_recorded
 from guided_collapse.geometry.simplex import check_feature_dim, check_num_classes
-from guided_collapse.heads.batch import TINY, Batch, flat_labels, num_processes, present_class_means, wide
+from guided_collapse.heads.batch import TINY, Batch, PresentClasses, flat_labels, num_processes, present_class_means, wide
 from guided_collapse.heads.checks import checked, is_soft
 from guided_collapse.heads.state import SinglePrecisionState, snapshot, state_dtype
 
@@ -196,21 +196,27 @@ class RunningClassMeans(SinglePrecisionState):
                 self.running.copy_(_choose(is_real, updated, stored))
                 self.row_squares.copy_(torch.linalg.vector_norm(self.running, dim=1).square())
             else:
-                # All other classes are multiplied by `kept`.
-                kept = _choose(is_real, kept, 1.0)
-                factor = _scalar(self.factor * kept, means, dtype)
-                factor = torch.where(factor > 0, factor, 1.0)
-                rows = stored[few.classes]
-                updated = torch.addcmul(rows * (self.factor * (1 - share)), few.means, (from_batch / norm)[few.classes])
-                change = torch.where((few.stands & present[few.classes])[:, None], updated / factor - rows, 0.0)
-                self.running.index_add_(0, few.classes, change.to(stored.dtype))
-                self.factor.copy_(factor)
-                norms = torch.linalg.vector_norm(self.running[few.classes], dim=1) * self.factor
-                self.row_squares.mul_(kept**2).index_copy_(0, few.classes, norms.square())
+                self._update_rows(
+                    few, stored, present, before=1 - share, from_batch=from_batch / norm, kept=_choose(is_real, kept, 1.0)
+                )
             if not has_all:
                 self.seen.logical_or_(present)
             self.global_mean.update(global_mean, is_valid)
         return updated.to(means.dtype) if few is None else None, is_valid
+
+    def _update_rows(
+        self, few: PresentClasses, stored: Tensor, present: Tensor, *, before: Any, from_batch: Tensor, kept: Any
+    ) -> None:
+        """Blends class means into the rows of their classes; all other classes are multiplied by `kept`, through the factor."""
+        rows = stored[few.classes]
+        updated = torch.addcmul(rows * (self.factor * before), few.means, from_batch[few.classes])
+        factor = _scalar(self.factor * kept, rows, rows.dtype)
+        factor = torch.where(factor > 0, factor, 1.0)
+        change = torch.where((few.stands & present[few.classes])[:, None], updated / factor - rows, 0.0)
+        self.running.index_add_(0, few.classes, change.to(stored.dtype))
+        self.factor.copy_(factor)
+        norms = torch.linalg.vector_norm(self.running[few.classes], dim=1) * self.factor
+        self.row_squares.mul_(kept**2).index_copy_(0, few.classes, norms.square())
 
 
 def _at_least(value: Any, least: float) -> Any:
