@@ -14,7 +14,8 @@ def results_of_two_processes(worker: str, folder: Path) -> list[Any]:
 
     The worker is a program whose arguments are its rank, a file to meet at, and a folder in which it saves `rank-<rank>.pt`.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    paths = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", worker, str(rank), str(folder / "rendezvous"), str(folder)],

@@ -11,6 +11,7 @@ from guided_collapse.lazy import on_demand
 if TYPE_CHECKING:
     from guided_collapse.geometry import NearestETF, nearest_etf, simplex_etf
     from guided_collapse.heads import (
+        AnchoredHead,
         Classifier,
         CosineHead,
         FixedETFHead,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         NearestETFHead,
         NearestETFLoss,
         RunningClassMeans,
+        compatibility_loss,
         replace_classifier,
     )
     from guided_collapse.metrics import (
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
         SecondPass,
         collapse_of,
         cross_entropy_lower_bound,
+        embeddings_of,
         measure_collapse,
     )
     from guided_collapse.optim import AGD
@@ -35,6 +38,7 @@ __version__ = version("guided-collapse")
 
 __all__ = [
     "AGD",
+    "AnchoredHead",
     "Classifier",
     "CollapseMetrics",
     "CollapseResult",
@@ -48,7 +52,9 @@ __all__ = [
     "SecondPass",
     "StratifiedBatchSampler",
     "collapse_of",
+    "compatibility_loss",
     "cross_entropy_lower_bound",
+    "embeddings_of",
     "measure_collapse",
     "nearest_etf",
     "replace_classifier",
@@ -56,7 +62,15 @@ __all__ = [
 ]
 
 _GEOMETRY = ("NearestETF", "nearest_etf", "simplex_etf")
-_METRICS = ("CollapseMetrics", "CollapseResult", "SecondPass", "collapse_of", "cross_entropy_lower_bound", "measure_collapse")
+_METRICS = (
+    "CollapseMetrics",
+    "CollapseResult",
+    "SecondPass",
+    "collapse_of",
+    "cross_entropy_lower_bound",
+    "embeddings_of",
+    "measure_collapse",
+)
 _HOMES = {
     **dict.fromkeys(__all__, "heads"),
     **dict.fromkeys(_GEOMETRY, "geometry"),

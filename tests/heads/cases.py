@@ -6,10 +6,19 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from guided_collapse import Classifier, CosineHead, FixedETFHead, Head, NearestETFHead, RunningClassMeans
+from guided_collapse import AnchoredHead, Classifier, CosineHead, FixedETFHead, Head, NearestETFHead, RunningClassMeans
 
 Batch = tuple[Tensor, Tensor]
 TrainingStep = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+def anchored(feature_dim: int, num_classes: int, *, centered: bool = False) -> AnchoredHead:
+    generator = torch.Generator().manual_seed(3)
+    anchors = torch.randn(num_classes, feature_dim, generator=generator, dtype=torch.float32)
+    if not centered:
+        return AnchoredHead(anchors)
+    return AnchoredHead(anchors, frame=0.5, center=torch.randn(feature_dim, generator=generator, dtype=torch.float32) / 8)
+
 
 HEADS: dict[str, Callable[[int, int], Head]] = {
     "nearest-etf": NearestETFHead,
@@ -22,6 +31,8 @@ HEADS: dict[str, Callable[[int, int], Head]] = {
     "fixed-etf-random": lambda *sizes: FixedETFHead(*sizes, direction="random", generator=torch.Generator().manual_seed(3)),
     "cosine": lambda *sizes: CosineHead(*sizes, generator=torch.Generator().manual_seed(3)),
     "cosine-centered": lambda *sizes: CosineHead(*sizes, center=True, generator=torch.Generator().manual_seed(3)),
+    "anchored": anchored,
+    "anchored-centered": lambda *sizes: anchored(*sizes, centered=True),
 }
 
 # More classes than dimensions: a tight frame.

@@ -12,7 +12,7 @@ from tests.heads.cases import assert_same_gradients, assert_same_state, batches,
 pytestmark = pytest.mark.thorough
 
 EVERY_CLASS, MISSING_CLASSES = {"feature_dim": 32, "num_classes": 5}, {"feature_dim": 32, "num_classes": 30}
-NAMES = ("nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "fixed-etf", "cosine-centered")
+NAMES = ("nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "fixed-etf", "cosine-centered", "anchored-centered")
 CASES = [
     *((name, sizes, {}) for name in NAMES for sizes in (EVERY_CLASS, MISSING_CLASSES)),
     ("nearest-etf-lagged", EVERY_CLASS, {"every": 2}),

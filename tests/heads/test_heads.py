@@ -54,7 +54,11 @@ def test_it_learns(name):
 def test_weight_and_bias_say_what_eval_mode_does(name, trained):
     head = trained.head
     features = torch.randn(7, head.feature_dim)
-    points = head.scale * features / features.norm(dim=1, keepdim=True)
+    points = features / features.norm(dim=1, keepdim=True)
+    if name == "anchored-centered":
+        points = (points - head.center) / (points - head.center).norm(dim=1, keepdim=True)
+    torch.testing.assert_close(head.embed(features), points)
+    points = head.scale * points
     assert head.weight.shape == (head.num_classes, head.feature_dim)
     assert head.bias.shape == (head.num_classes,)
     torch.testing.assert_close(head(features), points @ head.weight.T + head.bias)
@@ -341,7 +345,7 @@ def test_a_training_batch_of_one_sample_is_warned_of(name):
 def test_a_head_can_be_built_again_from_its_configuration_on_any_device_and_in_any_dtype(name):
     head = build(name).head
     config = json.loads(json.dumps(head.config()))
-    again = HEAD_CLASSES[type(head).__name__](**config, device="meta", dtype=torch.float64)
+    again = HEAD_CLASSES[type(head).__name__].from_config(**config, device="meta", dtype=torch.float64)
     assert type(again) is type(head)
     assert again.config() == head.config()
     assert (again.in_features, again.out_features) == (head.feature_dim, head.num_classes)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from guided_collapse import Classifier, CosineHead, FixedETFHead, NearestETFHead, collapse_of
+from guided_collapse import AnchoredHead, Classifier, CosineHead, FixedETFHead, NearestETFHead, collapse_of
 from guided_collapse.heads import HEAD_CLASSES
 from guided_collapse.lazy import MissingPackageError
 
@@ -21,13 +21,14 @@ FILES = {"README.md", "config.json", "model.safetensors"}
 HEADS = {
     **{
         f"{name} {classes}": lambda kind=kind, classes=classes: kind(8, classes)
-        for name, kind in HEAD_CLASSES.items()
+        for name, kind in (HEAD_CLASSES | {"AnchoredHead": lambda *sizes: AnchoredHead(torch.randn(sizes[::-1]))}).items()
         for classes in ((20,) if name == "NearestTightFrameHead" else (3, 20))
     },
     "lagged": lambda: NearestETFHead(8, 3, scale=3.0, lagged=True, every=3, solver="products", proximal_weight=0.01),
     "detached": lambda: NearestETFHead(8, 3, implicit_gradient=False, direction="random"),
     "fixed, not centered": lambda: FixedETFHead(8, 3, center=False, direction="random", check_values=True),
     "cosine, centered": lambda: CosineHead(8, 3, center=True, scale=12.0),
+    "anchored, centered": lambda: AnchoredHead(torch.randn(3, 8), frame=0.5, scale=12.0, center=torch.randn(8) / 9),
     "linear": lambda: nn.Linear(8, 3),
     "linear without bias": lambda: nn.Linear(8, 3, bias=False),
 }
@@ -43,6 +44,16 @@ def trained(head):
         model(INPUTS, LABELS)
         model(INPUTS + 1, LABELS)
     return model
+
+
+@pytest.mark.parametrize("head", [lambda: AnchoredHead(torch.randn(3, 4)), lambda: nn.Linear(4, 3)], ids=["anchored", "linear"])
+def test_a_neck_is_saved_and_loaded(head, tmp_path):
+    model = Classifier(backbone(), head(), neck=8)
+    model.save_pretrained(tmp_path)
+    loaded = Classifier.from_pretrained(tmp_path, backbone=backbone())
+    assert same_state(loaded, model)
+    assert torch.equal(loaded.embed(INPUTS), model.eval().embed(INPUTS))
+    assert "| neck | from 8 features |" in (tmp_path / "README.md").read_text().splitlines()
 
 
 def same_state(model, other):
@@ -134,7 +145,7 @@ def test_another_backbone_is_refused(saved):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"class": "builtins:print"}, "must be one of Linear, CosineHead, .*; got 'builtins:print'"),
+        ({"class": "builtins:print"}, "must be one of Linear, AnchoredHead, .*; got 'builtins:print'"),
         ({"shape": 3}, "cannot be built: .* unexpected keyword argument 'shape'"),
         ({"scale": -1.0}, "cannot be built: scale must be"),
         ({"generator": 3}, "must not set generator"),

@@ -1,5 +1,6 @@
 """Classifier heads, the class means that they follow, and the classifier that joins a backbone and a head."""
 
+from guided_collapse.heads.anchored import AnchoredHead, compatibility_loss
 from guided_collapse.heads.class_means import RunningClassMeans
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.cosine import CosineHead
@@ -11,6 +12,7 @@ from guided_collapse.heads.nearest_tight import NearestTightFrameHead
 from guided_collapse.heads.replace import replace_classifier
 
 __all__ = [
+    "AnchoredHead",
     "Classifier",
     "CosineHead",
     "FixedETFHead",
@@ -19,8 +21,9 @@ __all__ = [
     "NearestETFLoss",
     "NearestTightFrameHead",
     "RunningClassMeans",
+    "compatibility_loss",
     "replace_classifier",
 ]
 
-HEAD_CLASSES = {head.__name__: head for head in (CosineHead, FixedETFHead, NearestETFHead, NearestTightFrameHead)}
+HEAD_CLASSES = {head.__name__: head for head in (AnchoredHead, CosineHead, FixedETFHead, NearestETFHead, NearestTightFrameHead)}
 """The heads by the name of their class, as `config.json` of a saved model has it."""

@@ -5,7 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -136,9 +136,7 @@ class Head(nn.Module, ABC):
                 batch = Batch(features.flatten(0, -2), flat_labels(labels, features), scale=self.scale, is_clean=is_clean)
                 logits = self._training_logits(batch)
                 return logits.reshape(*features.shape[:-1], self.num_classes)
-            # With gradient a copy of the weight: training may overwrite it before the backward pass.
-            weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
-            return functional.linear(self.on_sphere(features), weight.to(features.dtype), self.bias.to(features.dtype))
+            return self._constant_logits(features)
 
     @abstractmethod
     def _training_logits(self, batch: Batch) -> Tensor:
@@ -147,6 +145,19 @@ class Head(nn.Module, ABC):
     def on_sphere(self, features: Tensor) -> Tensor:
         """What the weight multiplies: f = scale h/|h|, of the features' shape, in float32 or wider."""
         return on_sphere(wide(features), scale=self.scale)
+
+    def embed(self, features: Tensor) -> Tensor:
+        """The features on the unit sphere, h/|h|, (..., feature_dim), in float32 or wider: what goes into an index.
+
+        It is the same in training and in eval mode. Compare embeddings by dot products, which are their cosines.
+        """
+        return unit_norm(features)
+
+    def _constant_logits(self, features: Tensor) -> Tensor:
+        """The logits of eval mode, which do not depend on the batch, (..., num_classes)."""
+        # With gradient a copy of the weight: training may overwrite it before the backward pass.
+        weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
+        return functional.linear(self.on_sphere(features), weight.to(features.dtype), self.bias.to(features.dtype))
 
     def _logits(self, batch: Batch, weight: Tensor) -> Tensor:
         """The logits of a training batch for this weight; the running mean, if the head centers, takes in that of the batch."""
@@ -198,28 +209,32 @@ class Head(nn.Module, ABC):
             self.running_mean.reset_parameters()
 
     @torch.no_grad()
-    def export(self, *, rms_norm: bool = True) -> nn.Module:
+    def export(self, *, embedding: bool = False, rms_norm: bool = True) -> nn.Module:
         """The eval-mode logits as stock torch layers, which need this package neither to load nor to run.
 
         An RMSNorm without parameters, which projects onto a sphere of radius sqrt(feature_dim), and a linear layer whose weight
         makes up for the radius.
 
         Args:
+            embedding: True exports `embed` instead of the logits.
             rms_norm: False replaces `nn.RMSNorm` by plain operations, for `torch.onnx.export(..., dynamo=False)`, which does not
                 know the layer.
         """
+        if embedding:
+            return exported_unit_norm(self.feature_dim, rms_norm=rms_norm)
         linear = nn.Linear(self.feature_dim, self.num_classes).to(self.weight)
         linear.bias.copy_(self.bias)
         linear.weight.copy_(self.weight * (self.scale / math.sqrt(self.feature_dim)))
-        epsilon = SMALLEST_NORM**2 / self.feature_dim
-        sphere: nn.Module = nn.RMSNorm(self.feature_dim, eps=epsilon, elementwise_affine=False)
-        if not rms_norm:
-            sphere = symbolic_trace(lambda features: features * (features.square().mean(dim=-1, keepdim=True) + epsilon).rsqrt())
-        return nn.Sequential(sphere, linear).eval()
+        return nn.Sequential(_exported_sphere(self.feature_dim, rms_norm=rms_norm), linear).eval()
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments as plain values, for `config.json`; device, dtype and generator are not part of it."""
         return {"feature_dim": self.feature_dim, "num_classes": self.num_classes, "scale": self.scale}
+
+    @classmethod
+    def from_config(cls, **config: Any) -> Self:
+        """A head with the arguments that `config()` returned, for a state dict to fill."""
+        return cls(**config)
 
     def extra_repr(self) -> str:
         """The part of `repr(head)` beside the submodules."""
@@ -259,6 +274,25 @@ class FrameHead(SinglePrecisionState, Head):
     def config(self) -> dict[str, Any]:
         """The constructor's arguments as plain values."""
         return super().config() | {"direction": self.direction}
+
+
+def unit_norm(features: Tensor) -> Tensor:
+    """h/|h|, (..., feature_dim), in float32 or wider; zero stays zero."""
+    return on_sphere(wide(features), scale=1.0)
+
+
+def exported_unit_norm(feature_dim: int, *, rms_norm: bool) -> nn.Module:
+    """`unit_norm` as stock torch layers; see `Head.export`."""
+    radius = math.sqrt(feature_dim)
+    return nn.Sequential(_exported_sphere(feature_dim, rms_norm=rms_norm), symbolic_trace(lambda points: points / radius)).eval()
+
+
+def _exported_sphere(feature_dim: int, *, rms_norm: bool) -> nn.Module:
+    """A layer that projects onto the sphere of radius sqrt(feature_dim)."""
+    epsilon = SMALLEST_NORM**2 / feature_dim
+    if rms_norm:
+        return nn.RMSNorm(feature_dim, eps=epsilon, elementwise_affine=False)
+    return symbolic_trace(lambda features: features * (features.square().mean(dim=-1, keepdim=True) + epsilon).rsqrt())
 
 
 def default_scale(feature_dim: int, num_classes: int) -> float:

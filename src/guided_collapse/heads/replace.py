@@ -16,7 +16,7 @@ USUAL_NAMES = ("fc", "classifier", "heads.head", "head")
 
 def replace_classifier(
     model: nn.Module,
-    head: Callable[..., AnyHead] = NearestETFHead,  # type: ignore[assignment]  # the default of a type variable
+    head: Callable[..., AnyHead] | AnyHead = NearestETFHead,  # type: ignore[assignment]  # the default of a type variable
     *,
     num_classes: int | None = None,
     layer: str | None = None,
@@ -33,8 +33,8 @@ def replace_classifier(
 
     Args:
         model: any module.
-        head: the head's class, or a function that builds one from (feature_dim, num_classes).
-        num_classes: C; None keeps the layer's.
+        head: the head's class, a function that builds one from (feature_dim, num_classes), or a head, such as an `AnchoredHead`.
+        num_classes: C; None keeps the layer's, or takes that of a head.
         layer: the name of the layer, as in `model.named_modules()`.
         options: of the head's class, such as `scale` and `lagged`.
 
@@ -58,8 +58,14 @@ def replace_classifier(
     """
     name = last_layer(model) if layer is None else layer
     replaced = linear_layer(model, name)
-    num_classes = replaced.out_features if num_classes is None else num_classes
-    built = head(replaced.in_features, num_classes, **options).to(replaced.weight).train(replaced.training)
+    if isinstance(head, Head):
+        _check_fit(head, replaced, num_classes, options)
+        built: AnyHead = head  # type: ignore[assignment]  # a type variable is not narrowed
+        num_classes = built.num_classes
+    else:
+        num_classes = replaced.out_features if num_classes is None else num_classes
+        built = head(replaced.in_features, num_classes, **options)
+    built.to(replaced.weight).train(replaced.training)
     model.set_submodule(name, built)
     # Methods of timm's and Hugging Face's models ask for the number of classes there.
     for owner, attribute in ((model, "num_classes"), (model, "num_labels"), (getattr(model, "config", None), "num_labels")):
@@ -95,6 +101,18 @@ def linear_layer(model: nn.Module, name: str) -> nn.Linear:
 def linear_names(model: nn.Module, prefix: str = "") -> list[str]:
     """The names of all linear layers, in the order of modules, each with the prefix."""
     return [name for name, module in model.named_modules(prefix=prefix) if isinstance(module, nn.Linear) and name]
+
+
+def _check_fit(head: Head, replaced: nn.Linear, num_classes: int | None, options: dict[str, Any]) -> None:
+    if options:
+        raise TypeError(f"options are for the class of a head, not for a head itself; got {', '.join(options)}.")
+    if head.feature_dim != replaced.in_features:
+        raise ValueError(
+            f"the head must have the layer's feature_dim={replaced.in_features}; got feature_dim={head.feature_dim}. "
+            f"Take the layer off and use Classifier(backbone, head, neck={replaced.in_features}), which learns a projection."
+        )
+    if num_classes not in (None, head.num_classes):
+        raise ValueError(f"num_classes must be that of the head, {head.num_classes}, or None; got {num_classes}.")
 
 
 def _candidates(model: nn.Module) -> str:

@@ -44,6 +44,7 @@ def save(
         "version": version(LIBRARY),
         "head": _head_config(model.head),
         "backbone": type(model.backbone).__name__,
+        "neck": None if model.neck is None else model.neck.in_features,
         "data": data,
         "metrics": metrics,
     }
@@ -63,7 +64,7 @@ def load(cls: type[Kind], source: str | Path, *, backbone: nn.Module, revision: 
     safetensors = optional("safetensors.torch", extra="hub")
     config_file, weights = _files(source, revision, token)
     config = _read_config(config_file)
-    model = cls(backbone, _build_head(config["head"], source))
+    model = _build(cls, backbone, config, source)
     try:
         safetensors.load_model(model, weights)
     except Exception as error:  # a damaged file, or weights of another model, fail in several layers and ways
@@ -119,17 +120,17 @@ def _head_config(head: nn.Module) -> dict[str, Any]:
     return {"class": name, **head.config()}
 
 
-def _build_head(config: Mapping[str, Any], source: str | Path) -> nn.Module:
-    classes: dict[str, type[nn.Module]] = {"Linear": nn.Linear, **HEAD_CLASSES}
-    options = dict(config)
+def _build(cls: type[Kind], backbone: nn.Module, config: Mapping[str, Any], source: str | Path) -> Kind:
+    options = dict(config["head"])
     name = options.pop("class", None)
-    if name not in classes:
-        raise ValueError(f"{source}: the head in {CONFIG} must be one of {', '.join(classes)}; got {name!r}.")
+    if name not in ("Linear", *HEAD_CLASSES):
+        raise ValueError(f"{source}: the head in {CONFIG} must be one of Linear, {', '.join(HEAD_CLASSES)}; got {name!r}.")
     if forbidden := NOT_SAVED & options.keys():
         raise ValueError(f"{source}: the head in {CONFIG} must not set {', '.join(sorted(forbidden))}.")
     try:
-        return classes[name](**options)
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        head = nn.Linear(**options) if name == "Linear" else HEAD_CLASSES[name].from_config(**options)
+        return cls(backbone, head, neck=config.get("neck"))
+    except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{source}: the head in {CONFIG} cannot be built: {error}") from error
 
 
@@ -137,7 +138,8 @@ def _card(config: Mapping[str, Any], place: str) -> str:
     """The model card: Markdown with a YAML header."""
     head = dict(config["head"])
     kind = head.pop("class")
-    facts = {"head": kind, **head, "backbone": config["backbone"], "data": config["data"] or "not stated"}
+    neck = {} if config["neck"] is None else {"neck": f"from {config['neck']} features"}
+    facts = {"head": kind, **head, "backbone": config["backbone"], **neck, "data": config["data"] or "not stated"}
     declared = {metric.name: (f"{metric.name}: {metric.label}", metric.at_collapse) for metric in metrics_of_results()}
     rows = []
     for name, value in config["metrics"].items():

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from guided_collapse.lazy import on_demand
 
 if TYPE_CHECKING:
+    from guided_collapse.metrics.embeddings import embeddings_of
     from guided_collapse.metrics.formulas import cross_entropy_lower_bound
     from guided_collapse.metrics.measure import collapse_of, measure_collapse, nc1, nc2, nc3, nc4
     from guided_collapse.metrics.result import CollapseResult
@@ -16,6 +17,7 @@ __all__ = [
     "SecondPass",
     "collapse_of",
     "cross_entropy_lower_bound",
+    "embeddings_of",
     "measure_collapse",
     "nc1",
     "nc2",
@@ -27,5 +29,5 @@ __getattr__, __dir__ = on_demand(
     __name__,
     dict.fromkeys(("collapse_of", "measure_collapse", "nc1", "nc2", "nc3", "nc4"), "metrics.measure")
     | dict.fromkeys(("CollapseMetrics", "SecondPass"), "metrics.streaming")
-    | {"CollapseResult": "metrics.result", "cross_entropy_lower_bound": "metrics.formulas"},
+    | {"embeddings_of": "metrics.embeddings", "CollapseResult": "metrics.result", "cross_entropy_lower_bound": "metrics.formulas"},
 )

@@ -1,7 +1,7 @@
 """The measurement of features, of a model on a loader, and of a file."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from guided_collapse.geometry.simplex import check_num_classes
 from guided_collapse.heads.classifier import Classifier
-from guided_collapse.heads.head import Head
+from guided_collapse.heads.head import Head, unit_norm
 from guided_collapse.heads.replace import last_layer, linear_layer, linear_names
 from guided_collapse.lazy import optional
 from guided_collapse.metrics.formulas import frame_deviation
@@ -200,24 +200,24 @@ def collapse_of(
         if capture.weight is None:
             raise ValueError("num_classes must be given if there is no classifier to count the rows of; got None.")
         num_classes = len(capture.weight)
-    if device is None:
-        device = next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
     with capture.listening():
-        first = _batches(capture, loader, device)
-        start = next(first, None)
-        if start is None:
-            raise ValueError("the loader must yield at least one batch; got none.")
+        first = feature_batches(capture, loader, device)
+        start = next(first)
         metrics = CollapseMetrics(
             start[0].shape[1], num_classes, keep_features=keep_features, global_mean=global_mean, center_weight=center_weight
         ).to(start[0].device)
-        again, test = _batches(capture, loader, device, again=True), _batches(capture, test_loader or (), device)
+        again = feature_batches(capture, loader, device, again=True)
+        test = feature_batches(capture, test_loader, device) if test_loader else ()
         return collapse_in_passes(metrics, chain([start], first), again, test, weight=capture.weight, bias=capture.bias)
 
 
-def _batches(
-    capture: "Capture", loader: Loader, device: torch.device | str, *, again: bool = False
+def feature_batches(
+    capture: "Capture", loader: Loader, device: torch.device | str | None = None, *, again: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields features and labels of every batch; the second time, an iterator that is used up is refused."""
+    """Yields features and labels of every batch, of which there must be one; `again` says that it is not the first time."""
+    if device is None:
+        tensors = chain(capture.model.parameters(), capture.model.buffers())
+        device = next((tensor.device for tensor in tensors), torch.device("cpu"))
     is_empty = True
     for batch in loader:
         is_empty = False
@@ -235,22 +235,36 @@ def _batches(
             inputs, labels = batch
             features, _ = capture(inputs.to(device) if isinstance(inputs, Tensor) else inputs)
         else:
+            found = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
             raise TypeError(
-                f"the loader must yield batches (inputs, labels); got {type(batch).__name__}. "
+                f"the loader must yield batches (inputs, labels); got {found}. "
                 "Wrap it so that it does, or so that it yields dictionaries with the labels under 'labels'."
             )
         yield features, torch.as_tensor(labels).to(features.device)
-    if again and is_empty:
+    if is_empty and again:
         raise ValueError(
             "the loader must be one that can be iterated twice; it yielded nothing the second time. "
             "Pass a DataLoader or a list, or keep_features=True."
         )
+    if is_empty:
+        raise ValueError("the loader must yield at least one batch; got none. Pass one that is not used up, such as a DataLoader.")
 
 
 class Capture:
-    """Takes the features out of a model while it runs. Arguments as for `collapse_of`."""
+    """Takes the features out of a model while it runs. Arguments as for `collapse_of`.
 
-    def __init__(self, model: nn.Module, layer: str | None = None, classifier: str | nn.Linear | None = None) -> None:
+    A head of this package multiplies its weight with the features on their sphere, so these are taken. With `embedding`, features
+    have unit norm, and are those of `embed` for a model with such a head.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: str | None = None,
+        classifier: str | nn.Linear | None = None,
+        *,
+        embedding: bool = False,
+    ) -> None:
         self.model = model
         self.features: Tensor | None = None
         self.classifier = None if layer is not None and classifier is None else _classifier(model, classifier)
@@ -260,9 +274,12 @@ class Capture:
         if layer is not None and layer not in modules:
             raise ValueError(f"layer must name a module of the model; got {layer!r}. Known: {', '.join(filter(None, modules))}.")
         self.layer = None if layer is None else modules[layer]
+        self.finish: Callable[[Tensor], Tensor] = unit_norm if embedding else lambda features: features
+        if isinstance(self.classifier, Head):
+            self.finish = self.classifier.embed if embedding else self.classifier.on_sphere
 
     def __call__(self, *inputs: Any, **named: Any) -> tuple[Tensor, Any]:
-        """Runs the model; returns the features that the weight multiplies, (num_samples, feature_dim), and its output."""
+        """Runs the model; returns the features, (num_samples, feature_dim), and its output."""
         self.features = None
         output = self.model(*inputs, **named)
         features, self.features = self.features, None
@@ -273,8 +290,7 @@ class Capture:
                 f"features must be (num_samples, feature_dim); got {tuple(features.shape)}. "
                 "Name a module after pooling, such as the last linear layer: classifier=..."
             )
-        # A head of this package multiplies its weight with the features on their sphere.
-        return self.classifier.on_sphere(features) if isinstance(self.classifier, Head) else features, output
+        return self.finish(features), output
 
     @contextmanager
     def listening(self) -> Iterator[None]:

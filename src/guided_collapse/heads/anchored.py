@@ -1,0 +1,246 @@
+"""A classifier frozen at the geometry of an older model, so that new embeddings match an index of old ones."""
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.fx import symbolic_trace
+
+from guided_collapse.geometry import nearest_frame
+from guided_collapse.geometry.operations import is_transformed
+from guided_collapse.geometry.simplex import center_classes
+from guided_collapse.heads.batch import Batch
+from guided_collapse.heads.checks import checks_values, largest_finite
+from guided_collapse.heads.head import Head, Options, unit_norm
+from guided_collapse.heads.sphere import SMALLEST_NORM
+from guided_collapse.heads.state import SinglePrecisionState, state_dtype
+
+if TYPE_CHECKING:
+    from guided_collapse.metrics.measure import Loader
+
+
+class AnchoredHead(SinglePrecisionState, Head):
+    """Frozen rows at the class means of an older model: a backbone trained toward them embeds as the older one did.
+
+        logits = scale e W',      e = N(h) = h/|h|,      W = N((1 - frame) N(A) + frame F)
+
+    N gives rows unit norm, A are the anchors, and F is the frame nearest to the centered N(A): a simplex ETF, or a tight frame for
+    num_classes > feature_dim + 1. The head has no parameters, needs no labels, and computes the same in training and in eval mode.
+
+    The embedding e is what goes into an index and what searches it: `head.embed(features)`, or `Classifier.embed(inputs)`. Compare
+    it with the old gallery by dot products. That gallery has the old model's features over their norm, nothing subtracted, as
+    `Classifier.embed` and `embeddings_of` give them for any old model. For an index that was centered by a constant c, and so has
+    N(g - c) for the unit vectors g, pass `center=c`: then e = N(N(h) - c), and anchors are centered like the gallery, N(A - c).
+
+    Args:
+        anchors: A, (num_classes, feature_dim), the old model's means of unit-norm features; see `from_model`. Only their directions
+            from the center count.
+        frame: how far rows move from the means, at 0, to the nearest frame, at 1.
+        scale: what multiplies the cosines; None picks it from the sizes (see `Head`).
+        center: c, (feature_dim,), a constant that is saved with the rows; None, the default, is zero.
+        check_values, device, dtype: as for `Head`.
+
+    Raises:
+        TypeError, ValueError: for anchors or a center that are not finite or do not fit, and rows without a direction.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import AnchoredHead, Classifier
+        >>> old = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> inputs, labels = torch.randn(10, 4), torch.arange(10) % 5  # the old model knows three of these five classes
+        >>> head = AnchoredHead.from_model(old, [(inputs, labels)])
+        >>> new = Classifier(torch.nn.Linear(4, 16), head, neck=16)  # from 16 features to the gallery's 8
+        >>> new(inputs).shape, new.embed(inputs).shape
+        (torch.Size([10, 5]), torch.Size([10, 8]))
+    """
+
+    needs_labels = False
+    rows: Tensor
+    """W, (num_classes, feature_dim). Not called `weight`, so that the checkpoint of a linear layer does not fit by accident."""
+    center: Tensor | None
+
+    def __init__(
+        self,
+        anchors: Tensor,
+        *,
+        frame: float = 0.0,
+        scale: float | None = None,
+        center: Tensor | None = None,
+        check_values: bool | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        _check_matrix(anchors, "anchors")
+        options: Options = {"scale": scale, "check_values": check_values, "device": device, "dtype": dtype}
+        super().__init__(anchors.shape[1], anchors.shape[0], center=False, **options)
+        if not 0 <= frame <= 1:
+            raise ValueError(f"frame must be from 0, the anchors themselves, to 1, their nearest frame; got {frame}.")
+        rows = _directions(anchors, center, "anchors")
+        if frame > 0:
+            nearest = nearest_frame(center_classes(rows)).weight
+            rows = _unit_rows((1 - frame) * rows + frame * nearest, "anchors drawn toward their nearest frame")
+        for name, value in (("rows", rows), ("center", center)):
+            state = (
+                None if value is None else torch.empty(value.shape, device=device, dtype=state_dtype(dtype)).copy_(value.detach())
+            )
+            self.register_buffer(name, state)
+
+    @classmethod
+    def from_model(
+        cls,
+        old_model: nn.Module,
+        loader: "Loader",
+        *,
+        num_classes: int | None = None,
+        layer: str | None = None,
+        classifier: str | nn.Linear | None = None,
+        **options: Any,
+    ) -> Self:
+        """A head anchored at the class means of an old model's embeddings, measured in one pass over a loader.
+
+        The embeddings are those of `embeddings_of`; the classes are those of the loader, also ones that the old model never saw.
+        Under several processes each measures its own share of the data, and all get the same head.
+
+        Args:
+            old_model, loader, layer, classifier: as for `collapse_of`. Give clean data, without augmentation.
+            num_classes: C; None takes the largest label + 1. Every class must have samples.
+            options: of the constructor, such as `frame` and `scale`.
+
+        Raises:
+            TypeError, ValueError: also for a loader without labels, labels out of range, and classes without samples.
+        """
+        from guided_collapse.metrics.embeddings import class_means_of
+
+        return cls(class_means_of(old_model, loader, num_classes=num_classes, layer=layer, classifier=classifier), **options)
+
+    def extended(self, means: Tensor, *, scale: float | None = None) -> Self:
+        """A new head with the present rows, unchanged, and below them rows for new classes.
+
+        Args:
+            means: (num_new_classes, feature_dim), means of embeddings by the old model, or by one that was trained with this head:
+                `embeddings[labels == c].mean(dim=0)`. With a center they are means of h/|h|, like the anchors, not of `embed`.
+            scale: None keeps the present one.
+        """
+        _check_matrix(means, "means", self.feature_dim)
+        added = _directions(means, self.center, "means").to(self.rows)
+        config = self.config() | {"num_classes": self.num_classes + len(means)}
+        if scale is not None:
+            config["scale"] = scale
+        head = self.from_config(**config, check_values=self.check_values, device=self.rows.device, dtype=self.rows.dtype)
+        head.rows.copy_(torch.cat([self.rows, added]))
+        if head.center is not None and self.center is not None:
+            head.center.copy_(self.center)
+        return head.train(self.training)
+
+    @property
+    def weight(self) -> Tensor:
+        """W, (num_classes, feature_dim): unit rows."""
+        return self.rows
+
+    def embed(self, features: Tensor) -> Tensor:
+        """What goes into an index, (..., feature_dim): h/|h|, or with a center N(h/|h| - c); compare by dot products."""
+        points = super().embed(features)
+        return points if self.center is None else unit_norm(points - self.center.to(points.dtype))
+
+    def on_sphere(self, features: Tensor) -> Tensor:
+        """What the weight multiplies: scale e, of the features' shape, in float32 or wider."""
+        return super().on_sphere(features) if self.center is None else self.scale * self.embed(features)
+
+    def _training_logits(self, batch: Batch) -> Tensor:
+        return self._constant_logits(batch.features)
+
+    @torch.no_grad()
+    def export(self, *, embedding: bool = False, rms_norm: bool = True) -> nn.Module:
+        """As `Head.export`. With a center, layers that subtract it come first."""
+        exported = super().export(embedding=embedding, rms_norm=rms_norm)
+        if self.center is None:
+            return exported
+        center, unit = self.center.clone(), super().export(embedding=True, rms_norm=rms_norm)
+        return nn.Sequential(unit, symbolic_trace(lambda points: points - center), exported).eval()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Changes nothing: rows and center come from the constructor or from a checkpoint."""
+
+    def config(self) -> dict[str, Any]:
+        """The sizes and the scale, for `from_config`; rows and center are in the state dict."""
+        return super().config() | {"centered": self.center is not None}
+
+    @classmethod
+    def from_config(cls, **config: Any) -> Self:
+        """A head of these sizes, for a state dict to fill: until then, all rows are equal and the center is zero."""
+        feature_dim, num_classes, centered = (config.pop(name) for name in ("feature_dim", "num_classes", "centered"))
+        center = torch.zeros(feature_dim, device="cpu") if centered else None
+        return cls(torch.ones(num_classes, feature_dim, device="cpu"), center=center, **config)
+
+
+def compatibility_loss(embeddings: Tensor, old_embeddings: Tensor) -> Tensor:
+    """The mean over samples of 1 - cosine between new embeddings and the old ones of the same samples, from 0 to 2.
+
+    It pulls a new model toward an old gallery whose classes are unknown. Add it with a weight to the loss of labeled samples, or
+    use it alone. Old embeddings are constants, of any norm; with a centered `AnchoredHead`, pass them as the index has them,
+    centered. Zero vectors have no direction: they get no gradient.
+
+    Args:
+        embeddings: (num_samples, feature_dim), as by `Classifier.embed`.
+        old_embeddings: (num_samples, feature_dim), of the same samples in the same order.
+
+    Raises:
+        TypeError, ValueError: for tensors that do not fit, and on a CPU for NaN and infinite values.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import AnchoredHead, Classifier, compatibility_loss
+        >>> model = Classifier(torch.nn.Linear(4, 8), AnchoredHead(torch.randn(3, 8)))
+        >>> inputs, labels, old_embeddings = torch.randn(6, 4), torch.arange(6) % 3, torch.randn(6, 8)
+        >>> features = model.features(inputs)  # the backbone runs once
+        >>> loss = torch.nn.functional.cross_entropy(model.head(features), labels)
+        >>> loss = loss + 0.5 * compatibility_loss(model.head.embed(features), old_embeddings)
+        >>> loss.backward()
+    """
+    for name, value in (("embeddings", embeddings), ("old_embeddings", old_embeddings)):
+        _check_matrix(value, name)
+    if embeddings.shape != old_embeddings.shape or len(embeddings) == 0:
+        raise ValueError(
+            "embeddings and old_embeddings must have equal shapes, one row for each of at least one sample; "
+            f"got {tuple(embeddings.shape)} and {tuple(old_embeddings.shape)}. Give the model a neck, or a head of the old width."
+        )
+    difference = unit_norm(embeddings) - unit_norm(old_embeddings.detach()).to(embeddings.device)
+    # Half the squared distance of unit vectors is 1 - cosine, without its rounding errors where they agree.
+    return difference.square().sum(dim=1).mean() / 2
+
+
+def _directions(means: Tensor, center: Tensor | None, name: str) -> Tensor:
+    """The unit rows from the center to the means, (num_classes, feature_dim), in float64 on the CPU."""
+    rows = means.detach().to("cpu", torch.float64)
+    if center is not None:
+        _check_tensor(center, "center")
+        if center.shape != means.shape[1:]:
+            raise ValueError(f"center must be (feature_dim,) = {tuple(means.shape[1:])}; got {tuple(center.shape)}.")
+        rows = rows - center.detach().to(rows)
+        name += " minus the center"
+    return _unit_rows(rows, name)
+
+
+def _unit_rows(rows: Tensor, name: str) -> Tensor:
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    if zero := (norms.flatten() <= SMALLEST_NORM).nonzero().flatten().tolist():
+        raise ValueError(f"{name} must have a direction for each class; got zero for class {zero[0]}. Leave such classes out.")
+    return rows / norms
+
+
+def _check_matrix(value: Tensor, name: str, width: int | None = None) -> None:
+    """Refuses what is no finite floating-point matrix, of this width if one is given."""
+    _check_tensor(value, name)
+    if value.ndim != 2 or width not in (None, value.shape[1]):
+        wanted = "feature_dim" if width is None else f"feature_dim={width}"
+        raise ValueError(
+            f"{name} must be a matrix with {wanted} columns, a row for each class or sample; got {tuple(value.shape)}."
+        )
+
+
+def _check_tensor(value: Tensor, name: str) -> None:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        found = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name} must be a floating-point tensor; got {found}.")
+    if checks_values(None, value.device) and not torch.compiler.is_compiling() and not is_transformed():
+        largest_finite(value, name)

@@ -1,0 +1,93 @@
+"""Embeddings of a model's inputs, as they go into an index, and their class means, in one pass over a loader."""
+
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guided_collapse.heads.batch import gather_over_processes
+from guided_collapse.metrics.measure import Capture, Loader, feature_batches
+from guided_collapse.metrics.statistics import has_float64
+from guided_collapse.metrics.streaming import check_samples
+
+LONGEST_LIST = 10
+
+
+class Embeddings(NamedTuple):
+    """What `embeddings_of` returns, and `retrieval` and `compatibility` take."""
+
+    embeddings: Tensor
+    """(num_samples, feature_dim), of unit norm."""
+    labels: Tensor
+    """(num_samples,), class indices."""
+
+
+def embeddings_of(
+    model: nn.Module, loader: Loader, *, layer: str | None = None, classifier: str | nn.Linear | None = None
+) -> Embeddings:
+    """Returns a model's embeddings of the data of a loader, as they go into an index, and their labels, both on the CPU.
+
+    They are the features that its last linear layer takes, over their norm, or those of `embed` for a model with a head of this
+    package. The model is put in eval mode, and back. Under several processes each embeds its own share of the data, and all get
+    all of them.
+
+    Args:
+        model, loader, layer, classifier: as for `collapse_of`.
+
+    Example:
+        >>> import torch
+        >>> from guided_collapse import embeddings_of
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> embeddings, labels = embeddings_of(model, [(torch.randn(6, 4), torch.arange(6) % 3)])
+        >>> embeddings.shape, labels.tolist()
+        (torch.Size([6, 8]), [0, 1, 2, 0, 1, 2])
+    """
+    capture = Capture(model, layer, classifier, embedding=True)
+    with capture.listening():
+        parts = list(feature_batches(capture, loader))
+    return Embeddings(*(gather_over_processes(torch.cat(tensors)).cpu() for tensors in zip(*parts, strict=True)))
+
+
+def class_means_of(
+    model: nn.Module,
+    loader: Loader,
+    *,
+    num_classes: int | None = None,
+    layer: str | None = None,
+    classifier: str | nn.Linear | None = None,
+) -> Tensor:
+    """Returns the class means of a model's embeddings, (num_classes, feature_dim), in float64 where the device has it.
+
+    Under several processes, all get the means of the data of all. Arguments as for `AnchoredHead.from_model`.
+    """
+    classes, sums = torch.empty(0, dtype=torch.int64), torch.empty(0)
+    capture = Capture(model, layer, classifier, embedding=True)
+    with capture.listening():
+        for embeddings, labels in feature_batches(capture, loader):
+            check_samples(embeddings, labels, num_classes or max(2, int(labels.max()) + 1))
+            # One row for each sample: its embedding, and a one that counts it.
+            device = embeddings.device if has_float64(embeddings.device) else torch.device("cpu")
+            rows = functional.pad(embeddings.to(device, torch.float64), (0, 1), value=1.0)
+            labels = labels.to(device, torch.int64)
+            if len(classes) > 0:
+                labels, rows = torch.cat([classes, labels]), torch.cat([sums, rows])
+            classes, sums = _sums_by_class(labels, rows)
+    classes, sums = _sums_by_class(gather_over_processes(classes), gather_over_processes(sums))
+    num_classes = num_classes or int(classes[-1]) + 1
+    if len(classes) < num_classes:
+        present = set(classes.tolist())
+        missing = list(islice((c for c in range(num_classes) if c not in present), LONGEST_LIST))
+        raise ValueError(
+            f"every class must have samples in the loader, or it has no mean; got none for {num_classes - len(classes)} of "
+            f"{num_classes} classes: {', '.join(map(str, missing))}{'' if len(missing) < LONGEST_LIST else ', ...'}. "
+            "Add samples, or number the classes without gaps."
+        )
+    return sums[:, :-1] / sums[:, -1:]
+
+
+def _sums_by_class(classes: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The classes, each once and in order, and the sums of their rows."""
+    present, places = torch.unique(classes, return_inverse=True)
+    return present, rows.new_zeros(len(present), rows.shape[1]).index_add_(0, places, rows)
