@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from guided_collapse.metrics import (
         CollapseMetrics,
         CollapseResult,
+        CompatibilityResult,
+        RetrievalResult,
         SecondPass,
         collapse_of,
+        compatibility,
         cross_entropy_lower_bound,
         embeddings_of,
         measure_collapse,
+        retrieval,
     )
     from guided_collapse.optim import AGD
     from guided_collapse.sampling import StratifiedBatchSampler
@@ -42,22 +46,26 @@ __all__ = [
     "Classifier",
     "CollapseMetrics",
     "CollapseResult",
+    "CompatibilityResult",
     "CosineHead",
     "FixedETFHead",
     "Head",
     "NearestETF",
     "NearestETFHead",
     "NearestETFLoss",
+    "RetrievalResult",
     "RunningClassMeans",
     "SecondPass",
     "StratifiedBatchSampler",
     "collapse_of",
+    "compatibility",
     "compatibility_loss",
     "cross_entropy_lower_bound",
     "embeddings_of",
     "measure_collapse",
     "nearest_etf",
     "replace_classifier",
+    "retrieval",
     "simplex_etf",
 ]
 
@@ -65,11 +73,15 @@ _GEOMETRY = ("NearestETF", "nearest_etf", "simplex_etf")
 _METRICS = (
     "CollapseMetrics",
     "CollapseResult",
+    "CompatibilityResult",
+    "RetrievalResult",
     "SecondPass",
     "collapse_of",
+    "compatibility",
     "cross_entropy_lower_bound",
     "embeddings_of",
     "measure_collapse",
+    "retrieval",
 )
 _HOMES = {
     **dict.fromkeys(__all__, "heads"),

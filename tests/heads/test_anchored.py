@@ -88,6 +88,9 @@ def test_rows_go_from_the_anchors_to_their_nearest_frame(sizes):
     torch.testing.assert_close(start, unit(anchors))
     torch.testing.assert_close(half, unit(start + end))
     assert tightness_defect(end.double()) < 1e-4
+    if sizes == (6, 10):
+        left, _, right = torch.linalg.svd((start - start.mean(dim=0)).double(), full_matrices=False)
+        torch.testing.assert_close(end.double(), math.sqrt(6 / 5) * left[:, :5] @ right[:5], rtol=0, atol=1e-6)
     assert (end * start).sum() > 0.5 * len(anchors)
     for weight in (start, half, end):
         torch.testing.assert_close(weight.norm(dim=1), torch.ones(len(anchors)))
@@ -149,8 +152,11 @@ def test_what_does_not_fit_is_refused_where_it_shows():
         head.extended(torch.randn(2, 11))
     with pytest.raises(ValueError, match="num_classes - 1 = 5; got values from 0 to 6"):
         head(torch.randn(7, 10), torch.arange(7))
-    with pytest.raises(ValueError, match="feature_dim=10; got"):
-        Classifier(nn.Linear(8, 16), head)(INPUTS)
+    for call in (Classifier(nn.Linear(8, 16), head), Classifier(nn.Linear(8, 16), head).embed):
+        with pytest.raises(ValueError, match=r"feature_dim=10; got \(60, 16\)"):
+            call(INPUTS)
+    with pytest.raises(ValueError, match="features must be finite"):
+        head.embed(torch.full((2, 10), math.nan))
 
 
 def without_labels(loader):
@@ -256,9 +262,15 @@ EXPORTED = {
 }
 
 
+def assert_same_embedding_by_onnxruntime(file, model):
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: INPUTS.numpy()})
+    np.testing.assert_allclose(found, model.embed(INPUTS).detach().numpy(), rtol=0, atol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("head", EXPORTED.values(), ids=EXPORTED)
-def test_the_embedding_goes_through_onnx(head, tmp_path):
+def test_the_embedding_is_exported_as_stock_layers_and_through_onnx(head, tmp_path):
     model = Classifier(nn.Linear(8, 16), head(), neck=16).eval()
     exported = model.export(embedding=True)
     torch.testing.assert_close(exported(INPUTS), model.embed(INPUTS), rtol=0, atol=1e-6)
@@ -266,10 +278,19 @@ def test_the_embedding_goes_through_onnx(head, tmp_path):
     free = {"input_names": ["inputs"], "dynamic_axes": {"inputs": {0: "batch"}}}
     plain = model.export(embedding=True, rms_norm=False)
     torch.onnx.export(plain, (torch.randn(4, 8),), tmp_path / "embed.onnx", dynamo=False, **free)
-    session = onnxruntime.InferenceSession(tmp_path / "embed.onnx", providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"inputs": INPUTS.numpy()})
-    np.testing.assert_allclose(found, model.embed(INPUTS).detach().numpy(), rtol=0, atol=1e-6)
+    assert_same_embedding_by_onnxruntime(tmp_path / "embed.onnx", model)
     assert model.double().export(embedding=True)(INPUTS.double()).dtype == torch.float64
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_the_embedding_goes_through_the_newer_onnx_exporter(tmp_path):
+    model = Classifier(nn.Linear(8, 16), AnchoredHead(ANCHORS, center=CENTER), neck=16).eval()
+    free = {"dynamic_shapes": ({0: torch.export.Dim("batch")},)}
+    torch.onnx.export(
+        model.export(embedding=True), (torch.randn(4, 8),), tmp_path / "embed.onnx", dynamo=True, verbose=False, **free
+    )
+    assert_same_embedding_by_onnxruntime(tmp_path / "embed.onnx", model)
 
 
 def test_compatibility_loss_is_one_minus_the_mean_cosine():

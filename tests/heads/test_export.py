@@ -35,7 +35,7 @@ def test_zero_features_give_the_bias():
     torch.testing.assert_close(head(torch.zeros(1, 12))[0], head.bias)
 
 
-@pytest.mark.parametrize("name", ["nearest-etf", "cosine"])
+@pytest.mark.parametrize("name", ["nearest-etf", "cosine", "anchored-centered"])
 def test_through_torch_export_with_a_free_batch_size(name):
     model = trained_model(name)
     batch = torch.export.Dim("batch")
@@ -56,7 +56,7 @@ def assert_same_logits_by_onnxruntime(file, model):
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("name", ["nearest-etf", "tight", "cosine"])
+@pytest.mark.parametrize("name", ["nearest-etf", "tight", "cosine", "anchored-centered"])
 def test_through_onnx(name, tmp_path):
     model, file = trained_model(name), tmp_path / "model.onnx"
     free = {"dynamic_shapes": ({0: torch.export.Dim("batch")},)}

@@ -75,7 +75,7 @@ class AnchoredHead(SinglePrecisionState, Head):
         super().__init__(anchors.shape[1], anchors.shape[0], center=False, **options)
         if not 0 <= frame <= 1:
             raise ValueError(f"frame must be from 0, the anchors themselves, to 1, their nearest frame; got {frame}.")
-        rows = _directions(anchors, center, "anchors")
+        rows = _rows_from(anchors, center, "anchors")
         if frame > 0:
             nearest = nearest_frame(center_classes(rows)).weight
             rows = _unit_rows((1 - frame) * rows + frame * nearest, "anchors drawn toward their nearest frame")
@@ -122,7 +122,7 @@ class AnchoredHead(SinglePrecisionState, Head):
             scale: None keeps the present one.
         """
         _check_matrix(means, "means", self.feature_dim)
-        added = _directions(means, self.center, "means").to(self.rows)
+        added = _rows_from(means, self.center, "means").to(self.rows)
         config = self.config() | {"num_classes": self.num_classes + len(means)}
         if scale is not None:
             config["scale"] = scale
@@ -137,14 +137,13 @@ class AnchoredHead(SinglePrecisionState, Head):
         """W, (num_classes, feature_dim): unit rows."""
         return self.rows
 
-    def embed(self, features: Tensor) -> Tensor:
-        """What goes into an index, (..., feature_dim): h/|h|, or with a center N(h/|h| - c); compare by dot products."""
-        points = super().embed(features)
+    def _directions(self, features: Tensor) -> Tensor:
+        points = super()._directions(features)
         return points if self.center is None else unit_norm(points - self.center.to(points.dtype))
 
     def on_sphere(self, features: Tensor) -> Tensor:
         """What the weight multiplies: scale e, of the features' shape, in float32 or wider."""
-        return super().on_sphere(features) if self.center is None else self.scale * self.embed(features)
+        return super().on_sphere(features) if self.center is None else self.scale * self._directions(features)
 
     def _training_logits(self, batch: Batch) -> Tensor:
         return self._constant_logits(batch.features)
@@ -209,7 +208,7 @@ def compatibility_loss(embeddings: Tensor, old_embeddings: Tensor) -> Tensor:
     return difference.square().sum(dim=1).mean() / 2
 
 
-def _directions(means: Tensor, center: Tensor | None, name: str) -> Tensor:
+def _rows_from(means: Tensor, center: Tensor | None, name: str) -> Tensor:
     """The unit rows from the center to the means, (num_classes, feature_dim), in float64 on the CPU."""
     rows = means.detach().to("cpu", torch.float64)
     if center is not None:

@@ -150,7 +150,14 @@ class Head(nn.Module, ABC):
         """The features on the unit sphere, h/|h|, (..., feature_dim), in float32 or wider: what goes into an index.
 
         It is the same in training and in eval mode. Compare embeddings by dot products, which are their cosines.
+
+        Raises:
+            TypeError, ValueError: for features that do not fit, as in eval mode.
         """
+        return self._directions(checked(features, None, self, training=False)[0])
+
+    def _directions(self, features: Tensor) -> Tensor:
+        """What `embed` returns."""
         return unit_norm(features)
 
     def _constant_logits(self, features: Tensor) -> Tensor:
