@@ -121,4 +121,4 @@ def images_for(run: RunFolder, configuration: Configuration, placement: Placemen
 
 def _share(configuration: Configuration, placement: Placement) -> ProcessShare:
     """All samples, on the first of the placement's devices."""
-    return ProcessShare(device=build_fabric(placement, configuration.precision).device)
+    return ProcessShare(device=build_fabric(replace(placement, devices=1, nodes=1), configuration.precision).device)
