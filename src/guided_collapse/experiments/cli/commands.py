@@ -219,7 +219,7 @@ class Upgrade:
 
     run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OLD_RUN")]
     """Folder of the old run."""
-    configuration: Annotated[Configuration, tyro.conf.arg(constructor=requests.UpgradeFlags)]
+    configuration: Annotated[Configuration, tyro.conf.arg(constructor=requests.ConfigurationFlags)]
     placement: Annotated[Placement, tyro.conf.arg(constructor=requests.PlacementFlags)]
     preset: str | None = None
     """Name of an experiment, whose settings the flags override."""
@@ -231,7 +231,7 @@ class Upgrade:
             facts, _ = RunFolder(self.run_dir).exportable()
         files, flags = facts.finished.files if facts.finished else {}, vars(self.configuration)
         flags = flags | {"upgrade_of": files[MODEL] if flags["head"] == "anchored" else None}
-        configuration = requests.configuration_of(requests.UpgradeFlags(**flags), start, given, [flags["head"]])
+        configuration = requests.configuration_of(requests.ConfigurationFlags(**flags), start, given, [flags["head"]])
         return replace(self, configuration=configuration, placement=requests.placement_of(self.placement, configuration.data))
 
     def run(self) -> int:
@@ -352,7 +352,7 @@ def parsed(words: Sequence[str]) -> Any:
         start = requests.starting_point_of_upgrade(words[1:])
     placement = requests.PlacementFlags(**vars(Placement()))
     defaults: dict[Any, Any] = {kind: kind(of(**start.to_dict()), placement) for kind, of in flags.items()}
-    anchored = requests.UpgradeFlags(**start.to_dict() | {"head": "anchored"})
+    anchored = requests.ConfigurationFlags(**start.to_dict() | {"head": "anchored"})
     defaults[Upgrade] = Upgrade(MISSING_NONPROP, anchored, placement)
     subcommands = {kind: tyro.conf.subcommand(name, default=defaults.get(kind, MISSING_NONPROP)) for name, kind in COMMANDS.items()}
     if shutil.get_terminal_size().columns < FEWEST_COLUMNS:

@@ -30,12 +30,6 @@ class _Unchecked:
 class ConfigurationFlags(_Unchecked, Configuration):
     """What to compute."""
 
-    upgrade_of: Annotated[str | None, tyro.conf.Suppress] = None  # `upgrade` sets it
-
-
-class UpgradeFlags(ConfigurationFlags):
-    """What to train, by default as the old run."""
-
     upgrade_of: Annotated[str | None, *HIDDEN] = None
 
 
