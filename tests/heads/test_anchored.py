@@ -241,7 +241,9 @@ def test_the_embedding_is_the_same_in_either_mode_and_changes_no_state():
 
 def test_a_head_in_the_place_of_a_last_layer():
     model, head = old_model().eval(), AnchoredHead(ANCHORS)
+    model.num_classes = 4
     assert replace_classifier(model, head) is head
+    assert model.num_classes == 6
     assert model[3] is head
     assert not head.training
     other = nn.Sequential(nn.Linear(8, 12), nn.Linear(12, 3))

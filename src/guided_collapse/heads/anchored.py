@@ -79,11 +79,12 @@ class AnchoredHead(SinglePrecisionState, Head):
         if frame > 0:
             nearest = nearest_frame(center_classes(rows)).weight
             rows = _unit_rows((1 - frame) * rows + frame * nearest, "anchors drawn toward their nearest frame")
-        for name, value in (("rows", rows), ("center", center)):
-            state = (
-                None if value is None else torch.empty(value.shape, device=device, dtype=state_dtype(dtype)).copy_(value.detach())
-            )
-            self.register_buffer(name, state)
+
+        def state(value: Tensor) -> Tensor:
+            return torch.empty(value.shape, device=device, dtype=state_dtype(dtype)).copy_(value.detach())
+
+        self.register_buffer("rows", state(rows))
+        self.register_buffer("center", None if center is None else state(center))
 
     @classmethod
     def from_model(

@@ -226,7 +226,11 @@ class CompatibilityResult:
 
     def _sentence(self, query: str, gallery: str) -> str:
         found, before = self.tests[query, gallery].top1, self.tests[gallery, gallery].top1
-        new = f"; a new one gives {query}/{query} {_percent(self.tests[query, query].top1)}" if (query, query) in self.tests else ""
+        new = (
+            f"; a new gallery gives {query}/{query} {_percent(self.tests[query, query].top1)}"
+            if (query, query) in self.tests
+            else ""
+        )
         word, so = "equal to", f"the gallery of {gallery} can stay, with nothing gained{new}"
         if found > before:
             word, so = "above", f"the gallery of {gallery} can stay{new}"
