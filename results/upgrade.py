@@ -362,7 +362,6 @@ def run(name: str, file: Path) -> None:
     record: dict[str, Any] = {
         "command": f"python -m results.upgrade {name} --data {file.name}",
         "epochs": study.epochs,
-        "seeds": SEEDS,
         "num_classes": len(data.final.known),
         "num_known": int(data.final.known.sum()),
         "num_gallery": len(data.final.labels),
