@@ -19,7 +19,11 @@ from guided_collapse.experiments.report.formats import Table, markdown
 from results.tables import all_tables
 
 HERE = Path(__file__).parent
-PAGES = (HERE.parent / "README.md", HERE / "README.md", *(HERE.parent / "docs" / name for name in ("choosing.md", "frames.md")))
+PAGES = (
+    HERE.parent / "README.md",
+    HERE / "README.md",
+    *(HERE.parent / "docs" / name for name in ("choosing.md", "frames.md", "upgrading.md")),
+)
 TABLE = re.compile(r"(?<=<!-- from the records: )([\w ]+) -->\n.*?(?=<!-- end -->)", flags=re.DOTALL)
 # At which the report's tables of accuracy look.
 EPOCHS = (1, 5, 20)

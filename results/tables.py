@@ -34,6 +34,8 @@ from guided_collapse.experiments.report.summaries import (
     when_reached,
 )
 from guided_collapse.experiments.report.tables import pairs_table
+from results.upgrade import METHODS as UPGRADES
+from results.upgrade import SEEDS as FRESH
 
 Rows = list[list[str]]
 
@@ -53,6 +55,11 @@ DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "ci
 EARLY = (3, 5)
 # Of all classes, and of those with the most, medium and the fewest training images.
 PARTS = {"top1": "all classes", "top1_many": "classes with many images", "top1_medium": "medium", "top1_few": "few"}
+GALLERIES = {
+    "clinc150": "CLINC150, old model of 75 of 150 intents",
+    "omniglot": "Omniglot, old model of three of five alphabets",
+}
+"""Studies of upgrades."""
 VARIED = {"omniglot-small": "Omniglot", "tiny-imagenet-small": "Tiny ImageNet"}
 STEPPED = {"omniglot-of-4": "Omniglot of 4 images", "tiny-imagenet-small": "Tiny ImageNet of 100"}
 NETWORKS = {
@@ -105,6 +112,8 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "autograd": over_autograd(recorded("solve")["against autograd"]),
         "ratio": ratios(recorded("solve")["against one SVD"]),
         "a hundred thousand classes": large(recorded("many-classes")),
+        **{f"upgrade {name}": upgrades(recorded(f"upgrade-{name}")) for name in GALLERIES},
+        "order of upgrades": order_of_upgrades({title: recorded(f"upgrade-{name}") for name, title in GALLERIES.items()}),
     }
     return {name: markdown_lines(rows) for name, rows in tables.items()}
 
@@ -411,6 +420,59 @@ def large(recorded: Mapping[str, Any]) -> Rows:
         floats = (f"{memory[kind][what]:.2f}" for what in ("added", "state"))
         rows.append([name, _time(1e3 * own / times["every"]), f"{own / linear:.2f}", *floats])
     return rows
+
+
+def upgrades(record: Mapping[str, Any]) -> Rows:
+    """Top-1 of each method in the old gallery and in its own, and on how many seeds it is ahead of the old model."""
+    whole = record["num_known"] == record["num_classes"]
+    parts = {"top1": "old gallery"} | (
+        {} if whole else {"top1_unseen": "never seen by old", "top1_among_unseen": "among these alone"}
+    )
+    rows = [["queries of the new model, top-1, %", *parts.values(), "own gallery", "ahead of old/old"]]
+    old = by_seed(record, "old", "old/old")
+    rows.append(["old/old", *(_percent(old, part) for part in parts), NOTHING, NOTHING])
+    for method in record["choice"]:
+        if method == "old":
+            continue
+        kind, test = UPGRADES[method]
+        found = by_seed(record, method, "new/old" if test == "new/new" else test)
+        ahead = f"{sum(found[seed]['top1'] > old[seed]['top1'] for seed in old)} of {len(old)}"
+        own = _percent(by_seed(record, method, "new/new"), "top1") if test in ("new/new", "new/old") else NOTHING
+        rows.append([method, *(_percent(found, part) for part in parts), own, ahead])
+        if kind == "planned":
+            planned = by_seed(record, method, "old/old")
+            rows.append([f"{method}: its old/old", *(_percent(planned, part) for part in parts), NOTHING, NOTHING])
+    return rows
+
+
+def order_of_upgrades(records: Mapping[str, Mapping[str, Any]]) -> Rows:
+    """Seed by seed: independent, mapped afterwards by the better of two maps, old/old, and anchored at the old means."""
+    rows = [["", "seed", "nn.Linear", "nn.Linear, mapped", "cosine, mapped", "old/old", "old means", "in order", "with cosine"]]
+    for title, record in records.items():
+        alone, old, anchored = (
+            by_seed(record, *each) for each in (("nn.Linear", "new/old"), ("old", "old/old"), ("old means", "new/old"))
+        )
+        for seed in old:
+            maps = [
+                max(by_seed(record, f"{kind}, {name}", name.lower())[seed]["top1"] for name in ("Procrustes", "linear map"))
+                for kind in ("nn.Linear", "cosine")
+            ]
+            values = [alone[seed]["top1"], *maps, old[seed]["top1"], anchored[seed]["top1"]]
+            ordered = ("yes" if values[0] < each < values[3] < values[4] else "no" for each in maps)
+            rows.append([title if seed == min(old) else "", str(seed), *(f"{100 * value:.2f}" for value in values), *ordered])
+    return rows
+
+
+def by_seed(record: Mapping[str, Any], method: str, test: str) -> dict[int, dict[str, float]]:
+    """The results of a method's test with fresh seeds."""
+    kind = "old" if method == "old" else UPGRADES[method][0]
+    asked = (kind, record["choice"][method])
+    done = [run for run in record["trainings"] if (run["kind"], run["settings"]) == asked and run["seed"] in FRESH]
+    return {run["seed"]: run["tests"][test] for run in done}
+
+
+def _percent(found: Mapping[int, Mapping[str, float]], part: str) -> str:
+    return short_text(spread([100 * tests[part] for tests in found.values()]), percent=True)
 
 
 def _time(milliseconds: float) -> str:

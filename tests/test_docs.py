@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import torch
 from guided_collapse.experiments.cli import main
 from guided_collapse.experiments.cli.commands import COMMANDS, parsed
 from guided_collapse.experiments.presets import PRESETS
+from guided_collapse.experiments.run import RunFolder
 from tests.experiments.data.made_up import write_folders
 
 pytestmark = pytest.mark.slow
@@ -29,6 +31,7 @@ WORK = {
     "train": "guided_collapse.experiments.loop.train",
     "compare": "guided_collapse.experiments.launch.check_launch",
     "search": "guided_collapse.experiments.launch.check_launch",
+    "upgrade": "guided_collapse.experiments.run.RunFolder.exportable",
     "resume": "guided_collapse.experiments.run.RunFolder.facts",
     "report": "guided_collapse.experiments.report.write.write_report",
     "data": "guided_collapse.experiments.data.download.download",
@@ -70,6 +73,8 @@ def check_request(words, monkeypatch):
         raise WorkBeginsError
 
     with monkeypatch.context() as patch:
+        # There is no old run.
+        patch.setattr(RunFolder, "facts", lambda _: SimpleNamespace(configuration=PRESETS["digits"].to_dict()))
         if command in WORK:
             patch.setattr(WORK[command], begin)
         patch.setattr("guided_collapse.experiments.grid_search.settings_of_search", lambda *_: {})  # there is no search
@@ -115,6 +120,16 @@ def test_measuring(capsys):
         capsys.readouterr()
         assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["nc1"] == pytest.approx(names["result"].nc1, rel=1e-5)
+
+
+@pytest.mark.documentation
+def test_upgrading(capsys):
+    names = run_python(DOCS / "upgrading.md")
+    tests = {pair: found.top1 for pair, found in names["result"].tests.items()}
+    assert tests["new", "old"] > tests["old", "old"]
+    for words in commands(DOCS / "upgrading.md"):
+        assert main([*words, *QUICK]) == 0
+    assert "generation 3/generation 1" in capsys.readouterr().out
 
 
 @pytest.mark.documentation

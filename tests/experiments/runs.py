@@ -13,12 +13,15 @@ from safetensors.numpy import load_file
 
 from guided_collapse.experiments import loop
 from guided_collapse.experiments.configuration import Configuration, Placement
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.experiments.run import MARGINS, MODEL, TRACE, RunFolder, read_epoch_records
 
 DIGITS = replace(PRESETS["digits"], epochs=2, batch_size=256)
 FREE = replace(PRESETS["ufm-10"], num_samples=60, feature_dim=16, batch_size=60, epochs=12, measure_every=5)
 TINY = replace(FREE, num_classes=3, num_samples=12, feature_dim=4, batch_size=12, epochs=4, measure_every=1, trace=True)
+
+UNANCHORED = [name for name in HEADS if name != "anchored"]  # heads that need no older run
 
 
 class InterruptionError(Exception):
@@ -29,19 +32,19 @@ def placed(out: Path, **changes: Any) -> Placement:
     return Placement(out=out, accelerator="cpu", quiet=True, **changes)
 
 
-def interrupted_before(epoch: int, configuration: Configuration, placement: Placement) -> RunFolder:
+def interrupted_before(epoch: int, configuration: Configuration, placement: Placement, **given: Any) -> RunFolder:
     """A run that ends before that epoch."""
     train_epoch = loop.Training.train_epoch
 
-    def interrupted(training: loop.Training, number: int, *given: Any) -> Any:
+    def interrupted(training: loop.Training, number: int, *others: Any) -> Any:
         if number == epoch:
             raise InterruptionError
-        return train_epoch(training, number, *given)
+        return train_epoch(training, number, *others)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.Training, "train_epoch", interrupted)
         with pytest.raises(InterruptionError):
-            loop.train(configuration, placement)
+            loop.train(configuration, placement, **given)
     return RunFolder.of(configuration, placement.out)
 
 

@@ -15,6 +15,8 @@ AFFINE = replace(PRESETS["omniglot-small"], head="linear")
 
 
 def built(feature_dim=6, num_classes=4, **changes):
+    if changes.get("head") == "anchored":
+        changes["upgrade_of"] = "an older run"
     return build_head(replace(AFFINE, **changes), feature_dim, num_classes, torch.Generator().manual_seed(0))
 
 

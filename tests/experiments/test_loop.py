@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from guided_collapse.experiments import loop
-from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.loop import train
 from guided_collapse.experiments.run import run_status
-from tests.experiments.runs import DIGITS, FREE, InterruptionError, assert_same, contents, placed, records, weights
+from tests.experiments.runs import DIGITS, FREE, UNANCHORED, InterruptionError, assert_same, contents, placed, records, weights
 
 
 @pytest.mark.parametrize("configuration", [DIGITS, FREE], ids=["images", "free"])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", UNANCHORED)
 def test_every_head_runs_to_the_end_and_leaves_its_files(head, configuration, tmp_path):
     configuration = replace(configuration, head=head, epochs=1)
     run = train(configuration, placed(tmp_path))

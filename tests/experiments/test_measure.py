@@ -9,11 +9,10 @@ from torch.nn import functional
 
 from guided_collapse import collapse_of, measure_collapse
 from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.measure import measure, parts_by_size
 from guided_collapse.experiments.tasks import build_model, build_task
 from guided_collapse.metrics.declared import recorded
-from tests.experiments.runs import DIGITS, FREE
+from tests.experiments.runs import DIGITS, FREE, UNANCHORED
 
 CPU = torch.device("cpu")
 
@@ -44,7 +43,7 @@ def test_it_is_what_collapse_of_gives(head, kept, monkeypatch):
     assert (found.train["numerical_rank"] is None) == (not kept)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", UNANCHORED)
 def test_nc1_of_normalized_features_is_measured_alike_for_every_head(head):
     model, train, _, found = measured(replace(DIGITS, head=head))
     model.eval()

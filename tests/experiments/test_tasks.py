@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.tasks import build_task
 from tests.experiments.data.made_up import write_folders
-from tests.experiments.runs import DIGITS, FREE
+from tests.experiments.runs import DIGITS, FREE, UNANCHORED
 
 CHANGED = replace(DIGITS, flip=True, crop_padding=1, rotation=10.0)
 
@@ -24,7 +23,7 @@ def epoch_of(configuration, epoch=1, **share):
 
 
 def test_heads_of_one_seed_see_the_same_batches_and_changes():
-    first, *others = (epoch_of(replace(CHANGED, head=head)) for head in HEADS)
+    first, *others = (epoch_of(replace(CHANGED, head=head)) for head in UNANCHORED)
     for other in others:
         for mine, theirs in zip(first, other, strict=True):
             assert torch.equal(mine.inputs, theirs.inputs)

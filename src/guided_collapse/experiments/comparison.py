@@ -147,6 +147,7 @@ def _train_in_a_command(configuration: Configuration, placement: Placement, *, s
 
 
 def _flags(values: Configuration | Placement) -> list[str]:
-    named = {field.name.replace("_", "-"): getattr(values, field.name) for field in fields(values)}
+    # `upgrade_of` is no flag, and set by `upgrade` alone.
+    named = {field.name.replace("_", "-"): getattr(values, field.name) for field in fields(values) if field.name != "upgrade_of"}
     switches = {name: "" if value else "no-" for name, value in named.items() if isinstance(value, bool)}
     return [f"--{switches[name]}{name}" if name in switches else f"--{name}={value}" for name, value in named.items()]

@@ -87,7 +87,7 @@ DEFAULTS: Mapping[OptimizerName, Mapping[str, Any]] = {
     "adamw": {"schedule": "cosine", "learning_rate": 1e-3, "weight_decay": 0.05},
 }
 
-HEAD_FIELDS = ("scale", "proximal_weight", "solver", "every")  # only some heads take these; `HEADS` says which
+HEAD_FIELDS = ("scale", "proximal_weight", "solver", "every", "frame")  # only some heads take these; `HEADS` says which
 
 
 @settings
@@ -138,6 +138,10 @@ class Configuration:
     """How the nearest-etf heads compute their frame; by default by factors on a CPU, elsewhere by matrix products alone."""
     every: Count = 1
     """Steps between updates of the nearest-etf-lagged frame."""
+    frame: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How far the rows of the anchored head move from the old class means, at 0, to the nearest frame, at 1."""
+    upgrade_of: str | None = None
+    """Checksum of the older model that an anchored head takes its rows from; the command upgrade sets it."""
     width: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Factor on the number of channels of the network."""
     stem: Literal["imagenet", "cifar"] | None = None
@@ -194,6 +198,11 @@ class Configuration:
                 "unconstrained features need data and backbone `unconstrained`, num_samples and num_classes; images need neither; "
                 f"got data={self.data!r}, backbone={self.backbone!r}, num_samples={self.num_samples}, "
                 f"num_classes={self.num_classes}."
+            )
+        if (self.head == "anchored") != (self.upgrade_of is not None):
+            raise ValueError(
+                "head anchored, and no other, is trained against an older run, which upgrade_of names; "
+                f"got head={self.head!r}, upgrade_of={self.upgrade_of!r}. Run: guided-collapse upgrade OLD_RUN"
             )
         self.augmentation  # noqa: B018  checks its values
 

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from guided_collapse.experiments.errors import DamageError, RequestError, check_choice, requested
+from guided_collapse.experiments.errors import RequestError, check_choice, requested
 from guided_collapse.experiments.files import write_bytes
 from guided_collapse.experiments.heads import build_head
-from guided_collapse.experiments.run import METRICS, MODEL, OF_A_RUN, Inputs, RunFacts, RunFolder, configuration_of, run_status
-from guided_collapse.experiments.tasks import image_backbone, random_generator
+from guided_collapse.experiments.run import METRICS, MODEL, OF_A_RUN, Inputs, RunFolder, configuration_of
+from guided_collapse.experiments.tasks import image_backbone, joined, random_generator
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.lazy import optional
 
@@ -37,31 +37,19 @@ class Normalize(nn.Module):
 
 def trained_model(run: RunFolder) -> Classifier:
     """The model of a finished run of images, in eval mode; RequestError or DamageError if there is none."""
-    facts, inputs = _exportable(run)
+    facts, inputs = run.exportable()
     configuration = configuration_of(facts)
     backbone = image_backbone(configuration, inputs.shape[0])
-    model = Classifier(backbone, build_head(configuration, facts.feature_dim, facts.num_classes, random_generator(0)))
+    head = build_head(configuration, facts.feature_dim, facts.num_classes, random_generator(0))
+    model = joined(backbone, head, random_generator(0))
     model.load_state_dict(load_file(run.path / MODEL))
     return model.eval()
 
 
 def inference_model(run: RunFolder) -> nn.Module:
     """Images from 0 to 1, (num_samples, channels, height, width), to logits, (num_samples, num_classes), in stock layers."""
-    inputs = _exportable(run)[1]
+    inputs = run.exportable()[1]
     return nn.Sequential(Normalize(inputs.mean, inputs.std), trained_model(run).export()).eval()
-
-
-def _exportable(run: RunFolder) -> tuple[RunFacts, Inputs]:
-    if not any((run.path / name).exists() for name in OF_A_RUN):
-        raise RequestError(f"{run.path} must be the folder of a run; it has none. Check the path.")
-    state, reason, facts = run_status(run.path)
-    if facts is None or state == "damaged":
-        raise DamageError(f"{run.path}: {reason}. To rebuild it, run: guided-collapse resume {run.path}")
-    if facts.inputs is None:
-        raise RequestError(f"{run.path} has unconstrained features, which belong to its own samples: there is no model to export.")
-    if state != "finished" or not (run.path / MODEL).exists():
-        raise RequestError(f"{run.path} is not a finished run with a {MODEL}. Run: guided-collapse resume {run.path}")
-    return facts, facts.inputs
 
 
 def export_run(run: RunFolder, target: Path) -> None:
@@ -73,7 +61,7 @@ def export_run(run: RunFolder, target: Path) -> None:
     place = target.resolve()
     if place.name in OF_A_RUN and (place.parent / METRICS).exists():
         raise RequestError(f"the exported file must not replace a file of a run; got {target}. Choose another name or folder.")
-    inputs, model = _exportable(run)[1], inference_model(run)
+    inputs, model = run.exportable()[1], inference_model(run)
     with torch.no_grad():
         if target.suffix == ".safetensors":
             tensors = {name: value.contiguous() for name, value in model.state_dict().items()}

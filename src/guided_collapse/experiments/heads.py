@@ -39,6 +39,7 @@ class HeadDeclaration:
 _LINEAR = "guided_collapse.experiments.heads:linear_layer"
 _COSINE = "guided_collapse.heads.cosine:CosineHead"
 _FIXED = "guided_collapse.heads.fixed:FixedETFHead"
+_ANCHORED = "guided_collapse.experiments.heads:anchored_head"
 _NEAREST: Mapping[str, Any] = {
     "built_by": "guided_collapse.heads.nearest:NearestETFHead",
     "takes": ("scale", "proximal_weight", "solver"),
@@ -57,6 +58,7 @@ HEADS: dict[str, HeadDeclaration] = {
         HeadDeclaration("nearest-etf", "Nearest ETF", "N", 2, **_NEAREST),
         HeadDeclaration("nearest-etf-detached", "Nearest ETF, detached", "Nd", 3, **_NEAREST, options=_DETACHED),
         HeadDeclaration("nearest-etf-lagged", "Nearest ETF, lagged", "Nl", 6, **_LAGGED),
+        HeadDeclaration("anchored", "Anchored", "A", 7, _ANCHORED, takes=("scale", "frame"), centering="never"),
     )
 }
 """By name, in the order in which they are shown."""
@@ -72,6 +74,13 @@ def build_head(
         options["center"] = declared.centers(configuration.protocol)
     head: Head | nn.Linear = imported(declared.built_by)(feature_dim, num_classes, **options, generator=generator)
     return head
+
+
+def anchored_head(feature_dim: int, num_classes: int, *, scale: float, frame: float, generator: "torch.Generator") -> "Head":
+    """An AnchoredHead of these sizes; its rows, moved by `frame`, come from a state dict or from `upgrade.anchors`."""
+    from guided_collapse.heads.anchored import AnchoredHead
+
+    return AnchoredHead.from_config(feature_dim=feature_dim, num_classes=num_classes, scale=scale, centered=False)
 
 
 def linear_layer(feature_dim: int, num_classes: int, *, affine: bool, generator: "torch.Generator") -> "nn.Linear":

@@ -11,17 +11,27 @@ from datetime import UTC, datetime
 import safetensors.torch
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.experiments import launch
 from guided_collapse.experiments.configuration import Configuration, Placement
 from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.display import Display
-from guided_collapse.experiments.errors import requested
+from guided_collapse.experiments.errors import DamageError, RequestError, requested
 from guided_collapse.experiments.files import locked, write_bytes
 from guided_collapse.experiments.measure import Measurement, TraceRecorder, measure
-from guided_collapse.experiments.run import MARGINS, MODEL, TRACE, Checkpoint, EpochRecord, RunFacts, RunFolder, save_checkpoint
+from guided_collapse.experiments.run import (
+    LAST_CHECKPOINT,
+    MARGINS,
+    MODEL,
+    TRACE,
+    Checkpoint,
+    EpochRecord,
+    RunFacts,
+    RunFolder,
+    save_checkpoint,
+)
 from guided_collapse.experiments.tasks import OPTIMIZER, Task, build_model, build_task, head_of, random_generator
 from guided_collapse.geometry import tight_frame_cross_entropy_bound
 from guided_collapse.geometry.tight import can_be_centered
@@ -31,7 +41,11 @@ from guided_collapse.optim.agd import AGD
 
 
 def train(
-    configuration: Configuration, placement: Placement, *, on_record: Callable[[EpochRecord], None] | None = None
+    configuration: Configuration,
+    placement: Placement,
+    *,
+    on_record: Callable[[EpochRecord], None] | None = None,
+    anchors: Callable[[], Tensor] | None = None,
 ) -> RunFolder:
     """Runs the configuration from the beginning or from its last checkpoint; a finished run is left alone.
 
@@ -39,6 +53,7 @@ def train(
         configuration: what to run.
         placement: where to run it.
         on_record: called with the record of every epoch that is trained here, by the first of several processes, for loggers.
+        anchors: returns the rows of an anchored head, for a run that has no checkpoint; see `upgrade`.
 
     Returns:
         The folder of the finished run.
@@ -52,6 +67,11 @@ def train(
     run = RunFolder.of(configuration, placement.out)
     with requested():
         launch.check_launch(placement, configuration.precision)
+        rows = None
+        if configuration.upgrade_of is not None and not (run.path / LAST_CHECKPOINT).exists():
+            if anchors is None:
+                raise RequestError(f"{run.path} has no checkpoint with the rows of its head. Run: guided-collapse upgrade OLD_RUN")
+            rows = anchors()
         run.prepare(configuration, lengthen=placement.lengthen)
         if run.is_finished(configuration):
             print(f"{configuration.title}: already finished", file=sys.stderr)
@@ -63,8 +83,12 @@ def train(
     with locked(run.path) if fabric.is_global_zero else nullcontext():
         checkpoint = run.checkpoint(configuration)
         with launch.as_many_threads_as(checkpoint.facts.hardware if checkpoint else {}):
+            if checkpoint is not None:
+                rows = checkpoint.state["model"].get("head.rows")
+            elif configuration.upgrade_of is not None and rows is None:
+                raise DamageError(f"{run.path / LAST_CHECKPOINT} is damaged. Move the folder away and repeat the command upgrade.")
             with requested():
-                training = Training(configuration, placement, run, task, fabric)
+                training = Training(configuration, placement, run, task, fabric, rows)
             if checkpoint is not None:
                 training.resume(checkpoint)
             training.on_record = on_record if fabric.is_global_zero else None
@@ -113,11 +137,19 @@ def learning_rate_factor(configuration: Configuration, progress: float) -> float
 class Training:
     """One run in one process."""
 
-    def __init__(self, configuration: Configuration, placement: Placement, run: RunFolder, task: Task, fabric: Fabric) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        placement: Placement,
+        run: RunFolder,
+        task: Task,
+        fabric: Fabric,
+        rows: Tensor | None = None,
+    ) -> None:
         self.configuration, self.placement, self.run, self.task, self.fabric = configuration, placement, run, task, fabric
         self.on_record: Callable[[EpochRecord], None] | None = None
         self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
-        self.classifier = build_model(configuration, task, fabric.device)
+        self.classifier = build_model(configuration, task, fabric.device, rows)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.classifier = nn.SyncBatchNorm.convert_sync_batchnorm(self.classifier)  # type: ignore[no-untyped-call]
         optimizer = build_optimizer(configuration, self.classifier.parameters())
@@ -142,6 +174,8 @@ class Training:
         """Trains the epochs that are left, and writes the finished run."""
         if self.fabric.is_global_zero:
             self.run.begin(self.facts, self.records)
+        if self.configuration.upgrade_of is not None and not self.records:
+            self._save()  # from now on the run needs no other
         steps, last_saved = self.task.steps_per_epoch(), time.monotonic()
         first_epoch, last_epoch = len(self.records) + 1, self.configuration.epochs
         with Display(

@@ -275,6 +275,21 @@ class RunFolder(NamedTuple):
             warnings.warn(f"{self.path}: {error}; using the copy in {checkpoint.file.name}.", RuntimeWarning, stacklevel=2)
             return checkpoint.facts
 
+    def exportable(self) -> tuple[RunFacts, Inputs]:
+        """The facts of a finished run of images, and what its model must know about them; RequestError or DamageError if none."""
+        if not any((self.path / name).exists() for name in OF_A_RUN):
+            raise RequestError(f"{self.path} must be the folder of a run; it has none. Check the path.")
+        state, reason, facts = run_status(self.path)
+        if facts is None or state == "damaged":
+            raise DamageError(f"{self.path}: {reason}. To rebuild it, run: guided-collapse resume {self.path}")
+        if facts.inputs is None:
+            raise RequestError(
+                f"{self.path} has unconstrained features, which belong to its own samples: no other can be embedded."
+            )
+        if state != "finished" or not (self.path / MODEL).exists():
+            raise RequestError(f"{self.path} is not a finished run with a {MODEL}. Run: guided-collapse resume {self.path}")
+        return facts, facts.inputs
+
     def is_finished(self, configuration: Configuration) -> bool:
         """True if the run of this configuration is finished and whole. Warns of a damaged file."""
         status = run_status(self.path)

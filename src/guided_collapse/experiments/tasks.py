@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from guided_collapse.experiments.backbones import build_backbone
-from guided_collapse.experiments.backbones.backbone import Backbone, UnconstrainedFeatures
+from guided_collapse.experiments.backbones.backbone import Backbone, UnconstrainedFeatures, initialize
 from guided_collapse.experiments.configuration import Configuration
 from guided_collapse.experiments.data.augment import PixelStatistics, augment, center_crop, normalize, pixel_statistics
 from guided_collapse.experiments.data.batches import Batch, ProcessShare, ShuffledBatchSampler, batches
@@ -21,13 +21,14 @@ from guided_collapse.experiments.data.sources import load_data
 from guided_collapse.experiments.data.split import ImageData, few_of_each, hold_out, long_tailed
 from guided_collapse.experiments.heads import build_head
 from guided_collapse.experiments.run import Inputs
+from guided_collapse.heads.anchored import AnchoredHead
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.heads.head import Head
 from guided_collapse.sampling import SeededBatchSampler, StratifiedBatchSampler
 
 Chosen = Iterable[list[int]]  # the indices of the samples of each batch
 LARGEST_MEASURED_BATCH = 1000
-BACKBONE, HEAD, OPTIMIZER, AUGMENTATION = range(4)  # what a generator is for
+BACKBONE, HEAD, OPTIMIZER, AUGMENTATION, NECK = range(5)  # what a generator is for
 
 
 def random_generator(*key: int) -> torch.Generator:
@@ -146,13 +147,29 @@ def image_backbone(configuration: Configuration, in_channels: int, generator: to
     )
 
 
-def build_model(configuration: Configuration, task: Task, device: torch.device) -> Classifier:
-    """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights."""
+def build_model(configuration: Configuration, task: Task, device: torch.device, rows: Tensor | None = None) -> Classifier:
+    """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights.
+
+    An anchored head has the given rows, (num_classes, width of the old embeddings).
+    """
     backbone = task.backbone(random_generator(configuration.seed, BACKBONE))
-    head = build_head(configuration, backbone.feature_dim, task.num_classes, random_generator(configuration.seed, HEAD))
+    feature_dim = backbone.feature_dim if rows is None else rows.shape[1]
+    head = build_head(configuration, feature_dim, task.num_classes, random_generator(configuration.seed, HEAD))
+    if isinstance(head, AnchoredHead) and rows is not None:
+        head.rows.copy_(rows)
     # Channels last is faster on a CPU; on MPS it is reported to give wrong gradients (pytorch/pytorch#175189).
     layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
-    return Classifier(backbone, head).to(memory_format=layout)  # type: ignore[call-overload]
+    model = joined(backbone, head, random_generator(configuration.seed, NECK))
+    return model.to(memory_format=layout)  # type: ignore[call-overload]
+
+
+def joined(backbone: Backbone, head: Head | nn.Linear, generator: torch.Generator) -> Classifier:
+    """Backbone and head; a neck, whose weight the generator draws, if an anchored head is of another width."""
+    if head.in_features == backbone.feature_dim:
+        return Classifier(backbone, head)
+    model = Classifier(backbone, head, neck=backbone.feature_dim)
+    initialize(cast(nn.Linear, model.neck), generator)
+    return model
 
 
 def head_of(model: Classifier) -> Head | nn.Linear:

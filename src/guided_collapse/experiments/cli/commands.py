@@ -22,6 +22,7 @@ from guided_collapse.experiments.configuration import Configuration, HeadName, P
 from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS
+from guided_collapse.experiments.run import MODEL, RunFolder
 
 if TYPE_CHECKING:
     from guided_collapse.experiments.comparison import Comparison
@@ -196,7 +197,7 @@ class Resume:
     """Extend the run to this many epochs."""
 
     def run(self) -> int:
-        from guided_collapse.experiments.run import RunFolder, configuration_of
+        from guided_collapse.experiments.run import configuration_of
 
         placement = Placement(**{**vars(self.placement), "lengthen": True, "out": self.run_dir.resolve().parents[2]})
         with requested():
@@ -207,6 +208,42 @@ class Resume:
             raise RequestError(f"a run must be in its folder {there}; got {self.run_dir}. Move it back there.")
         longer = configuration if self.epochs is None else configuration.lengthened(self.epochs)
         return Train(longer, placement).run()
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """Train a new model against an older run, and test its queries in the gallery that the old model has embedded.
+
+    Without --preset and other flags, everything but the head is as in the old run.
+    """
+
+    run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OLD_RUN")]
+    """Folder of the old run."""
+    configuration: Annotated[Configuration, tyro.conf.arg(constructor=requests.ConfigurationFlags)]
+    placement: Annotated[Placement, tyro.conf.arg(constructor=requests.PlacementFlags)]
+    preset: str | None = None
+    """Name of an experiment, whose settings the flags override."""
+    galleries: tuple[Path, ...] = ()
+    """Folders of more old runs whose galleries are tested, oldest first."""
+
+    def checked(self, start: Configuration, given: Collection[str]) -> Self:
+        with requested():
+            facts, _ = RunFolder(self.run_dir).exportable()
+        files, flags = facts.finished.files if facts.finished else {}, vars(self.configuration)
+        flags = flags | {"upgrade_of": files[MODEL] if flags["head"] == "anchored" else None}
+        configuration = requests.configuration_of(requests.ConfigurationFlags(**flags), start, given, [flags["head"]])
+        return replace(self, configuration=configuration, placement=requests.placement_of(self.placement, configuration.data))
+
+    def run(self) -> int:
+        from guided_collapse.experiments.upgrade import upgrade
+
+        old, *others = (RunFolder(path) for path in (self.run_dir, *self.galleries))
+        done = upgrade(old, self.configuration, self.placement, galleries=others)
+        if done.tests is not None:
+            for number, run in enumerate((*others, old, done.run), 1):
+                print(f"generation {number}: {run.path}")
+            print(f"\n{done.tests}")
+        return 0
 
 
 @dataclass(frozen=True)
@@ -261,7 +298,6 @@ class Export:
 
     def run(self) -> int:
         from guided_collapse.experiments.export import export_run
-        from guided_collapse.experiments.run import RunFolder
 
         export_run(RunFolder(self.run_dir), self.to)
         print(self.to)
@@ -297,7 +333,7 @@ class Measure:
         return 0
 
 
-_ALL = (List, Train, Compare, Search, Resume, Report, Data, Export, Measure)
+_ALL = (List, Train, Compare, Search, Upgrade, Resume, Report, Data, Export, Measure)
 COMMANDS: Mapping[str, Any] = {command.__name__.lower(): command for command in _ALL}
 
 
@@ -309,17 +345,22 @@ def parsed(words: Sequence[str]) -> Any:
         RequestError: for an unknown preset, or values that are out of range or contradict each other.
     """
     flags = {Train: requests.ConfigurationFlags, Compare: requests.SharedFlags, Search: requests.SharedFlags}
-    has_preset = COMMANDS.get(words[0] if words else "") in flags
-    start = requests.starting_point(words[1:]) if has_preset else OWN_IMAGES
+    command, start = COMMANDS.get(words[0] if words else ""), OWN_IMAGES
+    if command in flags:
+        start = requests.starting_point(words[1:])
+    elif command is Upgrade:
+        start = requests.starting_point_of_upgrade(words[1:])
     placement = requests.PlacementFlags(**vars(Placement()))
     defaults: dict[Any, Any] = {kind: kind(of(**start.to_dict()), placement) for kind, of in flags.items()}
+    anchored = requests.ConfigurationFlags(**start.to_dict() | {"head": "anchored"})
+    defaults[Upgrade] = Upgrade(MISSING_NONPROP, anchored, placement)
     subcommands = {kind: tyro.conf.subcommand(name, default=defaults.get(kind, MISSING_NONPROP)) for name, kind in COMMANDS.items()}
     if shutil.get_terminal_size().columns < FEWEST_COLUMNS:
         os.environ["COLUMNS"] = str(FEWEST_COLUMNS)
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     any_of: Any = Union[*(Annotated[kind, subcommand] for kind, subcommand in subcommands.items())]
     request: Any = tyro.cli(any_of, prog="guided-collapse", description=DESCRIPTION, args=list(words), config=config)
-    return request.checked(start, requests.given_fields(words)) if has_preset else request
+    return request.checked(start, requests.given_fields(words)) if command in defaults else request
 
 
 def _conclude(comparison: "Comparison", folder: Path) -> int:

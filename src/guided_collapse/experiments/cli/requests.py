@@ -14,6 +14,8 @@ from guided_collapse.experiments.data.known import KNOWN
 from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
+from guided_collapse.experiments.run import RunFolder
+from guided_collapse.experiments.run import configuration_of as configuration_of_run
 
 HIDDEN = (tyro.conf.Suppress, tyro.conf.Fixed)
 
@@ -27,6 +29,8 @@ class _Unchecked:
 
 class ConfigurationFlags(_Unchecked, Configuration):
     """What to compute."""
+
+    upgrade_of: Annotated[str | None, *HIDDEN] = None
 
 
 class SharedFlags(ConfigurationFlags):
@@ -54,6 +58,18 @@ def starting_point(words: Sequence[str]) -> Configuration:
     if any(word.partition("=")[0] in ("--data", "--help", "-h") for word in words):
         return OWN_IMAGES
     raise RequestError(f"name an experiment ({', '.join(PRESETS)}), or give --data FOLDER with your own images; got neither.")
+
+
+def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
+    """The preset that --preset names, or the old run's configuration: the first of the words is its folder."""
+    for place, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name == "--preset":
+            return preset(value or "".join(words[place + 1 : place + 2]))
+    if not words or words[0].startswith("-"):
+        return OWN_IMAGES  # whatever is missing is reported when the words are parsed
+    with requested():
+        return configuration_of_run(RunFolder(Path(words[0])).facts())
 
 
 def given_fields(words: Sequence[str]) -> set[str]:

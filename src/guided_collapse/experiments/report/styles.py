@@ -31,6 +31,7 @@ STYLES = (
     HeadStyle("#8f6a00", "#f0c02a", "dot", "2 3", ":", "x", "X"),
     HeadStyle("#2f86b8", "#56b4e9", "longdashdot", "11 3 2 3", (0, (8, 2, 1, 2)), "triangle-down", "v"),
     HeadStyle("#3c3c3c", "#e6e6e6", "5px,2px,1px,2px,1px,2px", "5 2 1 2 1 2", (0, (5, 2, 1, 2, 1, 2)), "star", "*"),
+    HeadStyle("#9e2a2b", "#ef6f6c", "3px,3px,9px,3px", "3 3 9 3", (0, (3, 3, 9, 3)), "hexagon", "h"),
 )
 
 

@@ -1,0 +1,124 @@
+"""Trains a new model against an older run, so that its queries find their class in the gallery that the old model has embedded."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from guided_collapse.experiments.configuration import Configuration, Placement
+from guided_collapse.experiments.data.augment import PixelStatistics
+from guided_collapse.experiments.data.batches import ProcessShare
+from guided_collapse.experiments.errors import RequestError, requested
+from guided_collapse.experiments.export import trained_model
+from guided_collapse.experiments.launch import build_fabric
+from guided_collapse.experiments.loop import train
+from guided_collapse.experiments.run import RunFolder, configuration_of
+from guided_collapse.experiments.tasks import ImageTask, build_task, image_backbone
+from guided_collapse.heads.anchored import AnchoredHead
+from guided_collapse.metrics.cross_tests import CompatibilityResult, compatibility
+from guided_collapse.metrics.embeddings import Embeddings
+
+
+class Upgrade(NamedTuple):
+    """The new run, and the cross-tests of all models, named by their generation; None in all but the first process."""
+
+    run: RunFolder
+    tests: CompatibilityResult | None
+
+
+def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, *, galleries: Sequence[RunFolder] = ()) -> Upgrade:
+    """Trains the configuration against an older run, and tests queries of the new model in galleries of the older ones.
+
+    The gallery is the training images of the configuration's data, and the queries are its test images.
+
+    Args:
+        old: a finished run of images. An anchored head takes its rows from it: those of its own head if that is anchored, too, so
+            that all generations share the first one's space, and otherwise its class means on the new training images.
+        configuration: with head anchored, `upgrade_of` is the checksum of the old run's model.
+        placement: where to train, and where to compute embeddings.
+        galleries: more finished runs whose galleries are tested, oldest first.
+
+    Raises:
+        RequestError, DamageError: for a run that is not finished and whole, or data that do not fit it; nothing is written then.
+    """
+    widths = {f"{run.path}": run.exportable()[0].feature_dim for run in (*galleries, old)}
+    for run in (*galleries, old):
+        channels = images_for(run, configuration, placement).data.image_shape[0]  # refuses images that do not fit
+    if configuration.upgrade_of is None:
+        widths["the new network"] = image_backbone(configuration, channels).feature_dim
+    if len(set(widths.values())) > 1:
+        found = ", ".join(f"{width} of {name}" for name, width in widths.items())
+        raise RequestError(f"embeddings that are compared must have the same width; got {found}. Choose --head anchored.")
+    new = train(configuration, placement, anchors=lambda: anchors(old, configuration, placement))
+    if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
+        return Upgrade(new, None)
+    generations = {f"generation {number}": run for number, run in enumerate((*galleries, old, new), 1)}
+    vectors = {name: embedded(run, configuration, placement) for name, run in generations.items()}
+    stored, queries = ({name: parts[side] for name, parts in vectors.items()} for side in (0, 1))
+    return Upgrade(new, compatibility(list(generations), stored, queries))
+
+
+def anchors(old: RunFolder, configuration: Configuration, placement: Placement) -> Tensor:
+    """The rows for an anchored head, (num_classes, width of the old embeddings)."""
+    task, model = images_for(old, configuration, placement), trained_model(old)
+    share, head = _share(configuration, placement), model.head
+    if isinstance(head, AnchoredHead) and configuration.frame > 0:
+        raise RequestError(
+            "frame must be 0 if the old run is anchored itself, because rows that move again would leave the first gallery; "
+            f"got {configuration.frame} for {old.path}. Leave it out."
+        )
+    with requested():
+        rows = AnchoredHead.from_model(
+            model.to(share.device),
+            task.clean_batches(share, test=False),
+            num_classes=task.num_classes,
+            classifier=head if isinstance(head, nn.Linear) else None,
+            frame=configuration.frame,
+        ).rows.cpu()
+    if isinstance(head, AnchoredHead):
+        _, inputs = old.exportable()
+        known = {name: number for number, name in enumerate(inputs.class_names)}
+        for number, name in enumerate(task.data.class_names):
+            if name in known:
+                rows[number] = head.rows[known[name]]
+    return rows
+
+
+def embedded(run: RunFolder, configuration: Configuration, placement: Placement) -> tuple[Embeddings, Embeddings]:
+    """The embeddings by a run's model of the configuration's training images and of its test images."""
+    share = _share(configuration, placement)
+    model, task = trained_model(run).to(share.device), images_for(run, configuration, placement)
+    parts = []
+    with torch.no_grad():
+        for test in (False, True):
+            found = [(model.embed(images).cpu(), labels.cpu()) for images, labels in task.clean_batches(share, test=test)]
+            parts.append(Embeddings(*(torch.cat(tensors) for tensors in zip(*found, strict=True))))
+    return parts[0], parts[1]
+
+
+def images_for(run: RunFolder, configuration: Configuration, placement: Placement) -> ImageTask:
+    """The configuration's images as a finished run's model takes them: in its size, normalized by its statistics."""
+    facts, inputs = run.exportable()
+    own = configuration_of(facts)
+    size = own.image_size or (None if own.crop_size else inputs.shape[1])
+    with requested():
+        task = build_task(
+            replace(configuration, image_size=size, crop_size=own.crop_size, random_resized=False),
+            num_workers=placement.num_workers,
+            data_root=placement.data_root,
+        )
+    if not isinstance(task, ImageTask) or task.data.image_shape[0] != inputs.shape[0]:
+        found = f"{task.data.image_shape[0]} channels" if isinstance(task, ImageTask) else "unconstrained features"
+        raise RequestError(
+            f"the data must be images with {inputs.shape[0]} channels, as the model of {run.path} takes them; "
+            f"{configuration.data} has {found}. Choose other --data."
+        )
+    return ImageTask(task.configuration, task.data, PixelStatistics(inputs.mean, inputs.std), num_workers=placement.num_workers)
+
+
+def _share(configuration: Configuration, placement: Placement) -> ProcessShare:
+    """All samples, on the first of the placement's devices."""
+    return ProcessShare(device=build_fabric(replace(placement, devices=1, nodes=1), configuration.precision).device)
