@@ -58,6 +58,7 @@ PARTS = {"top1": "all classes", "top1_many": "classes with many images", "top1_m
 GALLERIES = {
     "clinc150": "CLINC150, old model of 75 of 150 intents",
     "omniglot": "Omniglot, old model of three of five alphabets",
+    "tiny-imagenet": "Tiny ImageNet, old model of 50 of 100 classes",
 }
 """Studies of upgrades."""
 VARIED = {"omniglot-small": "Omniglot", "tiny-imagenet-small": "Tiny ImageNet"}
@@ -112,7 +113,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "autograd": over_autograd(recorded("solve")["against autograd"]),
         "ratio": ratios(recorded("solve")["against one SVD"]),
         "a hundred thousand classes": large(recorded("many-classes")),
-        **{f"upgrade {name}": upgrades(recorded(f"upgrade-{name}")) for name in GALLERIES},
+        **{f"upgrade {name.replace('-', ' ')}": upgrades(recorded(f"upgrade-{name}")) for name in GALLERIES},
         "order of upgrades": order_of_upgrades({title: recorded(f"upgrade-{name}") for name, title in GALLERIES.items()}),
     }
     return {name: markdown_lines(rows) for name, rows in tables.items()}

@@ -41,7 +41,9 @@ def trainings(record, kind, *, trials=False):
 
 def shown(study):
     page = (ROOT / "docs" / "upgrading.md").read_text()
-    (table,) = re.findall(rf"<!-- from the records: upgrade {study} -->\n\n(.*?)\n\n<!-- end -->", page, re.DOTALL)
+    (table,) = re.findall(
+        rf"<!-- from the records: upgrade {study.replace('-', ' ')} -->\n\n(.*?)\n\n<!-- end -->", page, re.DOTALL
+    )
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
