@@ -171,6 +171,7 @@ def test_refusals_write_nothing(old, tmp_path):
     )
     plain = {"head": "linear", "upgrade_of": None, "scale": 5.0}
     refused(old, "must have the same width; got 64 of .*, 32 of the new network", upgraded(old, feature_dim=32, **plain))
+    refused(old, "agd takes no biases, and the neck from 96 features to the 64", upgraded(old, feature_dim=96, optimizer="agd"))
     refused(old, "must be in .*it is not", upgraded(old, data="fashion-mnist"))
     damaged = RunFolder(shutil.copytree(old.path, tmp_path / "damaged"))
     (damaged.path / MODEL).write_bytes(b"altered")

@@ -47,8 +47,14 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
     widths = {f"{run.path}": run.exportable()[0].feature_dim for run in (*galleries, old)}
     for run in (*galleries, old):
         channels = images_for(run, configuration, placement).data.image_shape[0]  # refuses images that do not fit
+    old_width, new_width = widths[f"{old.path}"], image_backbone(configuration, channels).feature_dim
     if configuration.upgrade_of is None:
-        widths["the new network"] = image_backbone(configuration, channels).feature_dim
+        widths["the new network"] = new_width
+    elif configuration.optimizer == "agd" and new_width != old_width:
+        raise RequestError(
+            f"agd takes no biases, and the neck from {new_width} features to the {old_width} of {old.path} has one; "
+            f"got optimizer agd. Choose --optimizer sgd or adamw, or --feature-dim {old_width}."
+        )
     if len(set(widths.values())) > 1:
         found = ", ".join(f"{width} of {name}" for name, width in widths.items())
         raise RequestError(f"embeddings that are compared must have the same width; got {found}. Choose --head anchored.")
