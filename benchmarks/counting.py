@@ -80,7 +80,8 @@ class CountOperations(WholeStep):
         counts.double_precision += any(tensor.dtype == torch.float64 for tensor in tensors)
         counts.factorizations += name.startswith(FACTORIZATIONS)
         counts.moved_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        formula = flop_registry.get(operation.overloadpacket)
+        # In place it is the same work, but registered only once.
+        formula = flop_registry.get(getattr(torch.ops.aten, name.removesuffix("_"), operation.overloadpacket))
         if formula is not None:
             counts.work += formula(*args, **kwargs, out_val=result)
 
