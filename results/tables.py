@@ -59,6 +59,7 @@ GALLERIES = {
     "clinc150": "CLINC150, old model of 75 of 150 intents",
     "omniglot": "Omniglot, old model of three of five alphabets",
     "tiny-imagenet": "Tiny ImageNet, old model of 50 of 100 classes",
+    "tiny-imagenet-smaller": "Tiny ImageNet, narrower old model of all classes",
 }
 """Studies of upgrades."""
 VARIED = {"omniglot-small": "Omniglot", "tiny-imagenet-small": "Tiny ImageNet"}
