@@ -1,5 +1,6 @@
 """A training batch: on the sphere, centered, and summed by class over all processes, with short backward passes."""
 
+import copy
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,12 @@ class Batch:
             self.num_counted = sum_over_processes(is_counted.sum(dim=0, keepdim=True))
             self.parts = is_counted / self.num_counted.clamp(min=1)
 
+    def constant(self) -> "Batch":
+        """The batch without gradient: what a graph may keep beside its own tensors and not hold on to the network's graph by."""
+        constant = copy.copy(self)
+        constant.features = self.features.detach()
+        return constant
+
     def mean(self, rows: Tensor) -> Tensor:
         """The mean of one row for each sample, with gradient."""
         return rows.mean(dim=0) if self.parts is None else sum_over_processes(rows.T @ self.parts)
@@ -66,7 +73,7 @@ class Batch:
 
     def logits(self, weight: Tensor, *, center: bool) -> Tensor:
         """(f - f_G) W', or f W', (num_samples, num_classes), with gradient to features and weight."""
-        return _logits(self.features, weight.to(self.features.dtype), batch=self, center=center)
+        return _logits(self.features, weight.to(self.features.dtype), batch=self.constant(), center=center)
 
     def rows(self, num_classes: int) -> Tensor | None:
         """The row of sums that each sample goes to, (num_samples,): its label, or one more if ignored samples go to a first row.

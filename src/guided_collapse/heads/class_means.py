@@ -190,7 +190,7 @@ class RunningClassMeans(SinglePrecisionState):
         norm = norm.masked_fill(~is_real, math.inf) if isinstance(is_real, Tensor) else norm if is_real else math.inf
         if few is None:
             parts: Any = {"means": means, "norm": norm, "before": stored * before, "from_batch": from_batch}
-            updated = _updated(batch.features, batch=batch, counts=counts, global_mean=global_mean, **parts)
+            updated = _updated(batch.features, batch=batch.constant(), counts=counts, global_mean=global_mean, **parts)
         with torch.no_grad():
             if few is None:
                 self.running.copy_(_choose(is_real, updated, stored))
