@@ -51,6 +51,12 @@ def network():
 SAVE = """
 state = accelerator.unwrap_model(accelerated).state_dict()
 torch.save({"state": state, "accuracy": accuracy, "processes": accelerator.num_processes}, f"rank-{accelerator.process_index}.pt")
+# A process group that DDP still holds when Python exits can abort the process.
+import gc
+del accelerated, optimizer, loss, state
+accelerator.free_memory()
+gc.collect()
+accelerator.end_training()
 """
 
 
