@@ -42,7 +42,7 @@ class Batch:
             self.parts = is_counted / self.num_counted.clamp(min=1)
 
     def constant(self) -> "Batch":
-        """The batch without gradient: what a graph may keep beside its own tensors and not hold on to the network's graph by."""
+        """A copy without gradient for backward passes to keep: keeping the batch itself would keep the network's graph alive."""
         constant = copy.copy(self)
         constant.features = self.features.detach()
         return constant
