@@ -172,7 +172,9 @@ def assert_same_state(found: nn.Module, expected: nn.Module, tolerance: float = 
             module.value()
     assert found.state_dict().keys() == expected.state_dict().keys()
     for key, value in expected.state_dict().items():
-        torch.testing.assert_close(found.state_dict()[key], value, rtol=rtol, atol=tolerance)
+        # The squares are computed anew from the rows, and vectorized sums round differently from sums of a few rows.
+        rounding = 1e-6 if key.endswith("row_squares") else 0.0
+        torch.testing.assert_close(found.state_dict()[key], value, rtol=max(rtol, rounding), atol=tolerance)
 
 
 def assert_same_gradients(found: nn.Module, expected: nn.Module, rtol: float, atol: float) -> None:
