@@ -1,4 +1,7 @@
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +18,7 @@ from guided_collapse.experiments.loop import train
 from guided_collapse.experiments.run import LAST_CHECKPOINT, MODEL, RunFolder, run_status
 from guided_collapse.experiments.tasks import build_model
 from guided_collapse.experiments.upgrade import anchors, embedded, images_for, upgrade
-from tests.experiments.runs import DIGITS, FREE, assert_same, contents, interrupted_before, placed, weights
+from tests.experiments.runs import DIGITS, FREE, assert_same, contents, interrupted_before, placed, records, weights
 
 OLD = replace(DIGITS, head="linear", optimizer="sgd", epochs=3)
 
@@ -221,6 +224,33 @@ def test_the_command_refuses(old, tmp_path, capsys):
         assert command(flags[0], tmp_path / "out", *flags[1:]) == 2
         assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_the_command_in_two_processes(old, tmp_path):
+    """The rows are those of one process, the loss is the same up to rounding, and the tests are printed once."""
+    flags = ["--epochs", "1", "--batch-size", "480", "--scale", "12", "--no-batch-norm", "--accelerator", "cpu", "--quiet"]
+    runs, printed = [], []
+    for devices in ("1", "2"):
+        out = tmp_path / devices
+        command = [sys.executable, "-m", "guided_collapse.experiments.cli", "upgrade", str(old.path)]
+        done = subprocess.run(
+            [*command, *flags, "--devices", devices, "--out", str(out)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        runs.append(RunFolder(out / "digits" / "anchored" / "seed-0"))
+        printed.append(done.stdout)
+    one, two = runs
+    np.testing.assert_array_equal(weights(one)["head.rows"], weights(two)["head.rows"])
+    (mine,), (theirs,) = records(one), records(two)
+    assert theirs["running"] == pytest.approx(mine["running"], rel=1e-4)
+    assert [text.count("generation 2: ") for text in printed] == [1, 1]
+    assert [text.count("queries of 2 models in each other's galleries") for text in printed] == [1, 1]
 
 
 def test_a_report_shows_an_upgrade(done, tmp_path):
