@@ -175,7 +175,7 @@ def measure_step(
     model = build_model(configuration, task, fabric.device)
     if paper_route:
         model.head = PaperRouteHead(*_sizes(model.head), scale=configuration.scale, proximal_weight=configuration.proximal_weight)
-    _, optimizer = fabric.setup(model, build_optimizer(configuration, model.parameters()))
+    _, optimizer = fabric.setup(model, build_optimizer(configuration, model))
     batches = _batches(task, ProcessShare(device=fabric.device))
     measured: list[list[float]] = []
     note, start = None, time.perf_counter()

@@ -44,7 +44,7 @@ def test_the_timed_step_is_a_training_step():
     task = cost.made_up_task(configuration)
     batch = next(task.training_batches(1, ProcessShare()))
     timed, plain = (build_model(configuration, task, CPU) for _ in range(2))
-    of_timed, of_plain = (build_optimizer(configuration, model.parameters()) for model in (timed, plain))
+    of_timed, of_plain = (build_optimizer(configuration, model) for model in (timed, plain))
     for _ in range(3):
         cost.train_step(timed, of_timed, Fabric(accelerator="cpu", devices=1), batch, cost.Marks(CPU))
         of_plain.zero_grad()

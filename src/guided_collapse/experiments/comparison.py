@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from guided_collapse.experiments.configuration import Configuration, HeadName, Placement
-from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.errors import DamageError, InputError, RequestError, WorkError
 from guided_collapse.experiments.records import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Run, aligned, read_run
 from guided_collapse.experiments.run import RunFolder
 
@@ -108,6 +108,8 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
                 train(configuration, placement)
             else:
                 _train_in_a_command(configuration, placement, slot=slot, jobs=jobs)
+        except InputError:
+            raise
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         finally:

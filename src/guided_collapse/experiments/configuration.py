@@ -12,16 +12,15 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from guided_collapse.experiments.backbones import BACKBONES
 from guided_collapse.experiments.data import Augmentation
-from guided_collapse.experiments.errors import RequestError
+from guided_collapse.experiments.data.known import FEATURE_FILES
+from guided_collapse.experiments.errors import RequestError, check_choice
 from guided_collapse.experiments.heads import HEADS
 
 # The names are declared elsewhere. The command line shows them; type checkers need not know them.
 if TYPE_CHECKING:
     HeadName: TypeAlias = str
-    BackboneName: TypeAlias = str
 else:
     HeadName = Literal[tuple(HEADS)]
-    BackboneName = Literal[(*BACKBONES, "unconstrained")]
 OptimizerName = Literal["agd", "sgd", "adamw"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
@@ -36,6 +35,14 @@ def _folder_name(value: str) -> str:
             "experiment must be a folder name: at most 150 printable characters without / and \\, the first a letter or a digit; "
             f"got {value!r}. To write somewhere else, use --out."
         )
+    return value
+
+
+def _backbone_name(value: str) -> str:
+    family, _, model = value.partition(":")
+    if family == "timm" and model:
+        return value
+    check_choice("backbone", value, (*(name for name in BACKBONES if name != "timm"), "timm:MODEL", "unconstrained"))
     return value
 
 
@@ -105,9 +112,10 @@ class Configuration:
     experiment: Annotated[str, AfterValidator(_folder_name)]
     """Name of the experiment; its runs go into a folder of this name."""
     data: str
-    """Name of a data set, or a folder of images with one subfolder per class, or `unconstrained`."""
-    backbone: BackboneName
-    """Network that computes the features; `unconstrained` makes them free variables."""
+    """Name of a data set, a folder of images with one subfolder per class, a file of features, or `unconstrained`."""
+    backbone: Annotated[str, AfterValidator(_backbone_name)]
+    """Network that computes the features: resnet18, resnet34, resnet50, vgg13, small, or timm:MODEL for any model of timm; none if
+    the data are features, and `unconstrained` if features are free variables."""
     head: HeadName = "nearest-etf"
     """Classifier head."""
     seed: CountOrZero = 0
@@ -142,6 +150,20 @@ class Configuration:
     """How far the rows of the anchored head move from the old class means, at 0, to the nearest frame, at 1."""
     upgrade_of: str | None = None
     """Checksum of the older model that an anchored head takes its rows from; the command upgrade sets it."""
+    pretrained: bool = False
+    """Start from timm's pretrained weights, downloaded once; for timm models."""
+    weights: str | None = None
+    """Start from the state dict in this file (.safetensors, .pt, .pth, .bin); for timm models."""
+    freeze: bool = False
+    """Train only what follows the timm model, which stays as it is, in eval mode."""
+    freeze_batch_norm: bool = False
+    """Keep the statistics, scales and shifts of the timm model's BatchNorm layers."""
+    backbone_rate: Positive = 1.0
+    """Learning rate of the timm model divided by that of what follows it."""
+    neck: Literal["none", "linear", "mlp"] = "none"
+    """Layers between a timm model or given features and the head; mlp has one hidden layer of 512 units."""
+    test_features: str | None = None
+    """File of features to test on; by default the test_features in the file of --features, or else some of its samples."""
     width: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Factor on the number of channels of the network."""
     stem: Literal["imagenet", "cifar"] | None = None
@@ -151,15 +173,16 @@ class Configuration:
     batch_norm: bool = True
     """Use BatchNorm; only the small network can do without it."""
     feature_dim: Count | None = None
-    """Number of features of the small network, of unconstrained features, or of a linear layer at the end of a ResNet."""
+    """Number of features: of the small network, a neck, unconstrained features, or a linear layer at the end of a ResNet."""
     num_samples: Count | None = None
     """Number of samples, for unconstrained features only."""
     num_classes: Annotated[int, Field(ge=2, le=LARGEST_COUNT)] | None = None
     """Number of classes, for unconstrained features only."""
     image_size: Count | None = None
-    """Resize images to this height and width; by default that of the named data set, or of most images in the folder, up to 256."""
+    """Resize images to this height and width; by default to that of the timm model, of the named data set, or of most images in the
+    folder, up to 256."""
     test_fraction: Fraction = 0.2
-    """Fraction of the images held out for testing, if the folder has no test images of its own."""
+    """Fraction of the samples held out for testing, if the folder or file has no test samples of its own."""
     validation_fraction: Fraction | None = None
     """Hold out this fraction of the training images of each class and test on them instead of the test images."""
     images_per_class: Count | None = None
@@ -199,6 +222,26 @@ class Configuration:
                 f"got data={self.data!r}, backbone={self.backbone!r}, num_samples={self.num_samples}, "
                 f"num_classes={self.num_classes}."
             )
+        if self.has_features != (self.backbone == "none"):
+            raise ValueError(
+                f"backbone must be none for a file of features ({', '.join(FEATURE_FILES)}), and a network for images; "
+                f"got data={self.data!r}, backbone={self.backbone!r}."
+            )
+        if self.optimizer == "agd" and self.has_neck:
+            raise ValueError(f"agd trains networks without biases; got backbone {self.backbone}. Choose --optimizer adamw or sgd.")
+        if self.pretrained and self.weights is not None:
+            raise ValueError(
+                f"weights must come from timm or from a file; got pretrained and weights={self.weights!r}. Leave out one."
+            )
+        if self.feature_dim is not None and self.neck == "none" and self.has_neck:
+            raise ValueError(
+                f"feature_dim must be that of a neck here; got feature_dim={self.feature_dim} without one. Add --neck linear."
+            )
+        if (self.freeze or self.has_features) and self.neck == "none" and not HEADS[self.head].learned:
+            raise ValueError(
+                f"a model must have something to train; got fixed features and head {self.head}, which has no parameters. "
+                "Add --neck mlp or linear."
+            )
         if (self.head == "anchored") != (self.upgrade_of is not None):
             raise ValueError(
                 "head anchored, and no other, is trained against an older run, which upgrade_of names; "
@@ -215,6 +258,21 @@ class Configuration:
     def is_unconstrained(self) -> bool:
         """True if features are free variables."""
         return self.backbone == "unconstrained"
+
+    @property
+    def has_features(self) -> bool:
+        """True if the data are a file of features."""
+        return self.data.endswith(FEATURE_FILES)
+
+    @property
+    def is_timm(self) -> bool:
+        """True if the backbone is a model of timm."""
+        return self.backbone.startswith("timm:")
+
+    @property
+    def has_neck(self) -> bool:
+        """True if there may be a neck before the head, with layers that have biases."""
+        return self.is_timm or self.has_features
 
     @property
     def takes_stratified_batches(self) -> bool:

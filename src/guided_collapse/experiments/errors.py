@@ -12,6 +12,10 @@ class RequestError(ValueError):
     """The request cannot be carried out, as with an unknown head or a missing folder; nothing has been started."""
 
 
+class InputError(RequestError):
+    """The data or the network cannot be used, by this run or any other of the same comparison."""
+
+
 class DamageError(ValueError):
     """A file is damaged, was altered, or belongs to something else, as a checkpoint of another run."""
 
@@ -25,16 +29,16 @@ WRONG_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EA
 
 
 @contextmanager
-def requested() -> Iterator[None]:
-    """Turns a ValueError, or an OSError about an unusable path, into a RequestError: the code inside checks a user's own input."""
+def requested(kind: type[RequestError] = RequestError) -> Iterator[None]:
+    """Turns a ValueError, or an OSError about an unusable path, into that kind of error: the code inside checks user input."""
     try:
         yield
-    except (RequestError, DamageError):
+    except (kind, DamageError):
         raise
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in WRONG_PLACE:
             raise
-        raise RequestError(in_words(error)) from error
+        raise kind(in_words(error)) from error
 
 
 def check_choice(name: str, value: object, legal: Sequence[str]) -> None:

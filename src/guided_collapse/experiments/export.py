@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from guided_collapse.experiments.errors import RequestError, check_choice, reque
 from guided_collapse.experiments.files import write_bytes
 from guided_collapse.experiments.heads import build_head
 from guided_collapse.experiments.run import METRICS, MODEL, OF_A_RUN, Inputs, RunFolder, configuration_of
-from guided_collapse.experiments.tasks import image_backbone, joined, random_generator
+from guided_collapse.experiments.tasks import joined, new_backbone, random_generator
 from guided_collapse.heads.classifier import Classifier
 from guided_collapse.lazy import optional
 
@@ -24,22 +23,23 @@ SUFFIXES = (".onnx", ".pt2", ".safetensors")
 
 
 class Normalize(nn.Module):
-    """(x - mean) / std for each channel of images with values from 0 to 1."""
+    """(x - mean) / std for each channel of images with values from 0 to 1, or for each of given features."""
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(self, inputs: Inputs) -> None:
         super().__init__()
-        self.mean, self.std = (nn.Buffer(torch.tensor(values)[:, None, None]) for values in (mean, std))
+        shape = (-1, *(1 for _ in inputs.shape[1:]))
+        self.mean, self.std = (nn.Buffer(torch.tensor(values).reshape(shape)) for values in (inputs.mean, inputs.std))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Normalized images, (num_samples, channels, height, width)."""
-        return (images - self.mean) / self.std
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Normalized inputs, of the same shape."""
+        return (inputs - self.mean) / self.std
 
 
 def trained_model(run: RunFolder) -> Classifier:
-    """The model of a finished run of images, in eval mode; RequestError or DamageError if there is none."""
+    """The model of a finished run, in eval mode; RequestError or DamageError if there is none."""
     facts, inputs = run.exportable()
     configuration = configuration_of(facts)
-    backbone = image_backbone(configuration, inputs.shape[0])
+    backbone = new_backbone(configuration, inputs.shape[0])
     head = build_head(configuration, facts.feature_dim, facts.num_classes, random_generator(0))
     model = joined(backbone, head, random_generator(0))
     model.load_state_dict(load_file(run.path / MODEL))
@@ -47,9 +47,9 @@ def trained_model(run: RunFolder) -> Classifier:
 
 
 def inference_model(run: RunFolder) -> nn.Module:
-    """Images from 0 to 1, (num_samples, channels, height, width), to logits, (num_samples, num_classes), in stock layers."""
+    """Images from 0 to 1, or given features, (num_samples, ...), to logits, (num_samples, num_classes), in stock layers."""
     inputs = run.exportable()[1]
-    return nn.Sequential(Normalize(inputs.mean, inputs.std), trained_model(run).export()).eval()
+    return nn.Sequential(Normalize(inputs), trained_model(run).export()).eval()
 
 
 def export_run(run: RunFolder, target: Path) -> None:
@@ -83,7 +83,7 @@ def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
         return buffer.getvalue()
     optional("onnxscript", extra="onnx")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that these layers do not need
-    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
+    names: dict[str, Any] = {"input_names": ["images" if len(inputs.shape) > 1 else "features"], "output_names": ["logits"]}
     exported = torch.onnx.export(program, (), dynamic_shapes=(batch,), verbose=False, **names)
     content: bytes = exported.model_proto.SerializeToString()  # type: ignore[union-attr]
     return content

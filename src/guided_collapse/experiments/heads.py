@@ -29,6 +29,7 @@ class HeadDeclaration:
     takes: tuple[str, ...] = ("scale",)  # fields of the configuration that are passed on
     options: Mapping[str, Any] = field(default_factory=dict)  # other keyword arguments
     stratified: bool = False  # True if the paper trains it with stratified batches, which every head gets in the fair protocol
+    learned: bool = False  # True if it has parameters
     centering: Literal["always", "fair", "never"] = "always"  # when it centers features; if "fair", its class takes `center`
 
     def centers(self, protocol: str) -> bool:
@@ -38,6 +39,7 @@ class HeadDeclaration:
 
 _LINEAR = "guided_collapse.experiments.heads:linear_layer"
 _COSINE = "guided_collapse.heads.cosine:CosineHead"
+_FREE: Mapping[str, Any] = {"normalize_weight": False}
 _FIXED = "guided_collapse.heads.fixed:FixedETFHead"
 _ANCHORED = "guided_collapse.experiments.heads:anchored_head"
 _NEAREST: Mapping[str, Any] = {
@@ -51,8 +53,9 @@ _LAGGED: Mapping[str, Any] = {**_NEAREST, "takes": (*_NEAREST["takes"], "every")
 HEADS: dict[str, HeadDeclaration] = {
     head.name: head
     for head in (
-        HeadDeclaration("linear", "nn.Linear", "Li", 5, _LINEAR, takes=("affine",), centering="never"),
-        HeadDeclaration("cosine", "Cosine", "C", 0, _COSINE, centering="fair"),
+        HeadDeclaration("linear", "nn.Linear", "Li", 5, _LINEAR, takes=("affine",), centering="never", learned=True),
+        HeadDeclaration("cosine", "Cosine", "C", 0, _COSINE, centering="fair", learned=True),
+        HeadDeclaration("sphere-linear", "Linear on a sphere", "S", 8, _COSINE, options=_FREE, centering="fair", learned=True),
         HeadDeclaration("fixed-etf", "Fixed ETF", "F", 1, _FIXED),
         HeadDeclaration("fixed-etf-random", "Fixed ETF, random", "Fr", 4, _FIXED, options={"direction": "random"}),
         HeadDeclaration("nearest-etf", "Nearest ETF", "N", 2, **_NEAREST),

@@ -3,10 +3,11 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.experiments import launch
+from guided_collapse.experiments.backbones.pretrained import TimmBackbone
 from guided_collapse.experiments.configuration import Configuration, Placement
 from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.display import Display
-from guided_collapse.experiments.errors import DamageError, RequestError, requested
+from guided_collapse.experiments.errors import DamageError, InputError, RequestError, requested
 from guided_collapse.experiments.files import locked, write_bytes
 from guided_collapse.experiments.measure import Measurement, TraceRecorder, measure
 from guided_collapse.experiments.run import (
@@ -35,6 +37,8 @@ from guided_collapse.experiments.run import (
 from guided_collapse.experiments.tasks import OPTIMIZER, Task, build_model, build_task, head_of, random_generator
 from guided_collapse.geometry import tight_frame_cross_entropy_bound
 from guided_collapse.geometry.tight import can_be_centered
+from guided_collapse.heads.classifier import Classifier
+from guided_collapse.heads.cosine import CosineHead
 from guided_collapse.heads.head import FrameHead, Head
 from guided_collapse.metrics.formulas import cross_entropy_lower_bound
 from guided_collapse.optim.agd import AGD
@@ -72,11 +76,15 @@ def train(
             if anchors is None:
                 raise RequestError(f"{run.path} has no checkpoint with the rows of its head. Run: guided-collapse upgrade OLD_RUN")
             rows = anchors()
-        run.prepare(configuration, lengthen=placement.lengthen)
+        run.check(configuration, lengthen=placement.lengthen)
         if run.is_finished(configuration):
             print(f"{configuration.title}: already finished", file=sys.stderr)
             return run
-        task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
+        with requested(InputError):
+            task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
+            # Refuses images that are too small, and weights that do not fit, before anything is written.
+            task.backbone(random_generator(configuration.seed), fresh=not (run.path / LAST_CHECKPOINT).exists())
+        run.path.mkdir(parents=True, exist_ok=True)
     fabric = launch.build_fabric(placement, configuration.precision)
     with launch.peers_named(fabric, run.path):
         fabric.launch()
@@ -88,7 +96,7 @@ def train(
             elif configuration.upgrade_of is not None and rows is None:
                 raise DamageError(f"{run.path / LAST_CHECKPOINT} is damaged. Move the folder away and repeat the command upgrade.")
             with requested():
-                training = Training(configuration, placement, run, task, fabric, rows)
+                training = Training(configuration, placement, run, task, fabric, rows, fresh=checkpoint is None)
             if checkpoint is not None:
                 training.resume(checkpoint)
             training.on_record = on_record if fabric.is_global_zero else None
@@ -103,26 +111,31 @@ def train(
 
 
 def loss_lower_bound(head: nn.Module) -> float | None:
-    """The lowest possible mean cross-entropy for classes of equal size; None for features whose norm is free."""
-    if not isinstance(head, Head):
+    """The lowest possible mean cross-entropy for classes of equal size; None if the norm of features or rows is free."""
+    if not isinstance(head, Head) or (isinstance(head, CosineHead) and not head.normalize_weight):
         return None
     if isinstance(head, FrameHead) and can_be_centered(head.feature_dim, head.num_classes):
         return tight_frame_cross_entropy_bound(head.feature_dim, head.num_classes, head.scale)
     return cross_entropy_lower_bound(head.num_classes, head.scale)  # with more classes than feature_dim + 1, it is not reached
 
 
-def build_optimizer(configuration: Configuration, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+def build_optimizer(configuration: Configuration, model: Classifier) -> torch.optim.Optimizer:
     """The optimizer that the configuration names; agd also sets the initial weights that its theory assumes."""
-    parameters = list(parameters)
     if configuration.optimizer == "agd":
-        optimizer = AGD(parameters, gain=configuration.gain)
+        optimizer = AGD(model.parameters(), gain=configuration.gain)
         optimizer.init_weights(random_generator(configuration.seed, OPTIMIZER))
         return optimizer
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": trained}]
+    if configuration.backbone_rate != 1.0:
+        slower = set(cast(TimmBackbone, model.backbone).model.parameters())
+        groups = [{"params": [parameter for parameter in trained if parameter not in slower]}]
+        groups.append({"params": [parameter for parameter in trained if parameter in slower], "rate": configuration.backbone_rate})
     asked = configuration.resolved()
     rate, decay = asked.learning_rate or 0.0, asked.weight_decay or 0.0
     if configuration.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=configuration.momentum, weight_decay=decay)
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+        return torch.optim.SGD(groups, lr=rate, momentum=configuration.momentum, weight_decay=decay)
+    return torch.optim.AdamW(groups, lr=rate, weight_decay=decay)
 
 
 def learning_rate_factor(configuration: Configuration, progress: float) -> float:
@@ -145,14 +158,16 @@ class Training:
         task: Task,
         fabric: Fabric,
         rows: Tensor | None = None,
+        *,
+        fresh: bool = True,
     ) -> None:
         self.configuration, self.placement, self.run, self.task, self.fabric = configuration, placement, run, task, fabric
         self.on_record: Callable[[EpochRecord], None] | None = None
         self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
-        self.classifier = build_model(configuration, task, fabric.device, rows)
+        self.classifier = build_model(configuration, task, fabric.device, rows, fresh=fresh)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             self.classifier = nn.SyncBatchNorm.convert_sync_batchnorm(self.classifier)  # type: ignore[no-untyped-call]
-        optimizer = build_optimizer(configuration, self.classifier.parameters())
+        optimizer = build_optimizer(configuration, self.classifier)
         self.model, self.optimizer = fabric.setup(self.classifier, optimizer)
         self.hardware = launch.hardware(fabric.device, fabric.world_size)
         self.facts = self._facts()
@@ -215,7 +230,8 @@ class Training:
             if self.configuration.learning_rate is not None:
                 done = ((epoch - 1) * steps + step) / (self.configuration.epochs * steps)
                 for group in self.optimizer.param_groups:
-                    group["lr"] = self.configuration.learning_rate * learning_rate_factor(self.configuration, done)
+                    rate = self.configuration.learning_rate * group.get("rate", 1.0)
+                    group["lr"] = rate * learning_rate_factor(self.configuration, done)
             self.optimizer.zero_grad()
             logits = self.model(inputs, labels)
             loss = functional.cross_entropy(logits, labels)

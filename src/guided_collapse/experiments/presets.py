@@ -13,6 +13,12 @@ _CONFIGURATIONS = {name: Configuration(experiment=name, **fields) for name, fiel
 OWN_IMAGES = _CONFIGURATIONS.pop("images")
 """The starting point for a user's own class folders."""
 
+FINE_TUNING = _CONFIGURATIONS.pop("fine-tuning")
+"""The starting point for a pretrained network."""
+
+FEATURES = _CONFIGURATIONS.pop("features")
+"""The starting point for a file of features."""
+
 PRESETS: Mapping[str, Configuration] = _CONFIGURATIONS
 """All configurations, by the name of their experiment."""
 

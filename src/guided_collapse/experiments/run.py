@@ -56,11 +56,11 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 @dataclass(frozen=True, config=STRICT)
 class Inputs:
-    """What a model must know about its images."""
+    """What a model must know about its images or given features."""
 
-    shape: tuple[int, int, int]  # channels, height and width
-    mean: tuple[float, ...]  # of each channel, with values from 0 to 1
-    std: tuple[float, ...]  # of each channel
+    shape: tuple[int, ...]  # channels, height and width; or the width of features
+    mean: tuple[float, ...]  # of each channel, with values from 0 to 1; or of each feature
+    std: tuple[float, ...]  # of each channel or feature
     class_names: tuple[str, ...]  # in the order of the logits
 
 
@@ -276,7 +276,7 @@ class RunFolder(NamedTuple):
             return checkpoint.facts
 
     def exportable(self) -> tuple[RunFacts, Inputs]:
-        """The facts of a finished run of images, and what its model must know about them; RequestError or DamageError if none."""
+        """The facts of a finished run, and what its model must know about its inputs; RequestError or DamageError if none."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
             raise RequestError(f"{self.path} must be the folder of a run; it has none. Check the path.")
         state, reason, facts = run_status(self.path)
@@ -297,9 +297,8 @@ class RunFolder(NamedTuple):
             warnings.warn(f"{self.path}: {status.reason}; rebuilding it from the last checkpoint.", RuntimeWarning, stacklevel=2)
         return status.state == "finished" and status.facts is not None and configuration_of(status.facts) == configuration
 
-    def prepare(self, configuration: Configuration, *, lengthen: bool) -> None:
-        """Makes the folder, or refuses one whose run is not this one, or with `lengthen` not a shorter version of it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+    def check(self, configuration: Configuration, *, lengthen: bool) -> None:
+        """Refuses a folder whose run is not this one, or with `lengthen` not a shorter version of it."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
             return
         there = configuration_of(self.facts())

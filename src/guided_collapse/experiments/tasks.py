@@ -1,24 +1,26 @@
-"""What is learned: images with labels, or free features with labels; and the model for it."""
+"""What is learned: images, given features or free features, with labels; and the model for it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from guided_collapse.experiments.backbones import build_backbone
-from guided_collapse.experiments.backbones.backbone import Backbone, UnconstrainedFeatures, initialize
+from guided_collapse.experiments.backbones import BACKBONES, NETWORK_FIELDS, build_backbone
+from guided_collapse.experiments.backbones.backbone import Backbone, ImageBackbone, UnconstrainedFeatures, initialize
+from guided_collapse.experiments.backbones.pretrained import expected
 from guided_collapse.experiments.configuration import Configuration
 from guided_collapse.experiments.data.augment import PixelStatistics, augment, center_crop, normalize, pixel_statistics
 from guided_collapse.experiments.data.batches import Batch, ProcessShare, ShuffledBatchSampler, batches
+from guided_collapse.experiments.data.features import feature_statistics, load_features
 from guided_collapse.experiments.data.folders import load_folder
 from guided_collapse.experiments.data.known import KNOWN, check_source
 from guided_collapse.experiments.data.sources import load_data
-from guided_collapse.experiments.data.split import ImageData, few_of_each, hold_out, long_tailed
+from guided_collapse.experiments.data.split import ImageData, few_of_each, hold_out, in_color, long_tailed
 from guided_collapse.experiments.heads import build_head
 from guided_collapse.experiments.run import Inputs
 from guided_collapse.heads.anchored import AnchoredHead
@@ -46,12 +48,16 @@ class Task(ABC):
         self.num_train, self.num_test, self.num_classes = len(train_labels), num_test, num_classes
 
     @abstractmethod
-    def backbone(self, generator: torch.Generator) -> Backbone:
-        """A new backbone."""
+    def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
+        """A new backbone, with pretrained weights if they are requested and it is a fresh one, not one to be filled."""
 
     def input_facts(self) -> Inputs | None:
         """What an exported model must know about its inputs; None if there is nothing to export, as for free features."""
         return None
+
+    def normalized_for(self, inputs: Inputs) -> Self:
+        """The same samples as a trained model takes them; ValueError if they do not fit it."""
+        raise ValueError("a trained model needs samples of its own kind; got unconstrained features.")
 
     @abstractmethod
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
@@ -96,14 +102,28 @@ class ImageTask(Task):
         super().__init__(configuration, data.train.labels, len(data.test), data.num_classes)
         self.data, self.statistics, self.num_workers = data, statistics, num_workers
 
-    def backbone(self, generator: torch.Generator) -> Backbone:
-        """The network that the configuration names."""
-        return image_backbone(self.configuration, self.data.image_shape[0], generator)
+    def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
+        """The network that the configuration names; ValueError if it needs larger images."""
+        network = new_backbone(self.configuration, self.data.image_shape[0], generator, fresh=fresh)
+        size = min(self.input_facts().shape[1:])
+        if isinstance(network, ImageBackbone) and size < network.smallest_size:
+            raise ValueError(
+                f"images must be at least {network.smallest_size} x {network.smallest_size} for {self.configuration.backbone}; "
+                f"those of {self.data.name} are {size} x {size}. Enlarge them with --image-size {2 * network.smallest_size}, "
+                "or choose --backbone small."
+            )
+        return network
 
     def input_facts(self) -> Inputs:
         """Shape, normalization and class names."""
         (channels, height, width), size = self.data.image_shape, self.configuration.crop_size
         return Inputs((channels, size or height, size or width), *self.statistics, self.data.class_names)
+
+    def normalized_for(self, inputs: Inputs) -> Self:
+        """The same images, normalized as the model takes them; ValueError if they have another number of channels."""
+        if self.data.image_shape[0] != inputs.shape[0]:
+            raise ValueError(f"images must have {inputs.shape[0]} channels; {self.data.name} has {self.data.image_shape[0]}.")
+        return type(self)(self.configuration, self.data, PixelStatistics(inputs.mean, inputs.std), num_workers=self.num_workers)
 
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
         split, augmentation = self.data.test if test else self.data.train, self.configuration.augmentation
@@ -122,7 +142,7 @@ class UnconstrainedTask(Task):
         num_samples, num_classes = configuration.num_samples or 0, configuration.num_classes or 0
         super().__init__(configuration, torch.arange(num_samples) % num_classes, 0, num_classes)
 
-    def backbone(self, generator: torch.Generator) -> Backbone:
+    def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
         """A free feature for each sample."""
         feature_dim = self.configuration.feature_dim or self.num_classes
         return UnconstrainedFeatures(self.num_train, feature_dim, generator=generator)
@@ -133,26 +153,54 @@ class UnconstrainedTask(Task):
             yield Batch(indices.to(device), self.train_labels[indices].to(device))
 
 
-def image_backbone(configuration: Configuration, in_channels: int, generator: torch.Generator | None = None) -> Backbone:
-    """The network that the configuration names."""
-    return build_backbone(
-        configuration.backbone,
-        in_channels=in_channels,
-        stem=configuration.stem,
-        width=configuration.width,
-        affine=configuration.affine,
-        batch_norm=None if configuration.batch_norm else False,
-        feature_dim=configuration.feature_dim,
-        generator=generator,
-    )
+class FeatureTask(Task):
+    """Features that another model computed, shifted by their mean and divided by their root mean square deviation."""
+
+    def __init__(self, configuration: Configuration, data: ImageData, mean: Tensor, std: float) -> None:
+        super().__init__(configuration, data.train.labels, len(data.test), data.num_classes)
+        self.data, self.mean, self.std = data, mean, std
+
+    def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
+        """The neck that the configuration names."""
+        return new_backbone(self.configuration, len(self.mean), generator)
+
+    def input_facts(self) -> Inputs:
+        """Shape, normalization and class names."""
+        return Inputs((len(self.mean),), tuple(self.mean.tolist()), (self.std,) * len(self.mean), self.data.class_names)
+
+    def normalized_for(self, inputs: Inputs) -> Self:
+        """The same features, normalized as the model takes them; ValueError if they have another width."""
+        if (len(self.mean),) != inputs.shape:
+            raise ValueError(f"features must have the width {inputs.shape[0]}; {self.data.name} has {len(self.mean)}.")
+        return type(self)(self.configuration, self.data, torch.tensor(inputs.mean), inputs.std[0])
+
+    def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
+        mean = self.mean.to(device)
+        for features, labels in batches(self.data.test if test else self.data.train, chosen, device=device):
+            yield Batch((features - mean) / self.std, labels)
 
 
-def build_model(configuration: Configuration, task: Task, device: torch.device, rows: Tensor | None = None) -> Classifier:
+def new_backbone(
+    configuration: Configuration, in_channels: int, generator: torch.Generator | None = None, *, fresh: bool = False
+) -> Backbone:
+    """The network that the configuration names, with pretrained weights if they are requested and it is a fresh one."""
+    declared = BACKBONES[configuration.backbone.partition(":")[0]].options
+    given = {field.name for field in fields(configuration) if getattr(configuration, field.name) != field.default}
+    # What the network does not take is refused there.
+    options = {name: getattr(configuration, name) for name in (given & set(NETWORK_FIELDS)) | set(declared) - {"in_channels"}}
+    if configuration.is_timm and not fresh:
+        options |= {"pretrained": False, "weights": None}
+    return build_backbone(configuration.backbone, in_channels=in_channels, **options, generator=generator)
+
+
+def build_model(
+    configuration: Configuration, task: Task, device: torch.device, rows: Tensor | None = None, *, fresh: bool = True
+) -> Classifier:
     """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights.
 
-    An anchored head has the given rows, (num_classes, width of the old embeddings).
+    An anchored head has the given rows, (num_classes, width of the old embeddings). A model that is not fresh is to be filled.
     """
-    backbone = task.backbone(random_generator(configuration.seed, BACKBONE))
+    backbone = task.backbone(random_generator(configuration.seed, BACKBONE), fresh=fresh)
     feature_dim = backbone.feature_dim if rows is None else rows.shape[1]
     head = build_head(configuration, feature_dim, task.num_classes, random_generator(configuration.seed, HEAD))
     if isinstance(head, AnchoredHead) and rows is not None:
@@ -182,13 +230,11 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)
-    size = configuration.image_size
-    if configuration.data in KNOWN:
-        data = load_data(configuration.data, root=data_root, image_size=size)
-        statistics = PixelStatistics(KNOWN[configuration.data].mean, KNOWN[configuration.data].std)
+    if configuration.has_features:
+        data = load_features(Path(configuration.data), configuration.test_features, test_fraction=configuration.test_fraction)
+        statistics = None
     else:
-        data = load_folder(Path(configuration.data), image_size=size, test_fraction=configuration.test_fraction)
-        statistics = pixel_statistics(data.train)
+        data, statistics = _images(configuration, data_root)
     if configuration.images_per_class is not None:
         data = replace(data, train=few_of_each(data.train, configuration.images_per_class))
     if configuration.long_tail != "none":
@@ -196,4 +242,19 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
     if configuration.validation_fraction is not None:
         parts = hold_out(data.train.labels, round(configuration.validation_fraction * len(data.train)), seed=None)
         data = replace(data, train=data.train.take(parts.train), test=data.train.take(parts.test))
+    if statistics is None:
+        return FeatureTask(configuration, data, *feature_statistics(cast(Tensor, data.train.images)))
     return ImageTask(configuration, data, statistics, num_workers=num_workers)
+
+
+def _images(configuration: Configuration, data_root: Path | None) -> tuple[ImageData, PixelStatistics]:
+    """The images in the size that the network expects, and the statistics that normalize them."""
+    model = expected(configuration.backbone.removeprefix("timm:")) if configuration.is_timm else None
+    size = configuration.image_size or (model.image_size if model else None)
+    if configuration.data in KNOWN:
+        data = load_data(configuration.data, root=data_root, image_size=size)
+        statistics = PixelStatistics(KNOWN[configuration.data].mean, KNOWN[configuration.data].std)
+    else:
+        data = load_folder(Path(configuration.data), image_size=size, test_fraction=configuration.test_fraction)
+        statistics = pixel_statistics(data.train)
+    return (data, statistics) if model is None else (in_color(data), PixelStatistics(model.mean, model.std))

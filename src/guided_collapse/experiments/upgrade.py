@@ -2,24 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from guided_collapse.experiments.configuration import Configuration, Placement
-from guided_collapse.experiments.data.augment import PixelStatistics
 from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.export import trained_model
 from guided_collapse.experiments.launch import build_fabric
 from guided_collapse.experiments.loop import train
-from guided_collapse.experiments.run import RunFolder, configuration_of
-from guided_collapse.experiments.tasks import ImageTask, build_task, image_backbone
+from guided_collapse.experiments.run import Inputs, RunFolder, configuration_of
+from guided_collapse.experiments.tasks import Task, build_task, new_backbone
 from guided_collapse.heads.anchored import AnchoredHead
 from guided_collapse.metrics.cross_tests import CompatibilityResult, compatibility
 from guided_collapse.metrics.embeddings import Embeddings
+
+# Which samples a configuration trains and tests on; all other fields say how.
+DATA_FIELDS = (
+    *("data", "test_features", "test_fraction", "validation_fraction", "images_per_class", "long_tail", "long_tail_ratio"),
+    *("batch_size", "seed"),
+)
 
 
 class Upgrade(NamedTuple):
@@ -46,8 +51,9 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
     """
     widths = {f"{run.path}": run.exportable()[0].feature_dim for run in (*galleries, old)}
     for run in (*galleries, old):
-        channels = images_for(run, configuration, placement).data.image_shape[0]  # refuses images that do not fit
-    old_width, new_width = widths[f"{old.path}"], image_backbone(configuration, channels).feature_dim
+        channels = cast(Inputs, samples_for(run, configuration, placement).input_facts()).shape[0]  # refuses data that do not fit
+    new_width = new_backbone(configuration, 3 if configuration.is_timm else channels).feature_dim
+    old_width = widths[f"{old.path}"]
     if configuration.upgrade_of is None:
         widths["the new network"] = new_width
     elif configuration.optimizer == "agd" and new_width != old_width:
@@ -69,8 +75,8 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
 
 def anchors(old: RunFolder, configuration: Configuration, placement: Placement) -> Tensor:
     """The rows for an anchored head, (num_classes, width of the old embeddings)."""
-    task, model = images_for(old, configuration, placement), trained_model(old)
-    share, head = _share(configuration, placement), model.head
+    task, model = samples_for(old, configuration, placement), trained_model(old)
+    share, head = on_one_device(configuration, placement), model.head
     if isinstance(head, AnchoredHead) and configuration.frame > 0:
         raise RequestError(
             "frame must be 0 if the old run is anchored itself, because rows that move again would leave the first gallery; "
@@ -87,7 +93,7 @@ def anchors(old: RunFolder, configuration: Configuration, placement: Placement) 
     if isinstance(head, AnchoredHead):
         _, inputs = old.exportable()
         known = {name: number for number, name in enumerate(inputs.class_names)}
-        for number, name in enumerate(task.data.class_names):
+        for number, name in enumerate(cast(Inputs, task.input_facts()).class_names):
             if name in known:
                 rows[number] = head.rows[known[name]]
     return rows
@@ -95,8 +101,8 @@ def anchors(old: RunFolder, configuration: Configuration, placement: Placement) 
 
 def embedded(run: RunFolder, configuration: Configuration, placement: Placement) -> tuple[Embeddings, Embeddings]:
     """The embeddings by a run's model of the configuration's training images and of its test images."""
-    share = _share(configuration, placement)
-    model, task = trained_model(run).to(share.device), images_for(run, configuration, placement)
+    share = on_one_device(configuration, placement)
+    model, task = trained_model(run).to(share.device), samples_for(run, configuration, placement)
     parts = []
     with torch.no_grad():
         for test in (False, True):
@@ -105,26 +111,17 @@ def embedded(run: RunFolder, configuration: Configuration, placement: Placement)
     return parts[0], parts[1]
 
 
-def images_for(run: RunFolder, configuration: Configuration, placement: Placement) -> ImageTask:
-    """The configuration's images as a finished run's model takes them: in its size, normalized by its statistics."""
+def samples_for(run: RunFolder, configuration: Configuration, placement: Placement) -> Task:
+    """The configuration's data as a finished run's model takes them: images in its size, all normalized by its statistics."""
     facts, inputs = run.exportable()
     own = configuration_of(facts)
-    size = own.image_size or (None if own.crop_size else inputs.shape[1])
+    size = None if configuration.has_features or own.crop_size else inputs.shape[1]
+    chosen = {name: getattr(configuration, name) for name in DATA_FIELDS}
     with requested():
-        task = build_task(
-            replace(configuration, image_size=size, crop_size=own.crop_size, random_resized=False),
-            num_workers=placement.num_workers,
-            data_root=placement.data_root,
-        )
-    if not isinstance(task, ImageTask) or task.data.image_shape[0] != inputs.shape[0]:
-        found = f"{task.data.image_shape[0]} channels" if isinstance(task, ImageTask) else "unconstrained features"
-        raise RequestError(
-            f"the data must be images with {inputs.shape[0]} channels, as the model of {run.path} takes them; "
-            f"{configuration.data} has {found}. Choose other --data."
-        )
-    return ImageTask(task.configuration, task.data, PixelStatistics(inputs.mean, inputs.std), num_workers=placement.num_workers)
+        loaded = replace(own, **chosen, image_size=own.image_size or size, random_resized=False)
+        return build_task(loaded, num_workers=placement.num_workers, data_root=placement.data_root).normalized_for(inputs)
 
 
-def _share(configuration: Configuration, placement: Placement) -> ProcessShare:
+def on_one_device(configuration: Configuration, placement: Placement) -> ProcessShare:
     """All samples, on the first of the placement's devices."""
     return ProcessShare(device=build_fabric(replace(placement, devices=1, nodes=1), configuration.precision).device)

@@ -23,6 +23,7 @@ class CosineHead(Head):
         num_classes: C, at least 2.
         scale: what multiplies the cosines; None picks it from the sizes (see `Head`).
         center: whether to subtract the global mean of the features; the paper's classifier does not.
+        normalize_weight: False leaves the norms of the rows free: a linear layer on normalized features.
         generator: source of the initial weight; None uses torch's global generator.
         check_values, device, dtype: as for `Head`.
 
@@ -45,6 +46,7 @@ class CosineHead(Head):
         *,
         scale: float | None = None,
         center: bool = False,
+        normalize_weight: bool = True,
         generator: torch.Generator | None = None,
         check_values: bool | None = None,
         device: Any = None,
@@ -52,21 +54,23 @@ class CosineHead(Head):
     ) -> None:
         options: Options = {"scale": scale, "check_values": check_values, "device": device, "dtype": dtype}
         super().__init__(feature_dim, num_classes, center=center, **options)
+        self.normalize_weight = normalize_weight
         self.learned_weight = nn.Parameter(torch.empty(num_classes, feature_dim, device=device, dtype=dtype))
         self.reset_parameters(generator)
 
     def _training_logits(self, batch: Batch) -> Tensor:
         weight: Tensor = self.learned_weight
-        if isinstance(weight, nn.Parameter):
+        if self.normalize_weight and isinstance(weight, nn.Parameter):
             with torch.no_grad():
                 weight.copy_(functional.normalize(weight, dim=1))
         return self._logits(batch, self.weight)
 
     @property
     def weight(self) -> Tensor:
-        """W, (num_classes, feature_dim): unit rows."""
+        """W, (num_classes, feature_dim): unit rows, unless their norms are free."""
         # A copy: the next forward pass overwrites the parameter, perhaps before this one's backward pass.
-        return functional.normalize(snapshot(self.learned_weight), dim=1)
+        weight = snapshot(self.learned_weight)
+        return functional.normalize(weight, dim=1) if self.normalize_weight else weight
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draws the weight anew and forgets all batches."""
@@ -76,4 +80,4 @@ class CosineHead(Head):
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments as plain values."""
-        return super().config() | {"center": self.centering is not None}
+        return super().config() | {"center": self.centering is not None, "normalize_weight": self.normalize_weight}

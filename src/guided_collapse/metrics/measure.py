@@ -351,13 +351,13 @@ def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Li
 def read_arrays(path: Path) -> dict[str, Any]:
     """Reads arguments of `measure_collapse` from an `.npz` or `.safetensors` file; ignores other arrays, unpickles nothing."""
     if path.suffix not in (".npz", ".safetensors"):
-        raise ValueError(f"FILE must end in .npz or .safetensors; got {path.name}. Save it with numpy.savez or safetensors.")
+        raise ValueError(f"a file of features must end in .npz or .safetensors; got {path.name}. Save it with numpy.savez or safetensors.")
     load = np.load if path.suffix == ".npz" else optional("safetensors.torch", extra="experiments").load_file
     try:
         found = load(path)
         tensors = {name: torch.as_tensor(found[name]) for name in ARRAYS if name in found}
     except Exception as error:  # damaged archives fail in many layers and ways
-        raise ValueError(f"FILE must be a readable {path.suffix} file of numbers; reading {path} failed: {error}") from error
+        raise ValueError(f"{path} must be a readable {path.suffix} file of numbers; reading it failed: {error}") from error
     for name in ("features", "labels"):
         if name not in tensors:
             raise ValueError(f"{path} must hold features and labels; it lacks {name} and holds {', '.join(tensors) or 'neither'}.")

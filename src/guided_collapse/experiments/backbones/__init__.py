@@ -8,7 +8,7 @@ from guided_collapse.lazy import imported
 if TYPE_CHECKING:
     import torch
 
-    from guided_collapse.experiments.backbones.backbone import ImageBackbone
+    from guided_collapse.experiments.backbones.backbone import Backbone
 
 Stem = Literal["imagenet", "cifar"]
 
@@ -24,6 +24,7 @@ class BackboneDeclaration:
 
 _HERE = "guided_collapse.experiments.backbones"
 _COMMON = ("in_channels", "affine", "width")
+_NECK = ("in_channels", "affine", "feature_dim", "neck")
 
 BACKBONES: dict[str, BackboneDeclaration] = {
     **{
@@ -32,40 +33,46 @@ BACKBONES: dict[str, BackboneDeclaration] = {
     },
     "vgg13": BackboneDeclaration(f"{_HERE}.plain:VGG13", _COMMON),
     "small": BackboneDeclaration(f"{_HERE}.plain:SmallConvNet", (*_COMMON, "batch_norm", "feature_dim")),
+    "timm": BackboneDeclaration(
+        f"{_HERE}.pretrained:TimmBackbone",
+        (*_NECK, "image_size", "pretrained", "weights", "freeze", "freeze_batch_norm", "backbone_rate"),
+    ),
+    "none": BackboneDeclaration(f"{_HERE}.neck:Neck", _NECK),
 }
-"""Every network by its name on the command line and in records. Add your own here."""
+"""Every network by its name on the command line and in records; "timm" stands for timm:MODEL. Add your own here."""
 
 
-def build_backbone(
-    name: str,
-    *,
-    in_channels: int | None = None,
-    stem: Stem | None = None,
-    width: float | None = None,
-    affine: bool | None = None,
-    batch_norm: bool | None = None,
-    feature_dim: int | None = None,
-    generator: "torch.Generator | None" = None,
-) -> "ImageBackbone":
-    """The network of that name. An option left at None keeps the network's own default.
+NETWORK_FIELDS = tuple(
+    {option: None for network in BACKBONES.values() for option in network.options if option not in ("in_channels", "image_size")}
+)
+"""The fields of the configuration that only some networks take."""
+
+
+def build_backbone(name: str, *, generator: "torch.Generator | None" = None, **options: Any) -> "Backbone":
+    """The network of that name.
 
     Args:
-        name: a key of `BACKBONES`.
-        in_channels: channels of the images; all networks.
-        stem: "imagenet" or "cifar"; ResNets.
-        width: factor on all channel counts, which are rounded and at least 1; all networks.
-        affine: True for the usual form, with affine BatchNorm and biases; AGD and the paper need the form without; all networks.
-        batch_norm: whether to use BatchNorm; the small network.
-        feature_dim: d; the small network, and ResNets, which then end in a linear layer. For the others, width determines it.
+        name: a key of `BACKBONES`, or timm:MODEL.
         generator: source of the initial weights; None takes torch's global generator.
+        options: those that the network declares; one left at None keeps the network's own default. They are
+
+            in_channels: channels of the images, or the width of given features.
+            stem: "imagenet" or "cifar"; ResNets.
+            width: factor on all channel counts, which are rounded and at least 1; networks of this package.
+            affine: True for the usual form, with affine BatchNorm and biases; AGD and the paper need the form without.
+            batch_norm: whether to use BatchNorm; the small network.
+            feature_dim: d; the small network, a neck, and ResNets, which then end in a linear layer.
+            neck: "none", "linear" or "mlp"; timm models and given features.
+            image_size, pretrained, weights, freeze, freeze_batch_norm: see `TimmBackbone`.
     """
-    if name not in BACKBONES:
-        raise ValueError(f"backbone must be one of {', '.join(BACKBONES)}; got {name!r}.")
-    options = {"in_channels": in_channels, "stem": stem, "width": width, "affine": affine}
-    options |= {"batch_norm": batch_norm, "feature_dim": feature_dim}
+    family, _, model = name.partition(":")
+    if family not in BACKBONES or (family == "timm") != bool(model):
+        legal = ", ".join("timm:MODEL" if known == "timm" else known for known in BACKBONES)
+        raise ValueError(f"backbone must be one of {legal}; got {name!r}.")
     given = {option: value for option, value in options.items() if value is not None}
-    declared = BACKBONES[name]
+    declared = BACKBONES[family]
     if strangers := [f"{option}={value!r}" for option, value in given.items() if option not in declared.options]:
         legal = ", ".join(sorted(declared.options))
         raise ValueError(f"{name} must have options among {legal}; got {', '.join(strangers)}.")
-    return imported(declared.built_by)(*declared.arguments, **given, generator=generator)
+    arguments = (model,) if model else declared.arguments
+    return imported(declared.built_by)(*arguments, **given, generator=generator)

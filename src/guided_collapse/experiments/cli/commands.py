@@ -18,7 +18,7 @@ import tyro
 from tyro import MISSING_NONPROP
 
 from guided_collapse.experiments.cli import requests
-from guided_collapse.experiments.configuration import Configuration, HeadName, Placement
+from guided_collapse.experiments.configuration import Accelerator, Configuration, HeadName, Placement
 from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS
@@ -305,6 +305,47 @@ class Export:
 
 
 @dataclass(frozen=True)
+class Features:
+    """Write the features that a model computes of images into a file for compare --features, and for measure.
+
+    The model is a finished run, or timm:NAME with its pretrained weights. The file holds features, labels, test_features and
+    test_labels. Images are not augmented.
+    """
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR|timm:NAME")]
+    """Folder of a finished run, or a model of timm."""
+    to: Path
+    """Output file: .npz or .safetensors."""
+    data: str | None = None
+    """Folder of images with one subfolder per class, or name of a data set; by default that of the run."""
+    weights: str | None = None
+    """State dict to load into the timm model instead of its pretrained weights."""
+    image_size: int | None = None
+    """Resize images to this height and width; by default to that of the model."""
+    data_root: Path | None = None
+    """Folder of all data sets; by default $GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
+    accelerator: Accelerator = "auto"
+    """Kind of device to run on."""
+
+    def run(self) -> int:
+        from guided_collapse.experiments.features import features_of_network, features_of_run
+
+        placement = Placement(data_root=self.data_root, accelerator=self.accelerator)
+        if not self.model.startswith("timm:"):
+            if given := [name for name in ("weights", "image_size") if getattr(self, name) is not None]:
+                raise RequestError(f"{' and '.join(given)} must go with timm:NAME; got the run {self.model}. Leave them out.")
+            features_of_run(RunFolder(Path(self.model)), self.data, self.to, placement)
+        else:
+            if self.data is None:
+                raise RequestError(f"data must be given for {self.model}; got none. Add --data FOLDER.")
+            source: dict[str, Any] = {"pretrained": self.weights is None, "weights": self.weights, "image_size": self.image_size}
+            configuration = Configuration("features", self.data, self.model, optimizer="adamw", **source)
+            features_of_network(configuration, self.to, placement)
+        print(self.to)
+        return 0
+
+
+@dataclass(frozen=True)
 class Measure:
     """Print the neural collapse metrics of the features in a file.
 
@@ -333,7 +374,7 @@ class Measure:
         return 0
 
 
-_ALL = (List, Train, Compare, Search, Upgrade, Resume, Report, Data, Export, Measure)
+_ALL = (List, Train, Compare, Search, Upgrade, Resume, Report, Data, Export, Features, Measure)
 COMMANDS: Mapping[str, Any] = {command.__name__.lower(): command for command in _ALL}
 
 

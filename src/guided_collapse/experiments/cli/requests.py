@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from guided_collapse.experiments.backbones import BACKBONES
+from guided_collapse.experiments.backbones import BACKBONES, NETWORK_FIELDS
 from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName, Placement
 from guided_collapse.experiments.data.known import KNOWN
 from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.heads import HEADS
-from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS, preset
+from guided_collapse.experiments.presets import FEATURES, FINE_TUNING, OWN_IMAGES, PRESETS, preset
 from guided_collapse.experiments.run import RunFolder
 from guided_collapse.experiments.run import configuration_of as configuration_of_run
 
@@ -30,6 +30,7 @@ class _Unchecked:
 class ConfigurationFlags(_Unchecked, Configuration):
     """What to compute."""
 
+    data: Annotated[str, tyro.conf.arg(aliases=["--features"])]
     upgrade_of: Annotated[str | None, *HIDDEN] = None
 
 
@@ -52,12 +53,19 @@ class ResumeFlags(PlacementFlags):
 
 
 def starting_point(words: Sequence[str]) -> Configuration:
-    """The configuration that flags override: the preset of that name, or the recipe for a user's own images."""
+    """The configuration that flags override: the preset of that name, or a recipe for the user's own images or features."""
+    flags = {word.partition("=")[0] for word in words}
     if words and not words[0].startswith("-"):
         return preset(words[0])
-    if any(word.partition("=")[0] in ("--data", "--help", "-h") for word in words):
+    if "--features" in flags:
+        return FEATURES
+    if flags & {"--pretrained", "--weights"}:
+        return FINE_TUNING
+    if flags & {"--data", "--help", "-h"}:
         return OWN_IMAGES
-    raise RequestError(f"name an experiment ({', '.join(PRESETS)}), or give --data FOLDER with your own images; got neither.")
+    raise RequestError(
+        f"name an experiment ({', '.join(PRESETS)}), or give --data FOLDER with your own images or --features FILE; got none."
+    )
 
 
 def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
@@ -75,7 +83,7 @@ def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
 def given_fields(words: Sequence[str]) -> set[str]:
     """The names of the fields that flags set."""
     names = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    return names | {name.removeprefix("no_") for name in names}
+    return names | {name.removeprefix("no_") for name in names} | ({"data"} if "features" in names else set())
 
 
 def configuration_of(
@@ -91,7 +99,7 @@ def configuration_of(
     if values["optimizer"] != start.optimizer:  # another optimizer has its own
         values |= {name: None for name in ("learning_rate", "weight_decay", "schedule") if name not in given}
     for name, (choice, idle) in _IDLE.items():
-        chosen = heads if choice == "head" else [values[choice]]
+        chosen = heads if choice == "head" else [values[choice].partition(":")[0]]
         if values[name] == defaults[name] or not set(chosen) <= set(idle):
             continue
         if name not in given:
@@ -104,6 +112,8 @@ def configuration_of(
         if choice != "head":
             raise RequestError(message)
         warnings.warn(message, stacklevel=2)
+    if values["neck"] == "none" and values["backbone"].startswith(("timm:", "none")) and "feature_dim" not in given:
+        values["feature_dim"] = None
     configuration = Configuration(**values)
     centering = [head for head in heads if HEADS[head].centers(configuration.protocol)]
     if configuration.batch_size == 1 and centering:
@@ -143,10 +153,13 @@ _IDLE: Mapping[str, tuple[str, Collection[str]]] = {
     "gain": ("optimizer", ("sgd", "adamw")),
     "momentum": ("optimizer", ("agd", "adamw")),
     **{field: ("head", tuple(name for name, head in HEADS.items() if field not in head.takes)) for field in HEAD_FIELDS},
-    **{field: ("backbone", (*_networks_without(field), "unconstrained")) for field in ("width", "stem", "affine", "batch_norm")},
+    **{field: ("backbone", (*_networks_without(field), "unconstrained")) for field in NETWORK_FIELDS if field != "feature_dim"},
     "feature_dim": ("backbone", _networks_without("feature_dim")),
+    "test_features": ("backbone", tuple(name for name in (*BACKBONES, "unconstrained") if name != "none")),
     "test_fraction": ("data", (*KNOWN, "unconstrained")),
     "long_tail_ratio": ("long_tail", ("none",)),
-    **dict.fromkeys(("image_size", "validation_fraction", "images_per_class", "long_tail"), ("backbone", ("unconstrained",))),
-    **dict.fromkeys(("flip", "crop_padding", "rotation", "crop_size", "random_resized"), ("backbone", ("unconstrained",))),
+    **dict.fromkeys(("validation_fraction", "images_per_class", "long_tail"), ("backbone", ("unconstrained",))),
+    **dict.fromkeys(
+        ("image_size", "flip", "crop_padding", "rotation", "crop_size", "random_resized"), ("backbone", ("unconstrained", "none"))
+    ),
 }

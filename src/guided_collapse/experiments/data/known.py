@@ -10,6 +10,8 @@ from pydantic import TypeAdapter
 
 from guided_collapse.experiments.errors import check_choice
 
+FEATURE_FILES = (".npz", ".safetensors")
+
 
 @dataclass(frozen=True)
 class KnownData:
@@ -46,8 +48,12 @@ def known_data(name: str) -> KnownData:
 
 
 def check_source(data: str) -> None:
-    """Raises ValueError for what is neither the name of a data set nor a folder."""
-    if data not in KNOWN and not (data.strip() and Path(data).is_dir()):
+    """Raises ValueError for what is not the name of a data set, a folder, or a file of features."""
+    if data.endswith(FEATURE_FILES):
+        if not Path(data).is_file():
+            raise ValueError(f"features must be in a file; there is no file {data}.")
+    elif data not in KNOWN and not (data.strip() and Path(data).is_dir()):
         raise ValueError(
-            f"data must be a folder of images or one of {', '.join(KNOWN)}, unconstrained; got {data!r}, which is neither."
+            f"data must be a folder of images, a file of features ({', '.join(FEATURE_FILES)}), or one of {', '.join(KNOWN)}, "
+            f"unconstrained; got {data!r}."
         )

@@ -15,7 +15,7 @@ from guided_collapse.experiments.data.folders import find_splits, load_folder
 from guided_collapse.experiments.data.known import KNOWN, KnownData, known_data
 from guided_collapse.experiments.data.pictures import Pictures
 from guided_collapse.experiments.data.split import ImageData, Split, hold_out
-from guided_collapse.experiments.errors import RequestError
+from guided_collapse.experiments.errors import InputError
 from guided_collapse.lazy import optional
 
 VARIABLE = "GUIDED_COLLAPSE_DATA"
@@ -23,7 +23,7 @@ SYSTEM_FOLDER = Path("/usr/share/datasets")  # where Debian's package dataset-fa
 LABEL_COLUMNS = ("fine_label", "label", "labels")  # CIFAR-100 has a coarse_label too
 
 
-class MissingData(RequestError):  # noqa: N818  # a state of the disk, named as such
+class MissingData(InputError):  # noqa: N818  # a state of the disk, named as such
     """A data set is not where it should be; the message has the command that gets it."""
 
 

@@ -1,7 +1,7 @@
 """Labeled images, in memory or streamed, and parts of them: hold-out sets, a few samples of each class, long tails."""
 
 from collections.abc import Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
@@ -20,7 +20,7 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
 
     Attributes:
         images: uint8 (num_samples, channels, height, width) if they are in memory; otherwise a map-style dataset whose item i is
-            the uint8 image (channels, height, width) of sample i, all of one size.
+            the uint8 image (channels, height, width) of sample i, all of one size. Or features, float32 (num_samples, width).
         labels: int64 (num_samples,), class indices, on the CPU.
     """
 
@@ -81,6 +81,17 @@ class ImageData:
     def image_shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of an image."""
         return self.train.image_shape
+
+
+def in_color(data: ImageData) -> ImageData:
+    """The same images with three channels."""
+
+    def colored(split: Split) -> Split:
+        if isinstance(split.images, Tensor):
+            return Split(split.images.expand(-1, 3, -1, -1), split.labels)
+        return split
+
+    return replace(data, train=colored(data.train), test=colored(data.test))
 
 
 class HeldOut(NamedTuple):

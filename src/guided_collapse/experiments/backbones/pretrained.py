@@ -1,0 +1,174 @@
+"""Any model of timm as a backbone, with pretrained weights from timm or from a file."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from guided_collapse.experiments.backbones.backbone import Backbone
+from guided_collapse.experiments.backbones.neck import Neck, NeckKind
+from guided_collapse.lazy import optional
+
+WEIGHT_FILES = (".safetensors", ".pt", ".pth", ".bin")
+MOST_KEYS_NAMED = 4
+
+
+class Expected(NamedTuple):
+    """What a model of timm expects of its images: height and width, and the mean and std of each color, from 0 to 1."""
+
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def expected(model: str) -> Expected:
+    """What timm's configuration of the model says; ValueError for a model that timm does not have."""
+    declared = _known(model)
+    return Expected(declared.input_size[1], tuple(declared.mean), tuple(declared.std))
+
+
+class TimmBackbone(Backbone):
+    """A model of timm up to the input of its classifier, `forward_head(..., pre_logits=True)`, and a neck.
+
+    Args:
+        model: its name in timm.
+        in_channels: channels of the images, which must be 3.
+        image_size: height and width of the images; None takes the model's own.
+        pretrained: whether to load timm's pretrained weights, from its cache or from the hub.
+        weights: file with a state dict to load instead; its classifier is ignored. Nothing is unpickled from it but tensors.
+        freeze: whether to keep the model, without the neck, as it is: in eval mode, without gradients.
+        freeze_batch_norm: the same for its BatchNorm layers alone.
+        backbone_rate: for the optimizer, see `Configuration`.
+        neck, feature_dim, affine: as for `Neck`.
+        generator: source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        in_channels: int = 3,
+        image_size: int | None = None,
+        pretrained: bool = False,
+        weights: str | None = None,
+        freeze: bool = False,
+        freeze_batch_norm: bool = False,
+        backbone_rate: float = 1.0,
+        neck: NeckKind = "none",
+        feature_dim: int | None = None,
+        affine: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        found = None if weights is None else read_state_dict(Path(weights))
+        declared = _known(model)
+        size = image_size or declared.input_size[1]
+        if in_channels != 3:
+            raise ValueError(f"images for a timm model must have 3 channels; got {in_channels}.")
+        options = {"img_size": size} if declared.fixed_input_size and size != declared.input_size[1] else {}
+        with torch.random.fork_rng(devices=[]):  # timm draws from the global generator
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            network = _created(model, pretrained=pretrained, **options)
+        if found is not None:
+            load_weights(network, found, name=model, source=f"{weights}")
+        network.eval()
+        with torch.no_grad():
+            width = _features(network, torch.zeros(1, 3, size, size)).shape[1]
+        super().__init__(width if feature_dim is None else feature_dim)
+        self.model = network
+        self.neck = Neck(in_channels=width, neck=neck, feature_dim=feature_dim, affine=affine, generator=generator)
+        norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        self.frozen = [network] if freeze else norms if freeze_batch_norm else []
+        for module in self.frozen:
+            module.requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """Changes the mode of all layers but those that are frozen, which stay in eval mode."""
+        super().train(mode)
+        for module in self.frozen:
+            module.eval()
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The features of a batch of floating-point images, (num_samples, 3, height, width)."""
+        return self.neck(_features(self.model, inputs))
+
+
+def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, source: str) -> None:
+    """Fills a timm model with a state dict; ValueError, with their names, for keys or shapes that do not fit."""
+    wanted, classifier = network.state_dict(), _known(name).classifier or ()
+    prefixes = tuple(f"{layer}." for layer in ([classifier] if isinstance(classifier, str) else classifier))
+    found = {key: value for key, value in found.items() if key in wanted or not key.startswith(prefixes)}
+    # Counts of batches, which older files lack, are for BatchNorm layers without momentum alone.
+    missing = [key for key in wanted if key not in found and not key.endswith("num_batches_tracked")]
+    unknown = [key for key in found if key not in wanted]
+    shapes = [
+        f"{key}: {tuple(found[key].shape)} instead of {tuple(value.shape)}"
+        for key, value in wanted.items()
+        if key in found and found[key].shape != value.shape
+    ]
+    problems = {"lacks": missing, "has besides": unknown, "has other shapes for": shapes}
+    if any(problems.values()):
+        listed = "; ".join(f"it {what} {_some(keys)}" for what, keys in problems.items() if keys)
+        raise ValueError(
+            f"weights must fit timm's {name}; {source} does not: {listed}. Choose the model that the file was saved from."
+        )
+    network.load_state_dict(found, strict=False)
+
+
+def read_state_dict(file: Path) -> dict[str, Tensor]:
+    """The tensors in a file; ValueError for any other content, or for a file that cannot be read."""
+    if file.suffix not in WEIGHT_FILES:
+        raise ValueError(f"weights must be a file that ends in {', '.join(WEIGHT_FILES)}; got {file}.")
+    try:
+        if file.suffix == ".safetensors":
+            found = optional("safetensors.torch", extra="experiments").load_file(file)
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ValueError(f"weights must be a readable file; {file} is not: {error.strerror or error}.") from error
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"weights must be tensors alone; {file} holds other objects, which are not loaded. Save a state_dict()."
+        ) from error
+    except Exception as error:  # damaged files fail in many layers and ways
+        raise ValueError(f"weights must be a readable state dict; reading {file} failed: {error}") from error
+    for name in ("state_dict", "model"):  # where training scripts put it
+        if isinstance(found, dict) and isinstance(found.get(name), dict):
+            found = found[name]
+    if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ValueError(f"weights must be a state dict, names with tensors; {file} holds something else. Save a state_dict().")
+    return found
+
+
+def _known(model: str) -> Any:
+    timm = optional("timm", extra="timm")
+    if not timm.is_model(model):
+        near = timm.list_models(f"*{model.split('.')[0].split('_')[0]}*")[:MOST_KEYS_NAMED]
+        hint = f" Did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"timm must have a model of this name; got {model!r}.{hint} All: timm.list_models().")
+    return timm.get_pretrained_cfg(model)
+
+
+def _created(model: str, *, pretrained: bool, **options: Any) -> nn.Module:
+    try:
+        return optional("timm", extra="timm").create_model(model, pretrained=pretrained, num_classes=0, **options)
+    except Exception as error:  # downloads fail in many layers and ways
+        if not pretrained:
+            raise
+        raise ValueError(
+            f"pretrained weights of {model} must be in timm's cache or on the hub; getting them failed: {error}. "
+            "Without a connection, use --weights FILE."
+        ) from error
+
+
+def _features(network: nn.Module, images: Tensor) -> Tensor:
+    return network.forward_head(network.forward_features(images), pre_logits=True)  # type: ignore[operator]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_KEYS_NAMED
+    return ", ".join(names[:MOST_KEYS_NAMED]) + (f" and {more} more" if more > 0 else "")
