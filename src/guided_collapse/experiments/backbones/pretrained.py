@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -103,8 +104,10 @@ def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, 
     prefixes = tuple(f"{layer}." for layer in ([classifier] if isinstance(classifier, str) else classifier))
     found = {key: value for key, value in found.items() if key in wanted or not key.startswith(prefixes)}
     # Counts of batches, which older files lack, are for BatchNorm layers without momentum alone.
-    missing = [key for key in wanted if key not in found and not key.endswith("num_batches_tracked")]
-    unknown = [key for key in found if key not in wanted]
+    missing, unknown = (
+        [key for key in keys if key not in others and not key.endswith("num_batches_tracked")]
+        for keys, others in ((wanted, found), (found, wanted))
+    )
     shapes = [
         f"{key}: {tuple(found[key].shape)} instead of {tuple(value.shape)}"
         for key, value in wanted.items()
@@ -147,9 +150,9 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
 def _known(model: str) -> Any:
     timm = optional("timm", extra="timm")
     if not timm.is_model(model):
-        near = timm.list_models(f"*{model.split('.')[0].split('_')[0]}*")[:MOST_KEYS_NAMED]
-        hint = f" Did you mean {', '.join(near)}?" if near else ""
-        raise ValueError(f"timm must have a model of this name; got {model!r}.{hint} All: timm.list_models().")
+        near = get_close_matches(model, timm.list_models(), n=MOST_KEYS_NAMED)
+        hint = f" Did you mean {' or '.join(near)}?" if near else " timm.list_models() has all names."
+        raise ValueError(f"timm must have a model of this name; got {model!r}.{hint}")
     return timm.get_pretrained_cfg(model)
 
 
@@ -160,7 +163,7 @@ def _created(model: str, *, pretrained: bool, **options: Any) -> nn.Module:
         if not pretrained:
             raise
         raise ValueError(
-            f"pretrained weights of {model} must be in timm's cache or on the hub; getting them failed: {error}. "
+            f"pretrained weights of {model} must be in timm's cache or on the hub; getting them failed: {str(error).rstrip('.')}. "
             "Without a connection, use --weights FILE."
         ) from error
 
