@@ -351,7 +351,7 @@ def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Li
 def read_arrays(path: Path) -> dict[str, Any]:
     """Reads arguments of `measure_collapse` from an `.npz` or `.safetensors` file; ignores other arrays, unpickles nothing."""
     if path.suffix not in (".npz", ".safetensors"):
-        raise ValueError(f"features must be in an .npz or .safetensors file; got {path.name}. Save them with numpy.savez or safetensors.")
+        raise ValueError(f"features must be in an .npz or .safetensors file; got {path.name}. Use numpy.savez or safetensors.")
     load = np.load if path.suffix == ".npz" else optional("safetensors.torch", extra="experiments").load_file
     try:
         found = load(path)
