@@ -1,6 +1,6 @@
-"""Classifier heads that sit at the simplex ETF nearest to a network's own class means, and a toolkit that measures collapse.
+"""Classifier heads at the simplex ETF nearest to a network's own class means, and metrics of neural collapse.
 
-Names are imported when first asked for: who wants a head need not wait for what measures, and a report needs no torch.
+Public names are imported on first access: using a head does not import the metrics, and building a report does not import torch.
 """
 
 from importlib.metadata import version

@@ -1,4 +1,4 @@
-"""Imports that wait until they are needed: public names of a package, and optional packages."""
+"""Lazy imports: the public names of a package, and optional dependencies."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,9 +7,10 @@ from typing import Any
 
 
 def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for a package, given its `__name__`, that imports public names on first access.
+    """Returns the module-level `__getattr__` and `__dir__` of a package that imports its public names on first access.
 
-    `homes` maps each public name to its module below `guided_collapse`. A submodule of the same name would shadow it once imported.
+    `package` is its `__name__`; `homes` maps each public name to its module below `guided_collapse`. No submodule may have the name
+    of a public object: once imported, it would shadow the object.
     """
 
     def value_of(name: str) -> Any:
@@ -23,19 +24,25 @@ def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], A
 
 
 def imported(place: str) -> Any:
-    """Returns the class or function that "module:name" names."""
+    """Returns the class or function at "module:name"."""
     module, name = place.split(":")
     return getattr(import_module(module), name)
 
 
 class MissingPackageError(ImportError, ValueError):
-    """An optional package is missing. Also a ValueError, as every error that users can fix themselves."""
+    """An optional dependency is missing. Also a `ValueError`, like every error that users can fix themselves."""
 
 
 def optional(module: str, *, extra: str, package: str | None = None) -> Any:
-    """Imports and returns a module of an optional package; raises a MissingPackageError that says what to install.
+    """Imports and returns a module of an optional dependency.
 
-    `extra` is the extra of guided-collapse that has the package, and `package` its name for pip, if the module's name differs.
+    Args:
+        module: its full name.
+        extra: the extra of guided-collapse that installs the package.
+        package: the package's name on PyPI, if it differs from the module's.
+
+    Raises:
+        MissingPackageError: if the import fails; the message says what to install.
     """
     try:
         return import_module(module)
@@ -47,5 +54,5 @@ def optional(module: str, *, extra: str, package: str | None = None) -> Any:
 
 
 def how_to_install(package: str, *, extra: str) -> str:
-    """Returns what to do about a missing package, wherever guided-collapse was installed from."""
+    """Returns the advice for a missing package, which holds whether or not guided-collapse itself came from an index."""
     return f"Run: pip install {package}, or install guided-collapse with its extra {extra}."

@@ -1,4 +1,4 @@
-"""Batch samplers whose batches depend on a seed and the epoch alone, and the stratified one."""
+"""Batch samplers whose order depends only on a seed and the epoch, among them the stratified one."""
 
 import operator
 from abc import ABC, abstractmethod
@@ -13,11 +13,12 @@ from torch.utils.data import Sampler
 
 Indices = npt.NDArray[np.int64]
 
-MANY_CLASSES = 2**20
+LARGEST_LABEL = 2**20
+"""Labels up to this value serve as array indices as they are; larger ones are renumbered."""
 
 
 class SeededBatchSampler(Sampler[list[int]], ABC):
-    """Yields the batches of an epoch, each of at most `batch_size` samples, which depend on (seed, epoch) alone."""
+    """Yields the batches of an epoch, each of at most `batch_size` samples; they depend only on (seed, epoch)."""
 
     def __init__(self, num_samples: int, batch_size: int, *, seed: int) -> None:
         self.num_samples = checked_integer(num_samples, "num_samples", at_least=1)
@@ -25,16 +26,16 @@ class SeededBatchSampler(Sampler[list[int]], ABC):
         self.seed, self.epoch = checked_integer(seed, "seed"), 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Selects the order of the next iteration; the epoch is an integer, at least 0."""
+        """Sets the epoch, an integer of at least 0, whose order the next iteration follows."""
         self.epoch = checked_integer(epoch, "epoch")
 
     @abstractmethod
     def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
-        """Yields the part of every batch that the process `rank` takes when `processes` share a batch."""
+        """Yields the share of process `rank` in every batch, when `processes` processes split each batch."""
 
     @property
     def sampler(self) -> Self:
-        """The sampler itself: trainers such as Lightning's call `set_epoch` on this attribute."""
+        """The sampler itself: trainers such as Lightning's look for `set_epoch` on this attribute."""
         return self
 
     def __len__(self) -> int:
@@ -43,29 +44,29 @@ class SeededBatchSampler(Sampler[list[int]], ABC):
 
 
 class StratifiedBatchSampler(SeededBatchSampler):
-    """A batch sampler that yields every sample once per epoch and keeps every class within one sample of its share of a batch.
+    r"""Stratified batches: every class in proportion in every batch, every sample once per epoch.
 
-    A class with n of all N samples has the share n B/N of a global batch of B samples and gets floor or ceil of it, so
-    |count - n B/N| < 1, for any number of processes. B is the size of that very batch.
+    Pass it as `DataLoader(dataset, batch_sampler=sampler)` and call `sampler.set_epoch(epoch)` before each epoch. The order depends
+    only on (seed, epoch).
 
-    `batch_size` is the size of the global batch. The global batch is stratified first, then split so that the processes' counts of
-    a class differ by at most one. An epoch has ceil(N / batch_size) batches of nearly equal size: sizes are multiples of
-    `num_replicas` and differ by at most `num_replicas`, so no small batch is left at the end. If `num_replicas` does not divide N,
-    one batch takes the remaining samples. Samples of a batch are in random order, so MixUp and others that mix neighbors mix
-    classes. The order depends on (seed, epoch) alone.
+    Of a class with $n$ of all $N$ samples, a global batch of $B$ samples contains $\lfloor nB/N \rfloor$ or $\lceil nB/N \rceil$,
+    whatever the number of processes. Samples within a batch are shuffled, so that MixUp and CutMix, which mix neighbors, mix
+    classes.
 
-    Pass it to `DataLoader(dataset, batch_sampler=sampler)` and call `set_epoch` before each epoch.
+    An epoch has `ceil(N / batch_size)` batches of nearly equal size, so it does not end in a small batch: sizes are multiples of
+    `num_replicas` and differ by at most `num_replicas`, except that one batch takes the remainder if `num_replicas` does not
+    divide N. The sampler splits each global batch between processes itself; their counts of a class differ by at most one.
 
     Args:
-        labels: class indices of all samples, one-dimensional.
-        batch_size: the largest size of a global batch, a multiple of `num_replicas`.
-        num_replicas: processes that share a batch; None takes torch.distributed's world size, or 1.
-        rank: this process; None takes torch.distributed's rank, or 0.
-        seed: seeds the order.
+        labels: class indices of all samples, (num_samples,).
+        batch_size: maximum size of a global batch, over all processes; a multiple of `num_replicas`.
+        num_replicas: number of processes; if None, the world size of `torch.distributed`, or 1.
+        rank: index of this process; if None, the rank in `torch.distributed`, or 0.
+        seed: seed of the order.
 
     Raises:
-        TypeError: for labels, sizes, rank or seed that are not integers.
-        ValueError: for labels or sizes that do not fit.
+        TypeError: if labels, sizes, rank or seed are not integers.
+        ValueError: if labels are negative, empty or not one-dimensional, or if the sizes do not go together.
 
     Example:
         >>> from guided_collapse import StratifiedBatchSampler
@@ -93,7 +94,7 @@ class StratifiedBatchSampler(SeededBatchSampler):
             raise ValueError(f"rank must be below num_replicas; got rank={self.rank}, num_replicas={self.num_replicas}.")
         if self.batch_size % self.num_replicas:
             raise ValueError(
-                "batch_size must be a multiple of num_replicas, as it is the size of the global batch; "
+                "batch_size is the size of the global batch and must be a multiple of num_replicas; "
                 f"got batch_size={self.batch_size}, num_replicas={self.num_replicas}."
             )
         if len(self.labels) // self.num_replicas < len(self):
@@ -103,45 +104,45 @@ class StratifiedBatchSampler(SeededBatchSampler):
             )
 
     def __iter__(self) -> Iterator[list[int]]:
-        # One more than the rank, because numpy ignores a zero at the end of a seed.
+        # rank + 1, because numpy ignores a trailing zero in a seed.
         generator = np.random.default_rng([self.seed, self.epoch, self.rank + 1])
         for part in self.parts(self.rank, self.num_replicas):
             yield generator.permutation(part).tolist()
 
     def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
-        """Yields the part of every batch that one process takes, sorted by class."""
+        """Yields the share of process `rank` in every batch, sorted by class."""
         for batch in self._global_batches():
-            # The batch is sorted by class, so dealing gives each process its part of every class.
+            # The batch is sorted by class, so a strided slice has its share of every class.
             yield batch[rank::processes].tolist()
 
     @property
     def drop_last(self) -> bool:
-        """False: no sample is dropped. Raises a ValueError with several processes.
+        """False: no sample is dropped. With several processes, reading it raises a ValueError.
 
-        Libraries that shard batch samplers read this, as accelerate does in `prepare`. These batches are split between processes
-        already and differ in size, so sharding them again would skip samples.
+        Libraries that shard batch samplers, such as accelerate in `prepare`, read this attribute. These batches are already split
+        between processes and differ in size, so sharding them again would skip samples.
         """
         processes = max(self.num_replicas, world_size_and_rank()[0])
         if processes > 1:
             raise ValueError(
-                "StratifiedBatchSampler splits its batches between processes itself, so nothing else may shard them; got a request "
-                f"to do so, with {processes} processes. With accelerate, prepare only model and optimizer; in Lightning's Trainer, "
-                "set use_distributed_sampler=False."
+                "StratifiedBatchSampler splits its batches between processes itself and must not be sharded again; got a request "
+                f"to shard it over {processes} processes. With accelerate, prepare only model and optimizer; in Lightning's "
+                "Trainer, set use_distributed_sampler=False."
             )
         return False
 
     def _global_batches(self) -> list[Indices]:
-        """Deals the samples to the batches class by class, like cards; each batch comes out sorted by class."""
+        """Returns the batches of the epoch, each sorted by class; samples are dealt to them like cards, class by class."""
         generator = np.random.default_rng([self.seed, self.epoch])
         shuffled = generator.permutation(len(self.labels))
         class_order = generator.permutation(int(self.labels.max()) + 1)
-        narrow = np.uint16 if len(class_order) <= 2**16 else np.int64  # numpy sorts short integers by radix
+        narrow = np.uint16 if len(class_order) <= 2**16 else np.int64  # numpy uses radix sort for short integers
         by_class = shuffled[np.argsort(class_order[self.labels[shuffled]].astype(narrow), kind="stable")]
-        generator.random()  # not used; without it, the batches of the published results would change
+        generator.random()  # unused, but published results depend on this draw
         starts = np.flatnonzero(np.diff(self.labels[by_class], prepend=-1))
         counts = np.diff(starts, append=len(by_class))
 
-        # Batch sizes are multiples of the number of processes, except for the one batch that takes the remainder.
+        # All batch sizes are multiples of num_replicas, except that of the one batch that takes the remainder.
         rows, left_over = divmod(len(self.labels), self.num_replicas)
         rows_each, num_larger = divmod(rows, len(self))
         larger = _Batches(num_larger, (rows_each + 1) * self.num_replicas)
@@ -162,19 +163,19 @@ class StratifiedBatchSampler(SeededBatchSampler):
 
 
 class _Batches(NamedTuple):
-    """Several batches of one size."""
+    """A number of batches of the same size."""
 
     number: int
     size: int
 
     def bounds(self, counts: Indices) -> "_Bounds":
-        """What all of them together may hold of each class: floor or ceil of the share n B/N in each."""
+        """Bounds on how many samples of each class they hold in total: floor or ceil of n B/N in each batch."""
         total = counts.sum()
         return _Bounds(self.number * (counts * self.size // total), self.number * -(-counts * self.size // total))
 
 
 class _Bounds(NamedTuple):
-    """The least and the most that may be taken of each class, (num_classes,)."""
+    """Minimum and maximum number of samples of each class, (num_classes,)."""
 
     least: Indices
     most: Indices
@@ -185,13 +186,13 @@ def _split_classes(
 ) -> tuple[Indices, Indices]:
     """Returns how many samples of each class go to the uneven batch and to the larger batches; the rest go to the smaller ones.
 
-    Integers within all bounds exist: this is a transportation problem with integer bounds, and the exact shares solve it. Where the
+    This is a transportation problem with integer bounds. The exact shares solve it, so an integer solution exists, too. Where the
     bounds leave a choice, it is random.
     """
     of_larger, of_smaller, wanted = larger.bounds(counts), smaller.bounds(counts), larger.number * larger.size
 
     def possible(left: Indices) -> _Bounds:
-        """What the larger batches may take if this many samples are left for them and the smaller ones."""
+        """Bounds of what the larger batches may take when they share the `left` samples with the smaller ones."""
         return _Bounds(np.maximum(of_larger.least, left - of_smaller.most), np.minimum(of_larger.most, left - of_smaller.least))
 
     in_uneven = _split_off_uneven(counts, uneven, possible, wanted)
@@ -201,12 +202,13 @@ def _split_classes(
 
 
 def _split_off_uneven(counts: Indices, uneven: _Batches, possible: Callable[[Indices], _Bounds], wanted: int) -> Indices:
-    """Returns how many samples of each class go to the uneven batch so that the larger batches can still take `wanted` in all.
+    """Returns how many samples of each class go to the uneven batch so that the larger batches can still take `wanted` in total.
 
-    One more sample in the uneven batch lowers the least, the most, both or neither of what its class can give to the larger ones,
-    each by one. The sum of the least must come down to `wanted`; the sum of the most must not drop below it. So classes that lower
-    only the least come first, those that lower only the most come last, and of those that lower both, only as many as needed come
-    before those that lower neither. Classes arrive in random order, so none is favored.
+    Each class gives the uneven batch the floor of its share, and some give one sample more. That one sample lowers by one the
+    minimum, the maximum, both or neither of what the class can give to the larger batches. The sum of the minima must drop to
+    `wanted` or below, and the sum of the maxima must not. So classes that lower only the minimum come first and those that lower
+    only the maximum come last; in between come as many as needed of those that lower both, then those that lower neither, then the
+    rest of those that lower both. Class numbers are shuffled beforehand, so this favors no class.
     """
     share, most = uneven.bounds(counts)
     before, after = possible(counts - share), possible(counts - most)
@@ -223,7 +225,7 @@ def _split_off_uneven(counts: Indices, uneven: _Batches, possible: Callable[[Ind
 
 
 def world_size_and_rank() -> tuple[int, int]:
-    """Returns torch.distributed's world size and rank, or those of a single process."""
+    """Returns the world size and rank in `torch.distributed`, or (1, 0) without it."""
     return (dist.get_world_size(), dist.get_rank()) if dist.is_available() and dist.is_initialized() else (1, 0)
 
 
@@ -235,14 +237,14 @@ def _checked_labels(labels: Tensor | Sequence[int] | npt.NDArray[np.integer]) ->
         raise TypeError(f"labels must be integers; got {array.dtype}.")
     if array.min() < 0:
         raise ValueError(f"labels must not be negative; got {array.min()}.")
-    if array.max() > MANY_CLASSES:
-        # Numbers with large gaps, such as the identities of people, would need memory as if every number were a class.
+    if array.max() > LARGEST_LABEL:
+        # Labels with large gaps, such as IDs of people, would otherwise take memory for every number in between.
         return np.unique(array, return_inverse=True)[1].astype(np.int64)
     return array.astype(np.int64)
 
 
 def checked_integer(value: SupportsIndex, name: str, *, at_least: int = 0) -> int:
-    """Returns the value as an int if it is an integer of any kind, numpy's and torch's included; else raises a TypeError."""
+    """Returns the value as an int; raises a TypeError unless it is an integer, of Python, numpy or torch."""
     try:
         number = operator.index(value)
     except TypeError:

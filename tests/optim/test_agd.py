@@ -29,7 +29,7 @@ def scale_of(weight):
 
 
 def slow_step(weights, gradients, gain):
-    """The formula, slice by slice and number by number."""
+    """The update rule, slice by slice."""
     layers = len(weights)
     total = 0.0
     for gradient in gradients:
@@ -70,7 +70,7 @@ def test_slices_without_gradient_do_not_move():
     assert all(torch.isfinite(parameter).all() for parameter in parameters)
 
 
-def test_parameters_without_gradient_stay_but_count_as_layers():
+def test_parameters_without_gradient_do_not_move_but_count_as_layers():
     parameters = with_gradients(network())
     zeroed = [parameter.detach().clone().requires_grad_() for parameter in parameters]
     for twin, parameter in zip(zeroed, parameters, strict=True):
@@ -84,7 +84,7 @@ def test_parameters_without_gradient_stay_but_count_as_layers():
     AGD([nn.Parameter(torch.ones(2, 2))]).step()
 
 
-def test_initial_slices_are_semi_orthogonal_times_their_scale_and_come_from_the_generator():
+def test_initial_slices_are_scaled_semi_orthogonal_matrices_drawn_from_the_generator():
     model, again, other = (network() for _ in range(3))
     for each, seed in ((model, 1), (again, 1), (other, 2)):
         AGD(each.parameters()).init_weights(torch.Generator().manual_seed(seed))
@@ -97,7 +97,7 @@ def test_initial_slices_are_semi_orthogonal_times_their_scale_and_come_from_the_
             torch.testing.assert_close(gram, scale_of(parameter) ** 2 * torch.eye(min(outputs, inputs)), rtol=1e-5, atol=1e-6)
 
 
-def test_parameter_groups_have_gains_of_their_own_and_share_one_step_size():
+def test_parameter_groups_have_their_own_gains_and_share_one_step_size():
     parameters = with_gradients(network())
     before = [parameter.detach().clone() for parameter in parameters]
     expected = slow_step(before, [parameter.grad for parameter in parameters], 1.0)
@@ -123,7 +123,7 @@ def test_closure_and_training():
     assert losses[-1] < 0.2 * losses[0]
 
 
-def test_weights_of_any_memory_layout_are_initialized_and_frozen_ones_left_alone():
+def test_initialization_handles_any_memory_layout_and_skips_frozen_weights():
     parameter = nn.Parameter(torch.randn(4, 3, 2, 2).permute(0, 1, 3, 2))
     frozen = nn.Parameter(torch.randn(4, 4), requires_grad=False)
     before, frozen_before = parameter.detach().clone(), frozen.clone()
@@ -147,7 +147,7 @@ FINITE = [(torch.float32, 1e-11), (torch.float32, 1e15), (torch.bfloat16, 300.0)
         *((dtype, ((4, 3), (2, 2, 3, 1)), (size, size)) for dtype, size in FINITE),
     ],
 )
-def test_gradients_of_every_precision_give_the_step_of_the_formula(dtype, shapes, sizes):
+def test_the_step_follows_the_formula_in_every_precision(dtype, shapes, sizes):
     weights = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
     for weight, size in zip(weights, sizes, strict=True):
         weight.grad = (size * (1 + torch.rand(weight.shape, dtype=torch.float64)) / 2).to(dtype)
@@ -159,7 +159,7 @@ def test_gradients_of_every_precision_give_the_step_of_the_formula(dtype, shapes
         torch.testing.assert_close(weight.detach().double(), expected, rtol=rtol, atol=0)
 
 
-def test_a_gradient_that_is_not_finite_is_not_hidden():
+def test_nonfinite_gradients_propagate():
     for bad in (math.inf, math.nan):
         parameters = with_gradients(network())
         parameters[2].grad[0, 0] = bad
@@ -181,7 +181,7 @@ def test_initial_weights_in_half_precision(weights, default):
     torch.testing.assert_close(gram, 6 / 4 * torch.eye(4).double(), rtol=0, atol=2e-2)
 
 
-def test_a_scheduler_of_torch_scales_the_step():
+def test_learning_rate_schedulers_scale_the_step():
     parameters = with_gradients(network())
     optimizer = AGD(parameters, gain=10.0)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.25)
@@ -194,7 +194,7 @@ def test_a_scheduler_of_torch_scales_the_step():
     torch.testing.assert_close(moved[1], 0.25 * moved[0], rtol=1e-3, atol=1e-6)
 
 
-def test_the_step_is_that_of_gain_times_lr_which_the_state_dict_keeps():
+def test_gain_times_lr_scales_the_step_and_survives_the_state_dict():
     twins = [with_gradients(network()) for _ in range(2)]
     AGD(twins[0], gain=2.0).step()
     optimizer = AGD(twins[1])

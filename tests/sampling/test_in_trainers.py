@@ -35,7 +35,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-def test_accelerate_does_not_divide_the_batches_once_more(tmp_path):
+def test_accelerate_does_not_shard_the_batches_again(tmp_path):
     results = results_of_two_processes(ACCELERATE_WORKER, tmp_path)
     for result in results:
         assert "prepare only model and optimizer" in result["refusal"]
@@ -44,7 +44,7 @@ def test_accelerate_does_not_divide_the_batches_once_more(tmp_path):
     assert all(9 <= len(batch) <= 10 for result in results for batch in result["batches"])
 
 
-def test_accelerate_takes_the_loader_of_one_process():
+def test_accelerate_accepts_the_loader_of_one_process():
     from accelerate import Accelerator
 
     loader = DataLoader(TensorDataset(torch.arange(97)), batch_sampler=StratifiedBatchSampler(LABELS, 20))
@@ -55,10 +55,10 @@ def test_accelerate_takes_the_loader_of_one_process():
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated", "ignore:.*does not have many workers")
-def test_lightning_begins_every_epoch_with_another_order():
+def test_lightning_reshuffles_every_epoch():
     import pytorch_lightning as pl
 
-    class Listening(pl.LightningModule):
+    class Recorder(pl.LightningModule):
         def __init__(self):
             super().__init__()
             self.layer, self.orders = nn.Linear(1, 1), {}
@@ -70,7 +70,7 @@ def test_lightning_begins_every_epoch_with_another_order():
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.0)
 
-    module, sampler = Listening(), StratifiedBatchSampler(LABELS, 20)
+    module, sampler = Recorder(), StratifiedBatchSampler(LABELS, 20)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = pl.Trainer(max_epochs=3, accelerator="cpu", use_distributed_sampler=False, **quiet)
     trainer.fit(module, DataLoader(TensorDataset(torch.arange(97)), batch_sampler=sampler))

@@ -22,11 +22,11 @@ def labels_of(counts, seed=0):
 
 
 def check_epoch(labels, batches):
-    """Every sample once, even sizes, and every class in every batch within one sample of its share."""
+    """Every sample once, and every class within one sample of its share of every batch."""
     assert sorted(itertools.chain.from_iterable(batches)) == list(range(len(labels)))
     for batch in batches:
         counts = np.bincount(labels[batch], minlength=labels.max() + 1)
-        # In whole numbers, so that nothing is rounded: |count - n B/N| < 1.
+        # |count - n B/N| < 1, in integers to avoid rounding.
         assert np.abs(counts * len(labels) - len(batch) * np.bincount(labels)).max() < len(labels)
 
 
@@ -46,13 +46,13 @@ def test_every_batch_has_every_class_in_proportion(counts, batch_size, seed):
 
 
 def sizes_to_sweep():
-    """8 to 60 samples of 2 to 6 classes, even or long-tailed, for 2 to 5 processes; batches are no smaller than the classes."""
+    """8 to 60 samples of 2 to 6 classes, balanced or long-tailed, for 2 to 5 processes; a batch has at least one per class."""
     generator = np.random.default_rng(0)
     for num_samples, num_classes, replicas in itertools.product(range(8, 61), range(2, 7), range(2, 6)):
         shares = generator.dirichlet(np.full(num_classes, generator.choice([0.5, 2.0, 100.0])))
         labels = generator.choice(num_classes, num_samples, p=shares)
         batch_size = replicas * int(generator.integers(-(-num_classes // replicas), num_samples // replicas + 2))
-        if num_samples // replicas >= -(-num_samples // batch_size):  # otherwise refused: see below
+        if num_samples // replicas >= -(-num_samples // batch_size):  # otherwise the sampler raises, see test_refusals
             yield labels, batch_size, replicas
 
 
@@ -76,7 +76,7 @@ def test_every_class_has_its_share_of_every_global_batch_for_any_number_of_proce
 
 
 @pytest.mark.parametrize("counts", [[33, 26, 7, 33], [9, 2, 9, 7]])
-def test_every_class_has_its_share_where_most_choices_of_the_left_over_sample_would_not_leave_it(counts):
+def test_the_left_over_sample_is_chosen_so_that_every_class_keeps_its_share(counts):
     labels = labels_of(counts)
     samplers = [StratifiedBatchSampler(labels, 6, num_replicas=2, rank=rank) for rank in range(2)]
     for epoch in range(60):
@@ -99,13 +99,13 @@ def test_every_class_has_its_share_where_most_choices_of_the_left_over_sample_wo
         ([100] * 10, 52, 4, 1, 1, "3f76f6f85443fcd1", "21bd86915c7fc156"),
     ],
 )
-def test_the_order_on_which_published_results_depend(counts, batch_size, replicas, seed, epoch, members, checksum):
+def test_the_order_that_published_results_depend_on(counts, batch_size, replicas, seed, epoch, members, checksum):
     orders = []
     for rank in range(replicas):
         sampler = StratifiedBatchSampler(labels_of(counts), batch_size, num_replicas=replicas, rank=rank, seed=seed)
         sampler.set_epoch(epoch)
         orders.append(list(sampler))
-    # Runs take the same batches, sorted by class.
+    # Runs sort the same batches by class.
     assert checksum_of([[sorted(batch) for batch in batches] for batches in orders]) == members
     assert checksum_of(orders) == checksum
 
@@ -114,8 +114,8 @@ def checksum_of(orders):
     return hashlib.sha256(json.dumps(orders).encode()).hexdigest()[:16]
 
 
-def test_neighbors_in_a_batch_are_of_different_classes_as_in_a_plain_shuffle():
-    # torchvision's MixUp and CutMix mix a batch with itself, moved by one.
+def test_neighbors_in_a_batch_differ_in_class_as_often_as_in_a_plain_shuffle():
+    # torchvision's MixUp and CutMix mix a batch with itself, rolled by one.
     labels = labels_of([100] * 10)
     for replicas in (1, 2):
         shares = []
@@ -141,7 +141,7 @@ def test_sharding_the_batches_again_is_refused(second_of_two_processes):
             _ = sampler.drop_last
 
 
-def test_trainers_find_what_they_look_for():
+def test_attributes_that_trainers_look_for():
     sampler = StratifiedBatchSampler(labels_of([6, 10]), 4)
     assert sampler.sampler is sampler
     assert sampler.drop_last is False
@@ -197,7 +197,7 @@ def test_refusals(labels, options, error, message):
         StratifiedBatchSampler(labels, **options)
 
 
-def test_labels_with_large_gaps_take_no_memory_for_the_gaps():
+def test_labels_with_large_gaps_take_little_memory():
     labels = np.array([5, 10**12, 7] * 20)
     tracemalloc.start()
     batches = list(StratifiedBatchSampler(labels, 12))

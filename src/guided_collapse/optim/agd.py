@@ -1,12 +1,4 @@
-"""Automatic gradient descent (AGD; Bernstein et al., 2023), written from its formula.
-
-L layers; layer l has a weight of d_l outputs and d_{l-1} inputs at k positions (k = 1 for a linear layer, the kernel size for a
-convolution), and s_l = sqrt(d_l / d_{l-1}) / sqrt(k). With the Frobenius norm of each position's output x input slice,
-
-    G = (1/L) sum_l s_l sum_positions |grad|,     eta = log((1 + sqrt(1 + 4 G)) / 2),
-
-and every slice moves by -gain lr (eta/L) s_l grad/|grad|. There is no learning rate to tune: lr is 1 unless a scheduler changes it.
-"""
+"""Automatic gradient descent (Bernstein et al., 2023), written from its formula."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -17,19 +9,30 @@ from torch import Tensor, nn
 
 
 class AGD(torch.optim.Optimizer):
-    """Automatic gradient descent. All parameters of all groups count as one network's layers.
+    r"""Automatic gradient descent (AGD; Bernstein et al., 2023), which sets its step size from the gradient.
 
-    Call `init_weights()` once before training: the theory assumes semi-orthogonal weights. Frozen parameters are left alone and do
-    not count as layers.
+    Call `init_weights()` once before training: the theory assumes semi-orthogonal weights.
 
-    Every group has an "lr", 1 by default, which multiplies the step, so that torch's learning-rate schedulers can scale it.
+    Layer $l$ of $L$ has a weight of $d_l$ outputs and $d_{l-1}$ inputs at $k_l$ positions: 1 in a linear layer, the kernel size
+    in a convolution. Every (outputs, inputs) slice $W$ of it, one per position, with the gradient $g$, moves by
+
+    $$
+    \Delta W = -\text{gain} \cdot \text{lr} \cdot \frac{\eta}{L} \, s_l \, \frac{g}{\lVert g \rVert_F}, \qquad
+    s_l = \sqrt{\frac{d_l}{d_{l-1} k_l}}, \qquad
+    \eta = \log \frac{1 + \sqrt{1 + 4 G}}{2},
+    $$
+
+    where $G = \frac{1}{L} \sum_l s_l \sum \lVert g \rVert_F$, the inner sum running over the slices of layer $l$.
+
+    All parameters of all groups count as layers of one network; frozen ones neither count nor move. There is no learning rate to
+    tune. Every group still has an "lr", 1 by default, so that learning-rate schedulers of torch can scale the step.
 
     Args:
-        params: parameters or parameter groups; a group may have its own gain and lr. At least two-dimensional.
-        gain: multiplies every step; the paper on neural collapse uses 10.
+        params: parameters of at least two dimensions, or parameter groups, which may have their own "gain" and "lr".
+        gain: multiplies every step. The paper on neural collapse uses 10.
 
     Raises:
-        ValueError: for one-dimensional parameters, a gain that is not positive, or a negative lr.
+        ValueError: for parameters of one dimension, a gain that is not positive, or a negative lr.
 
     Example:
         >>> import torch
@@ -45,7 +48,7 @@ class AGD(torch.optim.Optimizer):
         super().__init__(params, {"gain": gain, "lr": 1.0})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group, after checking that AGD can train it."""
+        """Adds a parameter group; raises a ValueError if AGD cannot train it."""
         super().add_param_group(param_group)
         try:
             _check_group(self.param_groups[-1])
@@ -55,8 +58,8 @@ class AGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Makes every position's slice semi-orthogonal, times s_l."""
-        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # there is no QR in half precision
+        """Sets every (outputs, inputs) slice to s_l times a random semi-orthogonal matrix."""
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # QR does not support half precision
         for parameter in self._layers():
             slices = [
                 nn.init.orthogonal_(torch.empty(parameter.shape[:2], dtype=dtype), generator=generator)
@@ -72,7 +75,7 @@ class AGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Moves every parameter that has a gradient."""
+        """Takes one step. Returns the loss of the closure, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -84,19 +87,19 @@ class AGD(torch.optim.Optimizer):
             if parameter.requires_grad and parameter.grad is not None
         ]
         if any(gradient.is_sparse for _, gradient, _ in moving):
-            raise ValueError("AGD takes dense gradients; got a sparse one. Use sparse=False in the embedding.")
+            raise ValueError("AGD needs dense gradients; got a sparse one. Pass sparse=False to the embedding.")
         if moving:
             parameters, gradients, gains = (list(column) for column in zip(*moving, strict=True))
             automatic_step(parameters, gradients, gains, num_layers=len(self._layers()))
         return loss
 
     def _layers(self) -> list[Tensor]:
-        """Returns all parameters that are not frozen."""
+        """Returns the trainable parameters."""
         return [parameter for group in self.param_groups for parameter in group["params"] if parameter.requires_grad]
 
 
 def layer_scale(weight: Tensor) -> float:
-    """Returns s_l = sqrt(d_l / d_{l-1}) / sqrt(k) of a weight (outputs, inputs, *positions)."""
+    """Returns s_l = sqrt(d_l / (d_{l-1} k)) of a weight, (outputs, inputs, *positions)."""
     outputs, inputs = weight.shape[:2]
     return math.sqrt(outputs / inputs / math.prod(weight.shape[2:]))
 
@@ -108,10 +111,9 @@ def automatic_step(parameters: list[Tensor], gradients: list[Tensor], gains: lis
     norms = [torch.linalg.vector_norm(gradient, dim=(0, 1), keepdim=True) for gradient in gradients]
     sums = [scale * norm.sum().to(norms[0].device) for scale, norm in zip(scales, norms, strict=True)]
     mean = torch.stack(sums).sum() / num_layers
-    # The logarithm of the formula, written so that it does not vanish for small gradients.
+    # log((1 + sqrt(1 + 4 G)) / 2), without cancellation for small gradients.
     step_size = torch.log1p(2 * mean / (1 + torch.sqrt(1 + 4 * mean))) / num_layers
     factors = [
-        # A slice without gradient does not move.
         torch.where(norm > 0, gain * scale * step_size.to(norm.device) / norm, 0.0)
         for gain, scale, norm in zip(gains, scales, norms, strict=True)
     ]
