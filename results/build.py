@@ -19,11 +19,7 @@ from guided_collapse.experiments.report.formats import Table, markdown
 from results.tables import all_tables
 
 HERE = Path(__file__).parent
-PAGES = (
-    HERE.parent / "README.md",
-    HERE / "README.md",
-    *(HERE.parent / "docs" / name for name in ("choosing.md", "frames.md", "upgrading.md")),
-)
+PAGES = (HERE.parent / "README.md", HERE / "README.md", *sorted((HERE.parent / "docs").glob("*.md")))
 TABLE = re.compile(r"(?<=<!-- from the records: )([\w ]+) -->\n.*?(?=<!-- end -->)", flags=re.DOTALL)
 # At which the report's tables of accuracy look.
 EPOCHS = (1, 5, 20)

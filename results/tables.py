@@ -100,6 +100,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "pairs": [pairs.columns, *pairs.cells.to_numpy().tolist()],
         "many classes": accuracies([experiment for experiment in simplex if experiment.name in searched]),
         "more classes than dimensions": accuracies(tight),
+        "more classes than dimensions at the end": at_the_end(tight),
         "amounts of images": amounts_of_images(simplex),
         "long tails": long_tails(long_tailed),
         "many classes in short": in_short([*simplex, *long_tailed]),
@@ -203,6 +204,14 @@ def accuracies(experiments: Sequence[Experiment]) -> Rows:
         soon = {head: spread(epochs_to_the_linear_layer(experiment, head)) for head in experiment.heads}
         rows.append(["", "epochs to the test accuracy that nn.Linear ends with", *(short_text(soon.get(head)) for head in heads)])
     return rows
+
+
+def at_the_end(experiments: Sequence[Experiment]) -> Rows:
+    """Test accuracy after the last epoch."""
+    heads = in_order(head for experiment in experiments for head in experiment.heads)
+    names = {head: name for experiment in experiments for head, name in names_of_heads(experiment).items()}
+    rows = [[title(each), *(_accuracy(each, head, TEST_TOP1) for head in heads)] for each in experiments]
+    return [["test accuracy, %", *(names[head] for head in heads)], *rows]
 
 
 def amounts_of_images(experiments: Sequence[Experiment]) -> Rows:

@@ -17,6 +17,7 @@ from guided_collapse.experiments.cli import main
 from guided_collapse.experiments.cli.commands import COMMANDS, parsed
 from guided_collapse.experiments.presets import PRESETS
 from guided_collapse.experiments.run import RunFolder
+from results import frames
 from tests.experiments.data.made_up import write_folders
 
 pytestmark = pytest.mark.slow
@@ -139,23 +140,22 @@ def test_sharing():
 
 
 @pytest.mark.documentation
-@pytest.mark.parametrize("page", ["index", "choosing", "closed-form", "devices"])
+@pytest.mark.parametrize("page", ["index", "choosing", "closed-form", "devices", "frames"])
 def test_other_pages(page):
     run_python(DOCS / f"{page}.md")
 
 
 @pytest.mark.documentation
-def test_frames(capsys):
-    page = DOCS / "frames.md"
-    names = run_python(page)
-    shown = re.findall(
-        r"^\| \d+ \| [\w ]+ \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| [^|]* \| ([\d.]+) \| ([\d.]+) \|$", page.read_text(), re.M
-    )
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    for row, (_, angle, most, margin, _, loss, bound) in zip(shown, printed, strict=True):
-        assert [float(cell) for cell in row] == pytest.approx([*map(float, (angle, most, margin, loss, bound))], rel=2e-3)
-    assert Path("frames.svg").read_text().count("<circle") == (DOCS / "frames.svg").read_text().count("<circle") == 30
-    assert names["result"].nc2 < 1e-6
+def test_the_picture_of_frames_and_the_table_beside_it_are_what_the_runs_give():
+    runs = [frames.train(num_classes) for num_classes in frames.NAMES]
+    numbers = re.compile(r"-?\d+(?:\.\d+)?")
+    for run in runs:
+        num_classes, name, *cells = frames.row(*run)
+        (shown,) = re.findall(rf"^\| {num_classes} \| {name} \| (.+) \|$", (DOCS / "frames.md").read_text(), re.MULTILINE)
+        assert [float(cell) for cell in shown.split(" | ")] == pytest.approx([*map(float, cells)], rel=2e-3)
+    drawn, there = frames.draw(runs), frames.PICTURE.read_text()
+    assert numbers.sub("", drawn) == numbers.sub("", there), "run `python -m results.frames`"
+    assert [*map(float, numbers.findall(drawn))] == pytest.approx([*map(float, numbers.findall(there))], abs=2)
 
 
 @pytest.mark.documentation

@@ -71,12 +71,14 @@ def ends(runs, part="test", name="top1"):
 
 
 def test_accuracies_follow_from_the_measurements():
-    expected = {False: [], True: []}
+    expected, ended = {False: [], True: []}, {}
     for name, heads in of_many_classes().items():
         facts = first_facts(heads)
         if not images(facts) or not (is_tight(facts) or name in searches()):
             continue
         last = facts["configuration"]["epochs"]
+        if is_tight(facts):
+            ended[title(facts)] = {names(facts)[head]: described(ends(runs)) for head, runs in heads.items()}
         first = f"{title(facts)}, 3 seeds"
         for part, epoch in (("test", 3), ("test", 5), ("test", last), ("train", last)):
             there = {
@@ -96,6 +98,8 @@ def test_accuracies_follow_from_the_measurements():
         found = [(*row[:2], {head: cell for head, cell in zip(headings[2:], row[2:], strict=True) if cell != "-"}) for row in rows]
         assert len(found) == len(expected[tight])
         assert all(row in expected[tight] for row in found)
+    (_, *labels), rows = cells_of("more classes than dimensions at the end", headings=True)
+    assert {row[0]: dict(zip(labels, row[1:], strict=True)) for row in rows} == ended
 
 
 def test_accuracies_by_the_number_of_images_and_in_short_follow_from_the_measurements():
