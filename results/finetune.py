@@ -29,28 +29,25 @@ WEIGHTS, MODEL = "efficientnet-lite0.safetensors", "tf_efficientnet_lite0"
 
 
 class Search(NamedTuple):
-    """One setting: what all heads share, the grid, and the seeds of its trials."""
+    """One setting: what all heads share, and the grid."""
 
     data: str
     backbone: str
     images_per_class: int
     epochs: int
     grid: dict[str, list[float]]
-    trial_seeds: tuple[int, ...]
     more: dict[str, Any]
 
 
 FROZEN: dict[str, Any] = {
     "backbone": "none",
-    "grid": {"learning_rate": [0.001, 0.003, 0.01], "scale": [5, 10, 20]},
-    "trial_seeds": (1000, 1001),
+    "grid": {"learning_rate": [0.001, 0.003, 0.01, 0.03], "scale": [5, 10, 20], "weight_decay": [0.05, 0.5]},
     "more": {"neck": "mlp", "feature_dim": 256},
 }
 TUNED: dict[str, Any] = {
     "data": "omniglot-small1",
     "backbone": f"timm:{MODEL}",
     "grid": {"learning_rate": [0.001, 0.003], "scale": [7, 14]},
-    "trial_seeds": (1000,),
     "more": {"weights": WEIGHTS, "image_size": 64, "crop_padding": 4},
 }
 SEARCHES = {
@@ -83,7 +80,7 @@ def run(name: str, placement: Placement) -> None:
         measure_first=0,
         **asked.more,
     )
-    plan = planned_search(shared, HEADS, asked.grid, seeds=SEEDS, trial_seeds=asked.trial_seeds)
+    plan = planned_search(shared, HEADS, asked.grid, seeds=SEEDS)
     if failed := search(plan, placement).fresh.failed:
         sys.exit(f"{name}: {failed}")
 
