@@ -47,7 +47,7 @@ FROZEN: dict[str, Any] = {
 TUNED: dict[str, Any] = {
     "data": "omniglot-small1",
     "backbone": f"timm:{MODEL}",
-    "grid": {"learning_rate": [0.001, 0.003], "scale": [7, 14]},
+    "grid": {"learning_rate": [0.003, 0.01], "scale": [7, 14]},
     "more": {"weights": WEIGHTS, "image_size": 64, "crop_padding": 4},
 }
 SEARCHES = {
@@ -61,7 +61,7 @@ SEARCHES = {
     },
     **{
         f"omniglot-tuned-of-{number}": Search(images_per_class=number, epochs=epochs, **TUNED)
-        for number, epochs in ((5, 15), (10, 8), (16, 5))
+        for number, epochs in ((5, 10), (10, 5), (16, 4))
     },
 }
 
