@@ -50,6 +50,8 @@ TITLES = {
     "fashion-mnist-sgd": "Fashion-MNIST, SGD with momentum",
     "cifar10-small": "CIFAR-10, AGD",
 }
+TEN_CLASSES = {"fashion-mnist-sgd": "Fashion-MNIST, 10 classes", "cifar10-small": "CIFAR-10, 10 classes"}
+"""Experiments on natural images with few classes, in which nn.Linear took part."""
 DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "cifar10-turned": "CIFAR-10, turned"}
 """Data with many classes."""
 EARLY = (3, 5)
@@ -69,6 +71,8 @@ NETWORKS = {
     "cifar10-resnet18": "ResNet-18",
     "imagenet-resnet50": "ResNet-50",
 }
+SHARED = ("cifar10-resnet18", "imagenet-resnet50")
+"""Whole networks of which the head's share is given."""
 METHODS = {
     "ours": "this library",  # recorded before there were two solvers
     "factors": "this library, factors",
@@ -96,14 +100,14 @@ def all_tables(records: Path) -> dict[str, list[str]]:
 
     tables = {
         "training": training(usual),
-        "training in short": training_in_short(usual),
         "pairs": [pairs.columns, *pairs.cells.to_numpy().tolist()],
         "many classes": accuracies([experiment for experiment in simplex if experiment.name in searched]),
         "more classes than dimensions": accuracies(tight),
         "more classes than dimensions at the end": at_the_end(tight),
         "amounts of images": amounts_of_images(simplex),
         "long tails": long_tails(long_tailed),
-        "many classes in short": in_short([*simplex, *long_tailed]),
+        "does it beat": does_it_beat([*simplex, *long_tailed, *(experiments[name] for name in TEN_CLASSES)]),
+        "what it costs": what_it_costs(recorded),
         "verdicts": verdicts([*simplex, *long_tailed, *tight], searched),
         "gains": gains([*simplex, *long_tailed, *tight]),
         "variants": trials(recorded("variants"), VARIED, against="the first"),
@@ -141,13 +145,6 @@ def training(experiments: Iterable[Experiment]) -> Rows:
     return rows
 
 
-def training_in_short(experiments: Iterable[Experiment]) -> Rows:
-    """How well heads do: a row for each experiment."""
-    heads = [head for head in HEADS if head != "nearest-etf-detached"]
-    rows = [[f"{TITLES[each.name]}, {seeds_text(each)}", *_outcome(each, heads)] for each in experiments]
-    return [["", "", *map(label, heads)], *rows]
-
-
 def _outcome(experiment: Experiment, heads: Iterable[str]) -> list[str]:
     found = outcome(experiment)
     return [found.title, *(short_text(found.spreads.get(head), percent=found.percent) for head in heads)]
@@ -172,6 +169,13 @@ def names_of_heads(experiment: Experiment) -> dict[str, str]:
 def images_of_each_class(experiment: Experiment) -> float:
     """How many training images there are of a class, on average."""
     return experiment.runs[0].num_train / experiment.runs[0].num_classes
+
+
+def short_title(experiment: Experiment) -> str:
+    """What was trained on, in a few words."""
+    run = experiment.runs[0]
+    images = ", long tail" if is_long_tailed(experiment) else f" of {images_of_each_class(experiment):g} images"
+    return f"{DATA[run.configuration['data']]}, {run.num_classes} classes{images}"
 
 
 def title(experiment: Experiment) -> str:
@@ -239,11 +243,18 @@ def long_tails(experiments: Sequence[Experiment]) -> Rows:
     return rows
 
 
-def in_short(experiments: Iterable[Experiment]) -> Rows:
-    """Test accuracy at the end of a linear layer, a learned one on spheres, a fixed frame and the nearest."""
-    heads = (LINEAR, "cosine", "fixed-etf", LAGGED)
-    rows = [[title(each), *(_accuracy(each, head, TEST_TOP1) for head in heads)] for each in experiments]
-    return [["test accuracy at the end, %", *map(label, heads[:3]), NEAREST], *rows]
+def does_it_beat(experiments: Iterable[Experiment]) -> Rows:
+    """Median points of test accuracy ahead of nn.Linear on the same seed, and on how many seeds a head is ahead."""
+    heads = ("cosine", "fixed-etf", "nearest-etf", LAGGED)
+    rows = [["test accuracy", "nn.Linear, %", *map(label, heads)]]
+    for experiment in experiments:
+        cells = []
+        for head in heads:
+            ahead = points_ahead(experiment, head) if head in experiment.heads else []
+            cells.append(f"{statistics.median(ahead):+.1f} ({sum(each > 0 for each in ahead)}/{len(ahead)})" if ahead else NOTHING)
+        linear = statistics.median(map(final_accuracy, experiment.of(LINEAR)))
+        rows.append([TEN_CLASSES.get(experiment.name) or short_title(experiment), f"{linear:.1f}", *cells])
+    return rows
 
 
 def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: str) -> Rows:
@@ -386,6 +397,25 @@ def steps_of_heads(recorded: Sequence[Mapping[str, Any]]) -> Rows:
                 texts[-1] += f" (compiled {seconds[f'compiled {name}'] / seconds[f'compiled {LINEAR}']:.2f})"
         rows.append([label(head) + (f", moved every {every} steps" if every else ""), *texts])
     return [["feature_dim, num_classes, batch size", *(", ".join(map(str, sizes["sizes"])) for sizes in recorded)], *rows]
+
+
+def what_it_costs(recorded: Callable[[str], Any]) -> Rows:
+    """A head's own step over that of nn.Linear, by size, and the head's share in the step of a whole network."""
+    sizes, shares = recorded("steps-of-heads"), {}
+    for network in SHARED:
+        for row in recorded(f"cost/{network}")["rows"]:
+            if row["forward_ms"] is not None:
+                part, whole = (row[f"{part}forward_ms"] + row[f"{part}backward_ms"] for part in ("head_", ""))
+                shares[network, row["head"]] = f"{100 * part / whole:.1f} %"
+    columns = [f"{size[0]} features, {size[1]} classes" for size in (each["sizes"] for each in sizes)]
+    rows = [["", *columns, *(f"share of a {NETWORKS[network]}'s step" for network in SHARED)]]
+    for name in (LINEAR, "cosine", "fixed-etf", "nearest-etf", LAGGED, f"{LAGGED} every 10"):
+        head, _, every = name.partition(" every ")
+        seconds = (each["average seconds" if every else "seconds"] for each in sizes)
+        ratios = (f"{of[name] / of[LINEAR]:.1f}" for of in seconds)
+        first = label(head) + (f", `every={every}`" if every else "")
+        rows.append([first, *ratios, *(shares.get((network, name), NOTHING) for network in SHARED)])
+    return rows
 
 
 def over_autograd(recorded: Sequence[Mapping[str, Any]]) -> Rows:

@@ -1,42 +1,59 @@
 """The README's examples run as they are."""
 
+import pytest
 import torch
 
 from tests.test_docs import ROOT, blocks
 
+README = ROOT / "README.md"
 
-def test_the_example_runs_and_what_it_saves_needs_no_library(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+
+def data():
     generator = torch.Generator().manual_seed(0)
     centers = torch.randn(10, 20, generator=generator)
     labels = torch.arange(400) % 10
     inputs = centers[labels] + 0.3 * torch.randn(400, 20, generator=generator)
-    loader = [(inputs[start : start + 100], labels[start : start + 100]) for start in range(0, 400, 100)] * 20
-    example, _ = (block["code"] for block in blocks(ROOT / "README.md", "python"))
-    names = {"loader": loader}
-    exec(compile(example, "README.md", "exec"), names)
-    assert (names["predictions"] == names["labels"]).float().mean() > 0.9
-    saved = torch.export.load(tmp_path / "model.pt2")
-    assert not [node.target for node in saved.graph.nodes if "guided_collapse" in str(node.target)]
-    few = names["inputs"][:7]
-    torch.testing.assert_close(saved.module()(few), names["model"](few), rtol=0, atol=1e-5)
+    return [(inputs[start : start + 100], labels[start : start + 100]) for start in range(0, 400, 100)]
 
 
-def test_the_measurement_runs(capsys):
-    features, labels = torch.randn(60, 8), torch.arange(60) % 4
-    network = torch.nn.Sequential()
-    network.add_module("body", torch.nn.Linear(5, 8))
-    network.add_module("fc", torch.nn.Linear(8, 4))
-    names = {
-        "features": features,
-        "labels": labels,
+@pytest.fixture
+def examples():
+    """The code of the blocks, and the names that it takes for given."""
+    torch.manual_seed(0)
+
+    def network():
+        layers = torch.nn.Sequential()
+        layers.add_module("body", torch.nn.Linear(20, 16))
+        layers.add_module("fc", torch.nn.Linear(16, 10))
+        return layers
+
+    given = {
+        "loader": data() * 20,
+        "network": network(),
+        "classifier": network(),
+        "features": torch.randn(60, 8),
         "weight": torch.randn(4, 8),
         "bias": torch.zeros(4),
-        "network": network,
-        "loader": [(torch.randn(30, 5), labels[:30]), (torch.randn(30, 5), labels[30:])],
     }
-    _, example = (block["code"] for block in blocks(ROOT / "README.md", "python"))
-    exec(compile(example, "README.md", "exec"), names)
+    return [compile(block["code"], "README.md", "exec") for block in blocks(README, "python")], given
+
+
+def test_the_examples_of_training_run_and_what_is_exported_needs_no_library(examples):
+    (train, replace, _), names = examples
+    exec(train, names)
+    assert (names["predictions"] == names["labels"]).float().mean() > 0.9
+    assert not [module for module in names["plain"].modules() if "guided_collapse" in type(module).__module__]
+    few = names["inputs"][:7]
+    torch.testing.assert_close(names["plain"](few), names["model"](few), rtol=0, atol=1e-5)
+    exec(replace, names)
+    assert names["network"].fc is names["head"]
+    assert names["network"].body.weight.grad.norm() > 0
+
+
+def test_the_measurement_runs(examples, capsys):
+    (*_, measure), names = examples
+    names["labels"] = torch.arange(60) % 4
+    exec(measure, names)
     printed = capsys.readouterr().out
     assert "NC1" in printed
     assert str(names["result"].nc1) in printed

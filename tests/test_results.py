@@ -187,7 +187,7 @@ def described(values, form="{:.2f}"):
 
 @pytest.mark.thorough
 def test_the_table_of_training_follows_from_the_measurements():
-    rows, shorts = iter(cells_of("training")), []
+    rows = iter(cells_of("training"))
     for experiment, name in tables.TITLES.items():
         assert {file.split("/")[0] for file in stored(experiment)} <= set(tables.HEADS)
         runs = [raw_measurements(experiment, head) for head in tables.HEADS]
@@ -208,9 +208,7 @@ def test_the_table_of_training_follows_from_the_measurements():
         else:
             assert quantity.startswith("test accuracy")
             assert cells == [described([100 * run[-1]["test"]["top1"] for run in of_head]) for of_head in runs]
-        shorts.append([title, quantity, *cells[:4], cells[5]])
     assert next(rows, None) is None
-    assert cells_of("training in short") == shorts
 
 
 def number(text):
@@ -229,6 +227,11 @@ def test_the_tables_of_steps_and_solves_follow_from_the_records():
         for text, (part, head) in zip((*cells[:2], *cells[3:]), places, strict=True):
             assert of[head][f"{part}forward_ms"] + of[head][f"{part}backward_ms"] == number(text)
         assert of["nearest-etf"]["peak_mb"] == number(memory)
+        if name in tables.SHARED:
+            (shares,) = (row[4:] for row in cells_of("what it costs") if row[0] == "Nearest ETF")
+            row = of["nearest-etf"]
+            share = (row["head_forward_ms"] + row["head_backward_ms"]) / (row["forward_ms"] + row["backward_ms"])
+            assert shares[tables.SHARED.index(name)] == f"{100 * share:.1f} %"
         forward, backward = of["paper-route"]["forward_ms"], of["paper-route"]["backward_ms"]
         assert cells[2] == of["paper-route"]["note"] if forward is None else forward + (backward or 0) == number(cells[2])
         assert ("gradient does not fit" in cells[2]) == (forward is not None and backward is None)
@@ -256,6 +259,12 @@ def test_the_table_of_heads_steps_follows_from_the_record():
             ratio, compiled = (float(found) for found in re.findall(r"[\d.]+", text))
             assert ratio == pytest.approx(seconds[name] / seconds["linear"], abs=6e-3)
             assert compiled == pytest.approx(seconds[f"compiled {name}"] / seconds["compiled linear"], abs=6e-3)
+    for name, *ratios, _, _ in cells_of("what it costs"):
+        title, _, every = name.rstrip("`").partition(", `every=")
+        (head,) = (head for head, declared in HEADS.items() if declared.label == title)
+        head, seconds = (f"{head} every {every}", "average seconds") if every else (head, "seconds")
+        expected = [of[seconds][head] / of[seconds]["linear"] for of in record]
+        assert [float(text) for text in ratios] == pytest.approx(expected, abs=0.051)
     for (_, ours, theirs, ratio), of in zip(
         cells_of("autograd"), json.loads((RECORDS / "solve.json").read_text())["against autograd"], strict=True
     ):
