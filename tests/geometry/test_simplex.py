@@ -71,8 +71,8 @@ def test_refusals():
 
 @pytest.mark.parametrize("size", [3.5, 3.0, "3", None, True])
 def test_sizes_of_a_wrong_type_raise_type_errors(size):
-    with pytest.raises(TypeError, match="num_classes must be a whole number; got"):
+    with pytest.raises(TypeError, match="num_classes must be an integer; got"):
         check_num_classes(size)
-    with pytest.raises(TypeError, match="feature_dim must be a whole number; got"):
+    with pytest.raises(TypeError, match="feature_dim must be an integer; got"):
         check_feature_dim(size)
     check_num_classes(np.int64(3))
