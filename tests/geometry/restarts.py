@@ -1,13 +1,13 @@
-"""Tight frames with unit rows near to a target, by Riemannian gradient ascent from many starts: a slow, obvious oracle.
+"""A slow, obvious oracle for the nearest tight frame with unit rows: Riemannian gradient ascent from many random starts.
 
-Steps are along the gradient less its part along the constraints, and lead back by Gauss-Newton corrections, without polar factors.
+Steps follow the tangential part of the gradient and return to the constraints by Gauss-Newton corrections, without polar factors.
 """
 
 import torch
 
 
 def constraints(frames):
-    """What is zero for unit rows, tightness (the last of the diagonal follows from the norms) and a sum of zero."""
+    """Residuals of unit rows, tightness (the last diagonal entry follows from the norms) and rows that sum to zero."""
     _, num_classes, feature_dim = frames.shape
     first, second = torch.triu_indices(feature_dim, feature_dim)[:, :-1]
     products = (frames.mT @ frames)[:, first, second] - num_classes / feature_dim * (first == second)
@@ -15,7 +15,7 @@ def constraints(frames):
 
 
 def derivatives(frames):
-    """Of the constraints, (num_frames, num_constraints, num_classes * feature_dim)."""
+    """Jacobian of the constraints, (num_frames, num_constraints, num_classes * feature_dim)."""
     num_frames, num_classes, feature_dim = frames.shape
     first, second = torch.triu_indices(feature_dim, feature_dim)[:, :-1]
     rows, pairs, columns = torch.arange(num_classes), num_classes + torch.arange(len(first)), torch.arange(feature_dim)
@@ -28,9 +28,9 @@ def derivatives(frames):
 
 
 def along_constraints(jacobian, values):
-    """The least change that changes the constraints by the values, (num_frames, num_classes * feature_dim)."""
+    """The least-norm change that changes the constraints by these values, (num_frames, num_classes * feature_dim)."""
     products = jacobian @ jacobian.mT
-    # Frames of two parts that are orthogonal to each other have dependent constraints.
+    # The constraints are dependent if a frame splits into two orthogonal parts.
     products.diagonal(dim1=1, dim2=2).add_(1e-12 * products.diagonal(dim1=1, dim2=2).mean())
     return (jacobian.mT @ torch.cholesky_solve(values[:, :, None], torch.linalg.cholesky(products)))[:, :, 0]
 
@@ -47,7 +47,7 @@ def tangent(frames, target):
 
 
 def ascended(frames, target, *, steps):
-    """Frames that are stationary for <W, T>; Barzilai and Borwein's step sizes, and steps that do not improve are taken back."""
+    """Stationary frames of <W, T>, with Barzilai-Borwein step sizes; steps that do not improve are rejected."""
     frames = corrected(frames, 12)
     sizes, values, gradients = frames.new_full((len(frames),), 0.3), (frames * target).sum((1, 2)), tangent(frames, target)
     for _ in range(steps):
@@ -68,7 +68,7 @@ def ascended(frames, target, *, steps):
 
 
 def near_frames(num_frames, num_classes, feature_dim):
-    """Random matrices, brought near to unit-norm tight frames: starts."""
+    """Random starting points close to unit-norm tight frames."""
     frames = torch.randn(num_frames, num_classes, feature_dim, dtype=torch.float64)
     for _ in range(100):
         frames = frames / frames.norm(dim=2, keepdim=True)
@@ -78,7 +78,7 @@ def near_frames(num_frames, num_classes, feature_dim):
 
 
 def restart_costs(means, *, restarts, steps=400):
-    """|H~ - W/sqrt(C)|^2 for the frames that random starts lead to, (restarts,)."""
+    """|H~ - W/sqrt(C)|^2 of the frames that random starts reach, (restarts,)."""
     target = means * (len(means) ** 0.5 / means.norm())
     frames = ascended(near_frames(restarts, *means.shape), target, steps=steps)
     assert float(constraints(frames).abs().max()) < 1e-7

@@ -25,15 +25,15 @@ def icosahedron():
     return torch.nn.functional.normalize(torch.tensor(rows, dtype=torch.float64), dim=1)
 
 
-def test_welch_bound_is_reached_by_equiangular_lines():
-    # The six diagonals of the icosahedron; and the simplex ETF.
+def test_equiangular_lines_attain_the_welch_bound():
+    # The six diagonals of the icosahedron, and the simplex ETF.
     diagonals = [row for row in icosahedron() if (row[row != 0][0]) > 0]
     assert float(cosines(torch.stack(diagonals)).abs().max()) == pytest.approx(welch_bound(3, 6)) == pytest.approx(5**-0.5)
     assert float(cosines(simplex_etf(5, dtype=torch.float64)).abs().max()) == pytest.approx(welch_bound(4, 5))
     assert welch_bound(9, 4) == 0
 
 
-def test_largest_cosine_is_reached_where_the_best_frame_is_known():
+def test_known_best_frames_attain_the_largest_cosine_bound():
     assert float(cosines(simplex_etf(5, dtype=torch.float64)).max()) == pytest.approx(largest_cosine_bound(7, 5))
     assert float(cosines(orthoplex(5)).max()) == largest_cosine_bound(5, 10) == largest_cosine_bound(5, 7)
     # 16 vectors in five dimensions, 27 in six: known optimal codes with cosines 1/5 and 1/4.
@@ -44,7 +44,7 @@ def test_largest_cosine_is_reached_where_the_best_frame_is_known():
 
 
 @pytest.mark.parametrize("feature_dim", [1, 2, 3, 8])
-def test_largest_cosine_grows_with_the_classes_and_no_frame_is_below(feature_dim):
+def test_largest_cosine_bound_grows_with_the_classes_and_holds_for_every_frame(feature_dim):
     bounds = [largest_cosine_bound(feature_dim, num_classes) for num_classes in range(2, 60)]
     assert bounds == sorted(bounds)
     for num_classes in range(2, 60, 7):
@@ -55,7 +55,7 @@ def test_largest_cosine_grows_with_the_classes_and_no_frame_is_below(feature_dim
 
 
 @pytest.mark.parametrize("scale", [0.5, 5.0, 20.0])
-def test_cross_entropy_bound_is_reached_by_simplex_and_orthoplex(scale):
+def test_simplex_and_orthoplex_attain_the_cross_entropy_bound(scale):
     assert tight_frame_cross_entropy_bound(4, 5, scale) == cross_entropy_lower_bound(5, scale)
     weight = orthoplex(6)
     loss = torch.nn.functional.cross_entropy(scale * weight @ weight.T, torch.arange(12))
@@ -64,7 +64,7 @@ def test_cross_entropy_bound_is_reached_by_simplex_and_orthoplex(scale):
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(2, 5), (3, 7), (5, 12), (6, 40), (6, 9)])
 @pytest.mark.parametrize("scale", [0.5, 5.0, 20.0])
-def test_no_features_are_below_the_cross_entropy_bound(feature_dim, num_classes, scale):
+def test_optimized_features_stay_above_the_cross_entropy_bound(feature_dim, num_classes, scale):
     weight = tight_frame(feature_dim, num_classes, direction="random", dtype=torch.float64, rounds=60)
     features = (scale * weight).clone().requires_grad_()
     optimizer = torch.optim.Adam([features], lr=0.02)

@@ -47,7 +47,7 @@ def test_an_etf_is_its_own_nearest(feature_dim, num_classes):
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
-def test_scale_of_the_means_does_not_matter(feature_dim, num_classes):
+def test_the_solution_is_invariant_to_the_scale_of_the_means(feature_dim, num_classes):
     means, anchor = centered_means(feature_dim, num_classes), random_basis(feature_dim, num_classes)
 
     def results(scale):
@@ -117,7 +117,7 @@ def test_forward_mode_is_refused():
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), SIZES)
-def test_means_that_vanish_leave_the_proximal_point(feature_dim, num_classes):
+def test_zero_means_return_the_proximal_point(feature_dim, num_classes):
     anchor = random_basis(feature_dim, num_classes)
     means = torch.zeros(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
     for proximal_weight, solver in itertools.product((0.0, 1e-3), ("factors", "products")):
@@ -129,8 +129,8 @@ def test_means_that_vanish_leave_the_proximal_point(feature_dim, num_classes):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_without_a_proximal_term_float32_noise_does_not_decide_open_directions(dtype):
-    # Means of rank 2, but for the rounding errors of the product: these must not invent more directions.
+def test_rounding_errors_do_not_determine_open_directions(dtype):
+    # Means of rank 2 up to rounding errors, which must not count as further directions.
     factors = torch.randn(6, 2, dtype=torch.float64), torch.randn(2, 9, dtype=torch.float64)
     means = factors[0].to(dtype) @ factors[1].to(dtype)
     anchor = random_basis(9, 6, dtype)
@@ -142,7 +142,7 @@ def test_without_a_proximal_term_float32_noise_does_not_decide_open_directions(d
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(12, 5), (40, 10), (200, 150)])
 @pytest.mark.parametrize("proximal_weight", [0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-3])
-def test_float32_basis_is_orthonormal_though_one_direction_dominates(feature_dim, num_classes, proximal_weight):
+def test_float32_basis_is_orthonormal_when_one_direction_dominates(feature_dim, num_classes, proximal_weight):
     for ratio in (1e4, 2e5, 1e6):
         sizes = torch.full((num_classes,), 1 / ratio, dtype=torch.float64).index_fill(0, torch.tensor(0), 1.0)
         means = (random_basis(num_classes, num_classes) * sizes) @ random_basis(feature_dim, num_classes).T
@@ -158,7 +158,7 @@ def test_float32_basis_is_orthonormal_though_one_direction_dominates(feature_dim
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("offset", [0.0, 1e2, 1e5])
-def test_rounding_errors_of_an_offset_count_as_no_direction(offset, dtype):
+def test_rounding_errors_of_an_offset_do_not_count_as_a_direction(offset, dtype):
     means = (offset + torch.randn(6, 9, dtype=torch.float64) + torch.randn(9, dtype=torch.float64)).to(dtype)
     assert int(nearest_etf(means).rank) == 5
     flat = (offset + torch.randn(6, 2, dtype=torch.float64) @ torch.randn(2, 9, dtype=torch.float64)).to(dtype)
@@ -182,7 +182,7 @@ def test_half_precision_and_autocast_are_computed_in_float32(feature_dim, num_cl
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(12, 5), (4, 5)])
-def test_registered_operations_keep_their_promises(feature_dim, num_classes):
+def test_registered_operations_pass_opcheck(feature_dim, num_classes):
     means = centered_means(feature_dim, num_classes, torch.float32).requires_grad_()
     anchor = random_basis(feature_dim, num_classes, torch.float32).T.contiguous()
     checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
@@ -194,7 +194,7 @@ def test_registered_operations_keep_their_promises(feature_dim, num_classes):
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(9, 4), (4, 5)])
 @pytest.mark.parametrize("proximal_weight", [0.0, 1e-3])
-def test_the_first_step_takes_the_solution_without_proximal_term_for_proximal_point(feature_dim, num_classes, proximal_weight):
+def test_the_first_step_takes_the_solution_without_proximal_term_as_proximal_point(feature_dim, num_classes, proximal_weight):
     means, direction = centered_means(feature_dim, num_classes), random_basis(feature_dim, num_classes)
     anchor = nearest_etf(means, direction, proximal_weight=0.0).basis
     expected = nearest_etf(means, anchor, proximal_weight=proximal_weight).basis
@@ -218,13 +218,13 @@ def test_by_products_the_first_step_has_a_vanishing_pull():
 
 @pytest.mark.parametrize("solver", ["factors", "products"])
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(9, 4), pytest.param(5, 9, marks=pytest.mark.thorough)])
-def test_compiles_whole_with_the_first_step_as_a_tensor(feature_dim, num_classes, solver):
+def test_compiles_without_graph_breaks_with_first_step_as_a_tensor(feature_dim, num_classes, solver):
     means, direction = centered_means(feature_dim, num_classes), any_basis(feature_dim, num_classes)
 
     def solve(means, first_step):
         return nearest_frame(means, direction, rounds=5, solver=solver, first_step=first_step).weight
 
-    torch._dynamo.reset()  # so that other sizes do not make this one dynamic
+    torch._dynamo.reset()  # otherwise earlier sizes would make these dynamic
     compiled = torch.compile(solve, fullgraph=True, backend="aot_eager")
     for first_step in (torch.tensor(True), torch.tensor(False)):
         found = []
@@ -257,8 +257,8 @@ def test_imagenet_size_in_float32_is_exact(decades):
         ([[1.0]], {}, TypeError, "floating-point tensor; got <class 'list'>"),
         (torch.zeros(1, 4), {}, ValueError, "num_classes must be at least 2.*num_classes=1"),
         (torch.zeros(6, 4), {}, ValueError, "at least num_classes - 1.*feature_dim=4, num_classes=6"),
-        (torch.ones(3, 4), {"proximal_weight": -1.0}, ValueError, "not negative; got -1.0"),
-        (torch.ones(3, 4), {"proximal_weight": float("nan")}, ValueError, "finite number.*got nan"),
+        (torch.ones(3, 4), {"proximal_weight": -1.0}, ValueError, "nonnegative and finite; got -1.0"),
+        (torch.ones(3, 4), {"proximal_weight": float("nan")}, ValueError, "finite; got nan"),
         (torch.ones(3, 4), {"proximal_basis": torch.zeros(3, 4)}, ValueError, r"= \(4, 3\); got \(3, 4\)"),
         (torch.full((3, 4), torch.nan), {}, ValueError, "must be finite"),
         (torch.full((3, 4), torch.inf), {}, ValueError, "must be finite"),

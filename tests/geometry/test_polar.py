@@ -22,7 +22,7 @@ def matrix_with(values: torch.Tensor, num_columns: int = 90) -> torch.Tensor:
 
 
 def completed(matrix, completion, negligible):
-    """The factors of X with open directions filled in, the polar factor in float64, and what the gradient needs beside them."""
+    """The completed factors of X, its polar factor in float64, and the further arguments of the gradient."""
     factors = singular_factors(matrix, negligible, completion.dtype)
     completion_values = complete(factors, completion)
     return factors, (factors.left @ factors.right).double(), (factors, completion_values, completion)
@@ -35,7 +35,7 @@ def factors_of(matrix, dtype, floor=1e-15):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA.keys())
-def test_factor_is_orthonormal_and_optimal_at_every_condition_number(spectrum, dtype):
+def test_the_polar_factor_is_orthonormal_and_optimal_at_every_condition_number(spectrum, dtype):
     matrix = matrix_with(spectrum)
     factors, polar, *_ = factors_of(matrix, dtype)
     tolerance = 1e-13 if dtype == torch.float64 else 2e-6
@@ -51,7 +51,7 @@ def test_factor_is_orthonormal_and_optimal_at_every_condition_number(spectrum, d
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("rank", [0, 1, 5, 9])
-def test_undetermined_directions_are_the_limit_of_a_vanishing_completion(rank, dtype):
+def test_open_directions_are_the_limit_of_a_vanishing_completion(rank, dtype):
     matrix = matrix_with(torch.tensor([1.0 - 0.05 * i if i < rank else 0.0 for i in range(10)]), num_columns=17)
     factors, polar, _, completion = factors_of(matrix, dtype, floor=1e-12)
     assert factors.rank == rank
@@ -61,8 +61,8 @@ def test_undetermined_directions_are_the_limit_of_a_vanishing_completion(rank, d
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("num_columns", [2, 3])
-def test_completion_that_says_nothing_about_the_open_direction(num_columns, dtype):
-    # The only open direction of the completion is already taken by the matrix.
+def test_a_completion_that_leaves_the_open_direction_open(num_columns, dtype):
+    # The matrix already determines the only direction in which the completion could help.
     matrix = torch.tensor([[1.0, 1.0, 0.0], [-1.0, -1.0, 0.0]], dtype=torch.float64)[:, :num_columns]
     completion = torch.eye(2, num_columns, dtype=dtype)
     _, polar, saved = completed(matrix, completion, 1e-12)
@@ -77,7 +77,7 @@ def test_gradient_against_finite_differences_with_several_open_directions(rank, 
     generator = torch.Generator().manual_seed(rank)
     matrix, change, grad_polar = (torch.randn(6, num_columns, dtype=torch.float64, generator=generator) for _ in range(3))
     left = torch.linalg.qr(torch.randn(6, rank, dtype=torch.float64, generator=generator)).Q
-    # Changes that keep the null space of X.
+    # The derivative is along changes that keep the null space of X.
     matrix, change = left @ left.T @ matrix, left @ left.T @ change
     completion = haar_basis(num_columns, 6, dtype=torch.float64).T
     factors, _, saved = completed(matrix, completion, 1e-12)

@@ -1,4 +1,4 @@
-"""The polar factor by products, against scipy's and against the solver by factors."""
+"""The solver "products" against scipy's polar factor and against the solver "factors"."""
 
 import math
 
@@ -34,14 +34,14 @@ def means_with(spectrum, feature_dim, num_classes):
 
 
 def basis_before(means, proximal_weight):
-    """The basis of a step before: of means a little off these."""
+    """The basis of the previous step: of slightly different means."""
     other = means + 0.01 * means.norm() / math.sqrt(means.numel()) * torch.randn_like(means)
     anchor = frame_basis(means.shape[1], len(means), direction="random")
     return nearest_etf(other.double(), anchor.double(), proximal_weight=proximal_weight).basis.float()
 
 
 def exact_weight(means, basis, proximal_weight):
-    """The weight from scipy's polar factor, in float64."""
+    """The weight by scipy's polar factor, in float64."""
     num_classes, feature_dim = means.shape
     means = means.double() - means.double().mean(dim=0)
     matrix = 2 / math.sqrt(num_classes - 1) * means / means.norm() + proximal_weight * basis.double().T
@@ -53,7 +53,7 @@ def exact_weight(means, basis, proximal_weight):
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, 1e-14), (torch.float32, 1e-7)])
 @pytest.mark.parametrize("smallest", [1.0, 0.5, 1e-2, 1e-3, 1e-5, 1e-7, 1e-12])
-def test_polynomials_take_the_whole_interval_to_one_and_never_leave_it(smallest, dtype, rounding):
+def test_polynomials_map_the_interval_to_one_and_never_leave_it(smallest, dtype, rounding):
     values = torch.logspace(math.log10(smallest), 0, 1000, dtype=torch.float64)
     rounded = torch.tensor([1 - 1e-7, 1 + 1e-7, 1 + 1e-6], dtype=torch.float64)
     for polynomial in polar_polynomials(smallest, dtype):
@@ -72,7 +72,7 @@ def test_weight_and_gradient_in_float32_are_those_of_float64(feature_dim, num_cl
     basis = basis_before(means, proximal_weight)
     found = means.clone().requires_grad_()
     weight = nearest_etf(found, basis, proximal_weight=proximal_weight, solver="products").weight
-    # What float32 can tell of directions that only the proximal term determines.
+    # The float32 accuracy of directions that only the proximal term determines.
     largest = 2 / math.sqrt(num_classes - 1) + proximal_weight * math.sqrt(num_classes)
     tolerance = max(1e-5, 2 * torch.finfo(torch.float32).eps * largest / proximal_weight)
     by_scipy = exact_weight(means, basis, proximal_weight)
@@ -96,7 +96,7 @@ def test_without_a_proximal_term_it_is_the_limit_to_a_thousandth(feature_dim, nu
     torch.testing.assert_close(found @ found.T, limit @ limit.T, rtol=0, atol=1e-5)
 
 
-# torch uses its own deprecated parts for forward mode, and again when it compiles a function with a gradient of its own.
+# torch itself uses deprecated functions for forward mode.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(4, 3), (3, 3), (2, 3)])
 def test_all_orders_and_modes_of_derivatives(feature_dim, num_classes):
@@ -111,7 +111,7 @@ def test_all_orders_and_modes_of_derivatives(feature_dim, num_classes):
     assert gradgradcheck(weight, means)
 
 
-def test_vmap_gives_what_a_loop_gives():
+def test_vmap_agrees_with_a_loop():
     torch.manual_seed(2)
     means, basis = torch.randn(8, 4, 6), frame_basis(6, 4, direction="random")
 
@@ -130,7 +130,7 @@ def lower_precision(request):
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.usefixtures("lower_precision")
-def test_products_are_exact_though_lower_precision_is_allowed():
+def test_products_are_exact_when_lower_precision_is_allowed():
     torch.manual_seed(3)
     matrix = torch.randn(20, 50)
     matrix = (matrix / matrix.norm()).requires_grad_()
@@ -138,12 +138,12 @@ def test_products_are_exact_though_lower_precision_is_allowed():
     exact = torch.from_numpy(scipy.linalg.polar(matrix.detach().double().numpy())[0])
     torch.testing.assert_close(polar.detach().double(), exact, rtol=0, atol=2e-6)
     polar.square()[0].sum().backward()
-    # Without a gradient to trace, which takes ten seconds.
+    # Without gradient: tracing it takes ten seconds.
     compiled = torch.compile(polar_by_products, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(matrix.detach(), polynomials=polar_polynomials(1e-4)), polar.detach(), rtol=0, atol=2e-6)
 
 
-def test_a_product_in_parts_has_the_digits_of_float32(monkeypatch):
+def test_a_product_of_parts_is_as_precise_as_float32(monkeypatch):
     torch.manual_seed(4)
     left, right = torch.randn(30, 40, requires_grad=True), torch.randn(40, 20, requires_grad=True)
     plain = torch.autograd.grad(operations.product(left, right).square().sum(), (left, right))

@@ -9,7 +9,7 @@ from guided_collapse.geometry.simplex import check_feature_dim, check_num_classe
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 10, 100])
-def test_rows_are_unit_sum_to_zero_and_stand_at_equal_angles(num_classes):
+def test_rows_have_norm_one_sum_to_zero_and_are_equiangular(num_classes):
     frame = simplex_etf(num_classes, dtype=torch.float64)
     gram = frame @ frame.T
     expected = torch.full((num_classes, num_classes), -1 / (num_classes - 1), dtype=torch.float64).fill_diagonal_(1.0)
@@ -25,13 +25,13 @@ def test_weight_of_a_basis_is_the_dense_product(feature_dim, num_classes):
     torch.testing.assert_close(weight.norm(dim=1), torch.ones(num_classes, dtype=torch.float64))
 
 
-def test_canonical_is_the_identity_on_top_of_zeros():
+def test_the_canonical_basis_is_the_identity_on_top_of_zeros():
     assert torch.equal(frame_basis(7, 4), torch.cat([torch.eye(4), torch.zeros(3, 4)]))
 
 
 @pytest.mark.parametrize("direction", ["canonical", "random"])
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(9, 4), (4, 4), (3, 4), (1, 2)])
-def test_orthonormal_columns_or_one_dimension_less_orthonormal_rows(direction, feature_dim, num_classes):
+def test_columns_are_orthonormal_or_in_one_dimension_less_rows_are(direction, feature_dim, num_classes):
     basis = frame_basis(feature_dim, num_classes, direction=direction, dtype=torch.float64)
     assert basis.shape == (feature_dim, num_classes)
     if feature_dim >= num_classes:
@@ -48,7 +48,7 @@ def test_helmert_against_scipy():
 
 
 def test_random_directions_are_haar_distributed():
-    # Without the correction of signs, LAPACK's convention would make the first entry of the first column negative in all draws.
+    # Without the correction of signs, LAPACK's convention makes the first entry of the first column negative in every draw.
     generator = torch.Generator().manual_seed(0)
     draws = torch.stack([haar_basis(3, 3, generator=generator, dtype=torch.float64) for _ in range(2000)])
     # An entry of a Haar-distributed rotation in three dimensions is uniform on [-1, 1] (Archimedes).
@@ -70,9 +70,9 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("size", [3.5, 3.0, "3", None, True])
-def test_sizes_of_a_wrong_type_raise_type_errors(size):
-    with pytest.raises(TypeError, match="num_classes must be a whole number; got"):
+def test_sizes_that_are_not_integers_raise_type_errors(size):
+    with pytest.raises(TypeError, match="num_classes must be an integer; got"):
         check_num_classes(size)
-    with pytest.raises(TypeError, match="feature_dim must be a whole number; got"):
+    with pytest.raises(TypeError, match="feature_dim must be an integer; got"):
         check_feature_dim(size)
     check_num_classes(np.int64(3))

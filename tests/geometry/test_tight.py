@@ -1,4 +1,4 @@
-"""Frames for more classes than a simplex ETF has room for; sizes are (feature_dim, num_classes)."""
+"""Tight frames, for more classes than a simplex ETF has room for. Sizes are (feature_dim, num_classes)."""
 
 import pytest
 import scipy.linalg
@@ -13,7 +13,7 @@ from tests.geometry.test_nearest import any_basis, centered_means
 
 pytestmark = pytest.mark.slow
 
-# Those that cannot be centered, then rounds on the spare side, then rounds on the frame itself.
+# Sizes that cannot be centered, then with rounds on the complement, then with rounds on the frame itself.
 SIZES = [(1, 3), (3, 5), (4, 6), (5, 9), (9, 12), (2, 7), (4, 12)]
 KINDS = ("Gaussian", "low rank", "clustered", "decaying")
 LARGER = [(7, 40), (25, 50), (30, 40), (57, 60), (16, 200)]
@@ -32,7 +32,7 @@ def test_simplex_etf_where_one_exists(feature_dim, num_classes, with_proximal_po
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [*SIZES, (3, 20), (13, 15), (5, 6)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_closed_form_against_scipy(feature_dim, num_classes, dtype):
-    """Also with one class more than dimensions, where the problem is that of the ETF, proximal term and all."""
+    """Also for C = d + 1, where the problem coincides with that of the simplex ETF, including the proximal term."""
     means, anchor = centered_means(feature_dim, num_classes, dtype), any_basis(feature_dim, num_classes, dtype)
     found = nearest_frame(means, anchor, proximal_weight=0.1, unit_rows=False)
     matrix = 2 * means.double() / means.double().norm() / feature_dim**0.5 + 0.1 * anchor.double().T
@@ -64,7 +64,7 @@ def test_more_rounds_make_small_frames_tight_and_centered_where_they_can_be(feat
 
 
 def plain_rounds(means, rounds):
-    """The frame as documented, in plain torch, for sizes whose rounds without pull are on the frame itself."""
+    """The documented rounds in plain torch, for sizes whose rounds without pull work on the frame itself."""
     num_classes, feature_dim = means.shape
 
     def polar(rows):
@@ -97,12 +97,12 @@ def test_rounds_and_their_gradient_against_plain_torch(solver, feature_dim, num_
         weight = plain_rounds(leaf, rounds) if plain else nearest_frame(leaf, rounds=rounds, solver=solver).weight
         results.append([weight.detach(), torch.autograd.grad((weight * direction).sum(), leaf)[0]])
         results[-1][1] -= results[-1][1].mean(0)
-    # By products, no pull is a small one.
+    # By products, a small pull stands in for none.
     tolerance = {"rtol": 1e-8, "atol": 1e-10} if solver == "factors" else {"rtol": 0, "atol": 2e-2 * float(results[1][1].norm())}
     torch.testing.assert_close(*results, **tolerance)
 
 
-def test_they_end_where_the_target_is_stationary():
+def test_rounds_converge_to_a_stationary_point():
     means = centered_means(6, 20)
     weight = nearest_frame(means, rounds=400).weight
     assert float(tangent(weight[None], means * (20**0.5 / means.norm())).norm()) < 1e-5
@@ -127,8 +127,8 @@ THOROUGH = [(kind, *size) for kind in KINDS for size in ((3, 9), (2, 14), (5, 10
 @pytest.mark.parametrize(
     ("kind", "feature_dim", "num_classes"), QUICK + [pytest.param(*x, marks=pytest.mark.thorough) for x in THOROUGH]
 )
-def test_unit_rows_are_not_further_than_the_median_of_random_restarts(kind, feature_dim, num_classes):
-    """But for the last digits: where all restarts end at one minimum, the default rounds stop close to it."""
+def test_unit_rows_are_no_further_than_the_median_of_random_restarts(kind, feature_dim, num_classes):
+    """Up to the last digits: if all restarts end at one minimum, the default rounds stop close to it."""
     means = means_of_kind(kind, feature_dim, num_classes)
     median = float(restart_costs(means, restarts=15 if (kind, feature_dim, num_classes) in THOROUGH else 5).median())
     assert float(nearest_frame(means).distance) <= median + 5e-4
@@ -158,7 +158,7 @@ def test_classes_with_equal_means_keep_equal_rows_and_get_a_moderate_gradient(fe
     torch.testing.assert_close((gradient * change).sum(), expected, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 
-def test_a_proximal_point_tells_classes_with_equal_means_apart():
+def test_a_proximal_point_separates_classes_with_equal_means():
     means = torch.randn(8, 3, dtype=torch.float64)
     means[1] = means[0]
     found = nearest_frame(means - means.mean(0), any_basis(3, 8), proximal_weight=0.1)
@@ -167,7 +167,7 @@ def test_a_proximal_point_tells_classes_with_equal_means_apart():
 
 
 @pytest.mark.parametrize("solver", ["factors", "products"])
-def test_the_first_step_and_a_drift_after_it(solver):
+def test_the_first_step_and_drifting_means_after_it(solver):
     torch.manual_seed(0)
     means, drift = torch.randn(2, 100, 12, dtype=torch.float64)
     options = {"rounds": rounds_in_training(12, 100), "solver": solver, "proximal_weight": 1e-3}
@@ -185,7 +185,7 @@ def test_the_first_step_and_a_drift_after_it(solver):
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(1, 3), (5, 9), (4, 12)])
 @pytest.mark.parametrize("proximal_weight", [0.0, 1e-3])
-def test_means_that_vanish_leave_the_proximal_point(feature_dim, num_classes, proximal_weight):
+def test_zero_means_return_the_proximal_point(feature_dim, num_classes, proximal_weight):
     anchor = any_basis(feature_dim, num_classes)
     means = torch.zeros(num_classes, feature_dim, dtype=torch.float64, requires_grad=True)
     closed = nearest_frame(means, anchor, proximal_weight=proximal_weight, unit_rows=False)
@@ -215,8 +215,8 @@ def test_low_rank_and_missing_classes_are_completed_from_the_proximal_point(dtyp
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(4, 12), (6, 30), (25, 30)])
-def test_the_gradient_for_many_classes_without_a_mean_is_that_of_float64(feature_dim, num_classes):
-    """Half of the classes were never seen; centered with the others, their means are all the same."""
+def test_the_float32_gradient_with_many_unseen_classes_agrees_with_float64(feature_dim, num_classes):
+    """Half of the classes were never seen: after centering, their means are all the same."""
     means = centered_means(feature_dim, num_classes)
     means[num_classes // 2 :] = 0
     direction = torch.randn(num_classes, feature_dim, dtype=torch.float64)
@@ -228,13 +228,13 @@ def test_the_gradient_for_many_classes_without_a_mean_is_that_of_float64(feature
     (exact_weight, exact), (single_weight, single), (_, by_products) = found
     torch.testing.assert_close(single_weight, exact_weight, rtol=0, atol=1e-5)
     assert float((single - exact).norm()) < 1e-3 * float(exact.norm())
-    # It grows with the rounds, and no faster: classes without a mean leave the frame almost open.
+    # It grows with the rounds but no faster: classes without a mean hardly determine the frame.
     assert float(exact.norm()) < 300
     assert bool(torch.isfinite(by_products).all())
 
 
-def test_rows_that_leave_nothing_over_and_rows_that_are_zero_become_unit_rows():
-    # The closed form of these means has rows of norm 1 and of norm 0, on the side of spare rows.
+def test_rows_of_the_complement_that_are_zero_and_rows_that_are_zero_become_unit_rows():
+    # The closed form has rows of norm 0, and rows of norm 1, whose rows in the complement are zero.
     for solver in ("factors", "products"):
         means = (torch.eye(7, 5) - 0.2 * (torch.arange(7) == 6)[:, None]).requires_grad_()
         found = nearest_frame(means, solver=solver, rounds=5)
@@ -242,7 +242,7 @@ def test_rows_that_leave_nothing_over_and_rows_that_are_zero_become_unit_rows():
         assert torch.isfinite(torch.autograd.grad(found.weight[0, 0], means)[0]).all()
 
 
-def test_registered_operations_keep_their_promises():
+def test_registered_operations_pass_opcheck():
     matrix = torch.randn(9, 4, requires_grad=True)
     checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
     operations = torch.ops.guided_collapse
@@ -254,7 +254,7 @@ def test_registered_operations_keep_their_promises():
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 4, 5, 8, 13, 20, 37, 50])
-def test_every_dimension_gives_unit_rows_and_a_finite_gradient(num_classes):
+def test_unit_rows_and_a_finite_gradient_in_every_dimension(num_classes):
     for feature_dim in range(1, 51):
         means = torch.randn(num_classes, feature_dim, requires_grad=True)
         found = nearest_frame(means - means.mean(0), rounds=2)
@@ -263,7 +263,7 @@ def test_every_dimension_gives_unit_rows_and_a_finite_gradient(num_classes):
         assert torch.isfinite(means.grad).all()
 
 
-def test_tightness_defect_is_the_spread_of_the_eigenvalues():
+def test_tightness_defect_is_the_rms_deviation_of_the_eigenvalues():
     weight = tight_frame(4, 12, dtype=torch.float64)
     assert float(tightness_defect(weight)) < 1e-14
     stretched = weight * torch.tensor([1.1, 1.0, 1.0, 1.0], dtype=torch.float64)

@@ -215,13 +215,13 @@ def test_eval_mode_refuses_features_that_do_not_fit(name):
 
 BAD_OPTIONS = [
     ((8, 1), {}, r"num_classes must be at least 2.*num_classes=1"),
-    ((8, 5.0), {}, r"num_classes must be a whole number; got 5\.0"),
+    ((8, 5.0), {}, r"num_classes must be an integer; got 5\.0"),
     ((0, 3), {}, "feature_dim must be at least 1; got feature_dim=0"),
     ((1, 2), {}, r"feature_dim must be at least 2 for features on a sphere.*feature_dim=1"),
     *(((8, 3), {"scale": scale}, f"scale must be positive and finite; got {scale}") for scale in (0.0, -1.0, math.inf, math.nan)),
     ((8, 3), {"scale": "5"}, "scale must be a number or None"),
     ((8, 3), {"direction": "north"}, "direction must be one of"),
-    ((8, 3), {"proximal_weight": -0.1}, "proximal_weight must be a finite number that is not negative; got -0.1"),
+    ((8, 3), {"proximal_weight": -0.1}, "proximal_weight must be nonnegative and finite; got -0.1"),
     ((8, 3), {"lagged": True, "every": 0}, "every must be at least 1; got 0"),
     ((8, 3), {"lagged": True, "every": 2.0}, "every must be a whole number"),
     ((8, 3), {"lagged": False, "every": 5}, "lagged=True"),

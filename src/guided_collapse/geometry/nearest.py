@@ -2,7 +2,8 @@
 
     minimize over U in St(d, C):  |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2          (the paper's eq. 8; H~ is d x C there)
 
-On the Stiefel manifold this is linear in U up to a constant, so the minimizer is the polar factor of X = 2 H~ M~ + delta U_prox.
+Up to a constant, the objective is linear in U on the Stiefel manifold, which makes this an orthogonal Procrustes problem: the
+minimizer is the polar factor of X = 2 H~ M~ + delta U_prox.
 """
 
 import math
@@ -18,48 +19,50 @@ from guided_collapse.geometry.products import rows_by_products
 from guided_collapse.geometry.simplex import center_classes, check_frame_exists, frame_basis, unit_frobenius_norm
 
 Solver = Literal["factors", "products"]
-# Evaluated once, because the compiler of torch 2.6 cannot trace it.
+# Evaluated once, because torch.compile in torch 2.6 cannot trace get_args.
 SOLVERS: tuple[str, ...] = get_args(Solver)
 
 
 @dataclass(frozen=True)
 class NearestFrame:
-    """The nearest frame, and how well the class means determine it."""
+    """A frame nearest to class means, and how well the means determine it."""
 
     basis: Tensor
-    """U, (feature_dim, num_classes): the proximal point of the next solve. Orthonormal columns for feature_dim >= num_classes,
-    otherwise orthonormal rows that are orthogonal to 1, up to the defects below if rows of the weight have been normalized."""
+    """U, (feature_dim, num_classes): the proximal point of the next solve. Its columns are orthonormal for feature_dim >=
+    num_classes. Otherwise its rows are orthonormal and orthogonal to 1, up to the defects below if `weight` has unit rows."""
     weight: Tensor
-    """W, (num_classes, feature_dim)."""
+    """W, (num_classes, feature_dim): the weight of the classifier."""
     centered_class_means: Tensor
-    """The means it is nearest to, (num_classes, feature_dim)."""
+    """The class means that the frame is nearest to, (num_classes, feature_dim)."""
     singular_values: Tensor | None
-    """Of the matrix whose polar factor was taken, up to a factor; 0 where the means leave a direction open. None from the solver
-    "products", which does not know them."""
+    """Singular values of X up to a common factor, 0 in directions that the means leave open. None from the solver "products",
+    which does not compute them."""
 
     @property
     def rank(self) -> Tensor | None:
-        """How many directions of `basis` the problem determines, an integer scalar, or None; the proximal point sets the rest."""
+        """Number of directions of `basis` that the means determine, an integer scalar, or None without `singular_values`."""
         return None if self.singular_values is None else torch.count_nonzero(self.singular_values)
 
     @property
     def distance(self) -> Tensor:
-        """|H~ - W/sqrt(C)|_F^2, a scalar with gradient: 0 when the class means are such a frame up to scale."""
+        """|H~ - W/sqrt(C)|_F^2, a differentiable scalar: 0 when the class means are the frame up to scale."""
         return (unit_frobenius_norm(self.centered_class_means) - self.weight / math.sqrt(len(self.weight))).square().sum()
 
     @property
     def tightness_defect(self) -> Tensor:
-        """How far W is from tight, a scalar; see `tightness_defect`."""
+        """Distance of W from a tight frame, a scalar; see the function `tightness_defect`."""
         return tightness_defect(self.weight)
 
     @property
     def norm_defect(self) -> Tensor:
-        """The largest distance of a row's norm from 1, a scalar."""
+        """Largest deviation of a row norm of W from 1, a scalar."""
         return (torch.linalg.vector_norm(self.weight, dim=1) - 1).abs().max()
 
 
 class NearestETF(NearestFrame):
-    """The nearest simplex ETF: `weight` is M U', with unit rows that sum to zero.
+    r"""The simplex ETF nearest to class means, as `nearest_etf` returns it.
+
+    `weight` is $W = M U^\top$, with unit rows that sum to zero.
 
     Example:
         >>> from guided_collapse import nearest_etf, simplex_etf
@@ -77,35 +80,48 @@ def nearest_etf(
     solver: Solver | None = None,
     first_step: bool | Tensor = False,
 ) -> NearestETF:
-    """Returns the simplex ETF nearest to the class means, differentiable in the means.
+    r"""Returns the simplex ETF nearest to class means, differentiable in the means.
 
-    Without a proximal point, or with weight 0, the problem leaves at least one direction of U open (the weight does not depend
-    on it when the means have full rank). The solution is then the limit of a vanishing proximal weight, toward `proximal_basis` or
-    the canonical direction. Means that are all zero determine nothing: the proximal point itself is returned.
+    This is the paper's inner problem (eq. 8),
 
-    There are two solvers. "factors" decomposes a matrix: it is exact to rounding for every input, and can be differentiated once.
-    "products" only multiplies matrices: it never synchronizes with the device, needs no float64 and can be differentiated any
-    number of times, in forward mode, and under the transforms of torch.func. It is accurate to rounding errors over the
-    proximal weight, about 1e-5 in float32 (1e-4 for weights of 1e-4 and means that leave directions to it). Its vanishing weight
-    is a thousandth of the means' share, and NaN gives NaN instead of an error.
+    $$
+    U = \operatorname*{arg\,min}_{U^\top U = I} \; \lVert \tilde H - U \tilde M \rVert_F^2
+    + \frac{\delta}{2} \lVert U - U_{\text{prox}} \rVert_F^2
+    = \operatorname{polar}(2 \tilde H \tilde M + \delta U_{\text{prox}}),
+    $$
+
+    solved in closed form. $\tilde H$ (d x C) are the class means and $\tilde M$ the simplex ETF
+    $M = \sqrt{C/(C-1)} \, (I - \mathbf{1}\mathbf{1}^\top / C)$, both scaled to unit Frobenius norm. The classifier is
+    $W = M U^\top$. For d = C - 1, the problem is solved on the complement of $\mathbf{1}$.
+
+    Without a proximal point, or with weight 0, at least one direction of $U$ remains open; $W$ does not depend on it if the means
+    have full rank. The solution is then the limit for a vanishing proximal weight, toward `proximal_basis` or, if None, the
+    canonical direction. If all means are zero, it is the proximal point itself.
+
+    The solver "factors" decomposes a matrix. It is exact to rounding for every input and can be differentiated once. The solver
+    "products" only multiplies matrices. It never synchronizes with the device, does not need float64, and can be differentiated any
+    number of times, in forward mode, and under the transforms of `torch.func`. Its error is the rounding unit over the proximal
+    weight: about 1e-5 in float32, or 1e-4 for a weight of 1e-4 and rank-deficient means. In place of a vanishing weight it takes a
+    thousandth of the means' singular values at collapse, and it returns NaN for NaN instead of raising.
 
     Args:
-        centered_class_means: (num_classes, feature_dim), class means minus the global mean, of any scale: they are divided by
-            their Frobenius norm. float16 and bfloat16 are computed in float32.
-        proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution, or another with
+        centered_class_means: class means minus the global mean, (num_classes, feature_dim), of any scale. float16 and bfloat16
+            are computed in float32.
+        proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution, or any matrix with
             orthonormal columns.
-        proximal_weight: delta, used when there is a proximal point.
-        solver: None takes "factors" on a CPU and "products" elsewhere.
-        first_step: a bool or a boolean scalar tensor: whether `proximal_basis` is only an initial direction. By factors, the
-            solution without proximal term then becomes the proximal point; by products, the pull is the vanishing one.
+        proximal_weight: delta; ignored without a proximal point.
+        solver: "factors" or "products"; if None, factors on a CPU and products elsewhere.
+        first_step: whether `proximal_basis` is only an initial direction, a bool or a boolean scalar tensor. If so, "factors"
+            first solves without the proximal term and takes that solution as U_prox, as the paper does; "products" takes the
+            vanishing weight.
 
     Returns:
-        The solution; `basis`, `weight` and `distance` carry gradient to the means.
+        A `NearestETF`; its `basis`, `weight` and `distance` are differentiable in the means.
 
     Raises:
         TypeError: if the means are not a floating-point tensor.
-        ValueError: if no simplex ETF of this size exists, for shapes that do not fit, a negative weight, an unknown solver, or (by
-            factors) NaN or infinite means.
+        ValueError: if feature_dim < num_classes - 1, so that no simplex ETF exists; if shapes do not match; if the weight is
+            negative or the solver unknown; or, for "factors", if the means are NaN or infinite.
 
     Example:
         >>> import torch
@@ -123,15 +139,15 @@ def nearest_etf(
         if proximal_basis is None:
             proximal_basis, proximal_weight = frame_basis(feature_dim, num_classes, dtype=means.dtype).to(means.device), 0.0
         rows, _, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
-        # frame_weight(rows.T), without transposing there and back.
+        # frame_weight(rows.T), without transposing twice.
         return NearestETF(rows.T, math.sqrt(num_classes / (num_classes - 1)) * center_classes(rows), means, values)
 
 
 def solve(
     means: Tensor, proximal_basis: Tensor, proximal_weight: float, solver: Solver | None, first_step: bool | Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns U' and the U_prox' that it was pulled to, (num_classes, feature_dim), and the singular values; see `nearest_etf`."""
-    # Transposed, to keep every matrix in one memory layout: transposing costs as much as multiplying.
+    """Returns U', the U_prox' that was used, both (num_classes, feature_dim), and the singular values; see `nearest_etf`."""
+    # Transposed throughout to keep one memory layout: a transposition costs as much as a product.
     proximal = proximal_basis.detach().to(means.dtype).T
     if checked_solver(solver, means.device) == "factors":
         return rows_by_factors(means, proximal, proximal_weight, first_step)
@@ -139,7 +155,7 @@ def solve(
 
 
 def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
-    """Returns the solver, or the one for this device if none is chosen: synchronizing and float64 cost nothing on a CPU."""
+    """Returns the solver, by default the one for this device: on a CPU, synchronization and float64 cost nothing."""
     if solver is None:
         return "factors" if device.type == "cpu" else "products"
     if solver not in SOLVERS:
@@ -148,14 +164,15 @@ def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
 
 
 def tightness_defect(weight: Tensor) -> Tensor:
-    """Returns the root mean square deviation from 1 of the eigenvalues of the m x m matrix (m/C) W'W: 0 for a tight frame.
+    """Returns the root mean square deviation from 1 of the m largest eigenvalues of (m/C) W'W, m = min(d, C-1): 0 if tight.
 
-    W is (num_classes, feature_dim), with rows of norm 1 on average. For num_classes <= feature_dim it must be centered, and W W' is
-    compared on the complement of 1, whose other eigenvalues are those of W'W: 0 for an ETF.
+    W is (num_classes, feature_dim), with rows of norm 1 on average; for num_classes <= feature_dim it must be centered. A simplex
+    ETF has the defect 0.
     """
     num_classes, feature_dim = weight.shape
     rank = min(feature_dim, num_classes - 1)
     identity = torch.eye(min(weight.shape), dtype=weight.dtype, device=weight.device)
+    # The smaller Gram matrix. W W' has the eigenvalues of W'W, and a 0 for the direction of 1.
     if num_classes > feature_dim:
         gram = weight.T @ weight
     else:
@@ -164,13 +181,13 @@ def tightness_defect(weight: Tensor) -> Tensor:
 
 
 def check_proximal_weight(proximal_weight: float) -> None:
-    """Raises for weights that are negative or not finite."""
+    """Raises a ValueError if the weight is negative or not finite."""
     if not (proximal_weight >= 0 and math.isfinite(proximal_weight)):
-        raise ValueError(f"proximal_weight must be a finite number that is not negative; got {proximal_weight}.")
+        raise ValueError(f"proximal_weight must be nonnegative and finite; got {proximal_weight}.")
 
 
 def checked_means(centered_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> Tensor:
-    """Returns the means in the dtype of the computation, if these can be arguments of a solve."""
+    """Returns the means in the dtype of the computation, once the arguments of a solve are valid."""
     if not isinstance(centered_class_means, Tensor) or not centered_class_means.is_floating_point():
         found = centered_class_means.dtype if isinstance(centered_class_means, Tensor) else type(centered_class_means)
         raise TypeError(f"centered_class_means must be a floating-point tensor; got {found}.")

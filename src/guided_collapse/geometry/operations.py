@@ -1,4 +1,4 @@
-"""Functions as torch operations that compilers do not look into, and matrix products in the full precision of float32."""
+"""Custom torch operations, opaque to torch.compile, and matrix products in full float32 precision."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,14 +13,14 @@ Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 IMPLEMENTATIONS: dict[Any, Callable[..., Any]] = {}
-"""The functions of all operations, by operation: for tools that count what happens inside."""
+"""The Python function of each operation, for tools that count the work inside."""
 
 
 class Operation(Generic[Arguments, Result]):
     """A function as the torch operation `guided_collapse::<name>`.
 
-    It does what `torch.library.custom_op` does, without loading torch's compiler at the first call, which takes seconds.
-    The function must be annotated with types that torch knows, and neither change its arguments nor return one of them.
+    Does what `torch.library.custom_op` does, without importing torch's compiler on the first call, which takes seconds. The
+    function needs type annotations that torch can infer a schema from, and must neither mutate nor return its arguments.
     """
 
     def __init__(self, name: str, function: Callable[Arguments, Result]) -> None:
@@ -32,7 +32,7 @@ class Operation(Generic[Arguments, Result]):
         IMPLEMENTATIONS[self._call] = function
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """Returns the result, with gradient if one was registered."""
+        """Calls the operation; differentiable if a gradient was registered."""
         if is_transformed():
             raise NotImplementedError(
                 'the solver "factors" and sums over processes do not support torch.func transforms (grad, vmap, jacrev, ...). '
@@ -42,25 +42,25 @@ class Operation(Generic[Arguments, Result]):
         return result
 
     def register_fake(self, function: Function) -> Function:
-        """Registers the function that returns empty results of the right shapes, for tracing."""
+        """Registers a function that returns empty results of the right shapes, for tracing."""
         torch.library.register_fake(self._qualified_name, function)
         return function
 
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None] | None = None) -> None:
-        """Registers the gradient, a function of the context and the gradients of the results."""
+        """Registers the backward pass, a function of the context and the gradients of the results."""
         torch.library.register_autograd(self._qualified_name, backward, setup_context=setup_context)
 
 
 def operation(name: str) -> Callable[[Callable[Arguments, Result]], Operation[Arguments, Result]]:
-    """Makes a function an operation of that name."""
+    """Returns a decorator that makes a function the operation of this name."""
     return lambda function: Operation(name, function)
 
 
 class DifferentiableOperation:
-    """Operations `<name>` and `<name>_backward`, differentiable once: in the first argument, through the first result.
+    """A pair of operations, `<name>` and `<name>_backward`: the first result is differentiable, once, in the first argument.
 
-    `saved` gives the tensors for the backward pass, from the tuples of arguments and results; the first must have the shape and
-    dtype of the first argument. `way_out` is a sentence for those who differentiate twice.
+    `saved` returns the tensors to save for backward, given the tuples of arguments and results; the first of them must have the
+    shape and dtype of the first argument. `way_out` ends the error message for those who differentiate twice.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class DifferentiableOperation:
             raise NotImplementedError(f"{name} can be differentiated once, not twice; got create_graph=True. {way_out}")
 
         self.backward.register_autograd(refuse)
-        # Past torch's dispatcher, which takes as long as a solve with few classes.
+        # Bypasses torch's dispatcher, which takes as long as a solve with few classes.
         self.direct = ClosedGradient(self._directly, lambda grad, needed, _, **options: (backward(grad, *needed),))
 
     def __call__(self, first: Tensor, *others: Any) -> tuple[Tensor, ...]:
-        """Returns the results of `forward`. Refuses forward mode, transforms of torch.func and a second derivative."""
+        """Returns the results of `forward`. Raises for forward mode, transforms of torch.func and a second derivative."""
         if not is_plain(first):
             if not torch.compiler.is_compiling() and forward_ad.unpack_dual(first).tangent is not None:  # type: ignore[no-untyped-call]
                 raise NotImplementedError(
@@ -99,15 +99,15 @@ class DifferentiableOperation:
         return self.direct(first, others=others, constants=constants), *constants
 
     def _directly(self, first: Tensor, *, others: tuple[Any, ...], constants: list[Tensor]) -> tuple[Tensor, ...]:
-        if is_recorded(first):  # to be differentiated twice, which the operation refuses
+        if is_recorded(first):  # about to be differentiated twice, which the operation refuses
             return self.forward(first, *others)
         results = self.forward.function(first, *others)
-        # Handed over beside the result, because torch spends time on each result of a function.
+        # Returned through a list, because torch spends time on every result of an autograd function.
         constants.extend(results[1:])
         return results[0], *self.saved((first, *others), results)
 
     def remember(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keeps what the backward pass needs."""
+        """Saves what the backward pass needs."""
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*self.saved(inputs, output))
         ctx.num_others = len(inputs) - 1
@@ -119,19 +119,20 @@ class DifferentiableOperation:
 
 
 class ClosedGradient:
-    """A function of tensors, its positional arguments, with a backward pass that is shorter than autograd's.
+    """A function of tensors with a handwritten backward pass that is cheaper than autograd's.
 
-    `forward` returns the result and tensors for `backward`, which takes the gradient, the list of these tensors and all arguments,
-    and returns a gradient for each tensor; None may stand for those that require none. Compilers, transforms of torch.func and
-    forward mode go through `forward` itself, and so does a backward pass that is differentiated again.
+    Positional arguments are tensors, keyword arguments are constants. `forward` returns the result, followed by tensors to save.
+    `backward` takes the gradient of the result, the list of saved tensors, and all arguments, and returns one gradient per tensor,
+    or None where none is required. torch.compile, transforms of torch.func, forward mode and second derivatives differentiate
+    `forward` itself.
     """
 
     def __init__(self, forward: Callable[..., tuple[Tensor, ...]], backward: Callable[..., tuple[Tensor | None, ...]]) -> None:
         self.forward, self.backward = forward, backward
 
     def __call__(self, *tensors: Tensor, **constants: Any) -> Tensor:
-        """Returns the result."""
-        if _is_looked_into() or not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+        """Returns the result, differentiable in every tensor."""
+        if _is_traced() or not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
             return self.forward(*tensors, **constants)[0]
         result: Tensor = _ByClosedGradient.apply(self, constants, *tensors)  # type: ignore[no-untyped-call]
         return result
@@ -157,17 +158,17 @@ class _ByClosedGradient(torch.autograd.Function):
 
 
 def is_recorded(tensor: Tensor) -> bool:
-    """Returns whether autograd, a compiler or a transform records what is computed from the tensor."""
-    return torch.is_grad_enabled() and (tensor.requires_grad or _is_looked_into())
+    """Returns whether autograd, a compiler or a transform records operations on the tensor."""
+    return torch.is_grad_enabled() and (tensor.requires_grad or _is_traced())
 
 
-def _is_looked_into() -> bool:
+def _is_traced() -> bool:
     return torch.compiler.is_compiling() or is_transformed() or forward_ad._current_level >= 0
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Returns whether a function of the tensor can be called directly: nobody traces, counts or transforms operations."""
-    return type(tensor) in (Tensor, nn.Parameter) and not _is_looked_into() and torch._C._len_torch_dispatch_stack() == 0
+    """Returns whether operations on the tensor can bypass torch's dispatcher: nothing traces, counts or transforms them."""
+    return type(tensor) in (Tensor, nn.Parameter) and not _is_traced() and torch._C._len_torch_dispatch_stack() == 0
 
 
 def is_transformed() -> bool:
@@ -182,23 +183,23 @@ def constant_in_graphs(function: Function) -> Function:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Returns a context in which operations on the device keep the dtype they are given."""
-    # Not every device has autocast, and `torch.autocast` rejects those that have none.
+    """Returns a context in which operations on the device keep the dtype of their inputs."""
+    # `torch.autocast` raises for devices without autocast.
     is_active = _has_autocast(device.type) and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if is_active else nullcontext()
 
 
 @constant_in_graphs
 def _has_autocast(device_type: str) -> bool:
-    """Returns whether this type of device has autocast; the compiler of torch 2.6 cannot trace the question."""
+    """Returns whether this device type has autocast, as a constant because torch.compile in torch 2.6 cannot trace the call."""
     return torch.amp.is_autocast_available(device_type)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """Returns left @ right in the full precision of the dtype, even where TF32 or bfloat16 products are allowed."""
+    """Returns left @ right in the full precision of the dtype, even if the user allows TF32 or bfloat16 products."""
     if left.dtype != torch.float32 or float32_is_float32():
         return torch.mm(left, right)
-    # torch's compiler refuses the same tensor twice.
+    # torch.compile rejects the same tensor twice.
     result: Tensor = _ProductOfParts.apply(left, right.clone() if right is left else right)  # type: ignore[no-untyped-call]
     return result
 
@@ -216,14 +217,14 @@ def float32_is_float32() -> bool:
     try:
         return torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:
-        # Torch does not answer once the newer, per-backend switches have been set to less.
+        # Raised once a lower precision has been set through the newer, per-backend switches.
         return False
 
 
 class _ProductOfParts(torch.autograd.Function):
-    """The product of matrices split into parts of eight binary digits, which are exact whatever the user's switches are.
+    """The product of matrices split into parts of eight bits, whose products are exact at every precision setting.
 
-    There is no forward mode: torch's compiler refuses functions that have one.
+    Without forward mode, because torch.compile rejects functions that define it.
     """
 
     generate_vmap_rule = True
@@ -245,7 +246,7 @@ class _ProductOfParts(torch.autograd.Function):
 
 
 def _parts(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns three matrices of bfloat16 numbers, stored in float32, whose sum is the matrix."""
+    """Returns three float32 matrices of bfloat16 numbers that sum to the matrix."""
     first = matrix.to(torch.bfloat16).to(matrix.dtype)
     rest = matrix - first
     second = rest.to(torch.bfloat16).to(matrix.dtype)

@@ -1,8 +1,8 @@
-"""The solver "factors": polar factors from an SVD or eigenvectors, and their derivative, as an opaque torch operation.
+"""The solver "factors": polar factors from an SVD or an eigendecomposition, and their derivative, as a custom torch operation.
 
-Matrices are wide here: X is (num_rows, num_columns) with num_rows <= num_columns, and X = S U with U U' = I and S symmetric,
-positive semidefinite. With the thin SVD X = Q diag(s) A it is U = Q A. When X is rank-deficient U is not unique: it is completed
-from a given matrix B, as the limit of polar(X + t B) for t -> 0+.
+Matrices are wide here: X is (num_rows, num_columns) with num_rows <= num_columns. Its polar decomposition is X = S U with U U' = I
+and S symmetric, positive semidefinite; from the thin SVD X = Q diag(s) A, the polar factor is U = Q A. When X is rank-deficient, U
+is not unique: it is completed from a given matrix B, as the limit of polar(X + t B) for t -> 0+.
 """
 
 import itertools
@@ -16,28 +16,28 @@ from torch.nn import functional
 from guided_collapse.geometry.operations import DifferentiableOperation, is_plain, operation, without_autocast
 from guided_collapse.geometry.simplex import center_classes
 
-# Means of such a norm have squares, and products with a gradient, that are in range of float32.
+# Between these norms, squares of means and their products with a gradient stay within the range of float32.
 SAFE_NORMS = (1e-10, 1e10)
 
-# A completion whose component in the open directions is below this says nothing about them.
+# A completion whose component in an open direction is smaller than this does not determine it.
 COMPLETION_FLOOR = 1e-6
 
-# From this number of rows on, eigenvectors in float32 save more time than it takes to find out whether they will do. They do down
-# to the second, a ratio of the smallest to the largest singular value, with a first-order correction. What is corrected must be
-# small beside 1, because its square is left over.
+# From MANY_ROWS on, float32 eigenvectors are worth trying: they save more time than the check of whether they are accurate enough.
+# With a first-order correction they are, down to a ratio WELL_CONDITIONED of the smallest to the largest singular value. The
+# correction leaves an error of its square, so it must be at most CORRECTABLE.
 MANY_ROWS, WELL_CONDITIONED, CORRECTABLE = 80, 1e-2, 1e-3
 
-# Up to this ratio to the others a direction turns them by less than float32 can show.
+# A direction this small relative to the others rotates them by less than float32 resolves.
 VANISHING = 1e-7
 
-# Ratios to the largest singular value. Below the first, eigenvectors of XX' in float64 are too rough for a float32 result (their
-# error is the rounding unit over the ratio squared), and the remainder is decomposed again. Above the second, eigenvalues of XX'
-# still tell which singular values are negligible.
+# Ratios to the largest singular value. The error of float64 eigenvectors of XX' is the rounding unit over the ratio squared: below
+# GRAM_RANGE too large for a float32 result, so the remainder is decomposed again. Above GRAM_NOISE, eigenvalues of XX' still tell
+# which singular values are negligible.
 GRAM_RANGE, GRAM_NOISE = 1e-4, 5e-7
 
 
 class Factors(NamedTuple):
-    """X = left diag(values) right; singular values in descending order, undetermined ones exactly 0."""
+    """X = left diag(values) right, with the singular values in descending order and negligible ones exactly 0."""
 
     left: Tensor
     """The left singular vectors Q as columns, (num_rows, num_rows)."""
@@ -45,14 +45,14 @@ class Factors(NamedTuple):
     right: Tensor
     """The right singular vectors A as rows, (num_rows, num_columns); arbitrary where the value is 0."""
     rank: int
-    """The number of values above 0: how many directions the matrix determines."""
+    """Number of positive singular values, that is, of directions that X determines."""
 
 
 def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> Factors:
-    """Returns the factors in float64, by SVD, or in float32, from eigenvectors of XX', which is faster and exact to rounding there.
+    """Returns the factors of X in float64, from an SVD, or in float32, from eigenvectors of XX', which is faster.
 
-    With many well-conditioned rows, float32 factors are only close enough for a gradient; their product Q A is exact to rounding.
-    X is finite and in float64; singular values up to `negligible` are set to 0.
+    The float32 product Q A is always exact to rounding. So are the factors, except with many well-conditioned rows, where they are
+    only accurate enough for a gradient. X is finite, in float64; singular values up to `negligible` are set to 0.
     """
     if dtype == torch.float64:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
@@ -78,7 +78,7 @@ def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> F
 
 
 def _lower_gram(matrix: Tensor) -> Tensor:
-    """Returns XX' on and below the diagonal, which is all that `eigh` reads; for few rows it is quicker to compute all of it."""
+    """Returns XX', for many rows only on and below the diagonal, which is all that `eigh` reads."""
     num_rows = len(matrix)
     if num_rows < MANY_ROWS:
         return matrix @ matrix.T
@@ -89,12 +89,12 @@ def _lower_gram(matrix: Tensor) -> Tensor:
 
 
 def _by_single_precision(matrix: Tensor, negligible: float) -> Factors | None:
-    """Takes eigenvectors of XX' in float32 and corrects them; returns None where X is too ill-conditioned for that.
+    """Returns factors from float32 eigenvectors of XX', corrected to first order, or None if X is too ill-conditioned.
 
     With Q'X = diag(s) A and A A' = I + E, the polar factor of X is Q T A + O(E^2), with T_ij = I_ij - E_ij s_j / (s_i + s_j).
 
-    Without a proximal term the rows sum to zero, or nearly. The direction of their sum is then lifted above all others in XX',
-    which makes it the first eigenvector, and split off.
+    Without a proximal term, the rows of X sum to zero or nearly so. That direction is then shifted above all others in XX', which
+    makes it the first eigenvector, and split off.
     """
     num_rows, rounded = len(matrix), matrix.float()
     single = _lower_gram(rounded)
@@ -102,7 +102,7 @@ def _by_single_precision(matrix: Tensor, negligible: float) -> Factors | None:
     if trace == 0:
         return None
     single.div_(-trace).tril_()
-    # Its eigenvalues sum to 1, so the sum of their squares is a mean of them: a lower bound of the largest one, and close to it.
+    # The eigenvalues sum to 1, so the sum of their squares is a weighted mean of them: a tight lower bound on the largest.
     typical = float(2 * single.square().sum() - single.diagonal().square().sum())
     sum_vanishes = float(torch.linalg.vector_norm(matrix.sum(dim=0))) <= VANISHING * math.sqrt(num_rows * typical * trace)
     if sum_vanishes:
@@ -127,9 +127,9 @@ def _by_single_precision(matrix: Tensor, negligible: float) -> Factors | None:
 
 
 def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tensor, negligible: float) -> Factors:
-    """Returns all factors when only the first values and right vectors are known; fills in the others.
+    """Returns all factors, given the leading singular values and right vectors.
 
-    The remainder is Q_n'X for the other columns Q_n of Q, in float64.
+    The remainder is Q_n'X in float64, where Q_n are the columns of Q whose singular values are missing.
     """
     num_known = len(values)
     known = right[:num_known]
@@ -138,20 +138,21 @@ def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tens
         return rows.sub_(rows.float() @ known.T @ known)
 
     small = singular_factors(beside_known(remainder), negligible, torch.float32)
-    # Projected once more at the end: what the first projection left of the known rows is a rounding error of the largest direction
-    # of the remainder, and can be large beside its smallest.
+    # Projected again, because what the first projection leaves of the known rows is a rounding error of the remainder's largest
+    # direction, which can be large compared with its smallest.
     right[num_known:] = functional.normalize(beside_known(small.right), dim=1)
     left[:, num_known:] = left[:, num_known:] @ small.left
     return Factors(left, torch.cat([values, small.values]), right, num_known + small.rank)
 
 
 def complete(factors: Factors, completion: Tensor) -> Tensor:
-    """Fills in the right vectors A_n for the left vectors Q_n that X leaves open, in place.
+    """Fills in, in place, the right singular vectors that X leaves open, and returns their completion values.
 
-    With A the rows that X determines, B the completion and B_n = Q_n'B, they are A_n = polar(B_n (I - A'A)), and Q_n is rotated so
-    that B_n (I - A'A) = diag(h) A_n.
+    Let A be the right vectors that X determines, Q_n the left vectors that it leaves open, B the completion, and B_n = Q_n'B. The
+    missing right vectors are A_n = polar(B_n (I - A'A)), and Q_n is rotated so that B_n (I - A'A) = diag(h) A_n.
 
-    Returns h, (num_rows,): infinite where the completion says nothing, 0 for directions that are not open.
+    Returns:
+        h, (num_rows,): 0 for directions that X determines, infinite for those that the completion leaves open, too.
     """
     left, values, right, rank = factors
     completion_values = torch.zeros_like(values)
@@ -161,7 +162,7 @@ def complete(factors: Factors, completion: Tensor) -> Tensor:
         free = singular_factors(projected, COMPLETION_FLOOR, right.dtype)
         rows = free.right[: free.rank]
         if free.rank < num_open:
-            # The completion says nothing about these directions either: any of its span that is still free will do.
+            # The completion leaves these directions open, too: take any that remain in its row space.
             others = torch.linalg.svd(_project_out(torch.cat([right[:rank], rows]), completion), full_matrices=False).Vh
             rows = torch.cat([rows, others[: num_open - free.rank]])
         right[rank:] = rows
@@ -171,23 +172,27 @@ def complete(factors: Factors, completion: Tensor) -> Tensor:
 
 
 def _project_out(right: Tensor, matrix: Tensor) -> Tensor:
-    """Returns matrix (I - A'A); applied twice, because once leaves rounding errors of the size of `matrix` itself."""
+    """Returns matrix (I - A'A), applied twice because once leaves rounding errors relative to the norm of `matrix`."""
     for _ in range(2):
         matrix = matrix - (matrix @ right.T) @ right
     return matrix
 
 
 def polar_gradient(grad_polar: Tensor, factors: Factors, completion_values: Tensor, completion: Tensor) -> Tensor:
-    """Returns the gradient with respect to X, given the one with respect to its polar factor U, (num_rows, num_columns) each.
+    """Returns the gradient with respect to X, given the gradient V with respect to its polar factor, (num_rows, num_columns).
 
-    With V = grad_polar, V_Q = Q'V and K = V_Q A',
+    With V_Q = Q'V and K = V_Q A',
 
         dL/dX = Q [ ( (K - K')_ij / (s_i + s_j) - diag(1/s) K ) A + diag(1/s) V_Q ].
 
-    Only sums of singular values appear, so it is stable where they repeat, as they all do at neural collapse.
-    When X is rank-deficient the derivative is the one along changes that keep its null space.
+    Singular values enter only through their sums, so the gradient is stable when they repeat, as all do at neural collapse. When X
+    is rank-deficient, the derivative is the one along changes that keep its null space.
 
-    The factors of X are completed; `completion` is what `complete` was given, and `completion_values` what it returned.
+    Args:
+        grad_polar: V.
+        factors: of X, after `complete`.
+        completion_values: what `complete` returned.
+        completion: what `complete` was given.
     """
     left, values, right, rank = factors
     if rank == len(values):
@@ -195,15 +200,15 @@ def polar_gradient(grad_polar: Tensor, factors: Factors, completion_values: Tens
     left, right, open_left, open_right = left[:, :rank], right[:rank], left[:, rank:], right[rank:]
     grad_right = left.T @ grad_polar
     open_completion = open_left.T @ completion
-    # Through A_n = polar(B_n - (B_n A') A). Rows about which the completion says nothing are arbitrary constants; their infinite
-    # values leave no gradient.
+    # Through A_n = polar(B_n - (B_n A') A). Rows that the completion leaves open are arbitrary constants; their infinite values
+    # make the gradient zero.
     grad_free = _gradient_of_scaled_right(open_left.T @ grad_polar, completion_values[rank:], open_right)
     grad_right.addmm_(right @ open_completion.T, grad_free, alpha=-1).addmm_(right @ grad_free.T, open_completion, alpha=-1)
     return left @ _gradient_of_scaled_right(grad_right, values[:rank], right)
 
 
 def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor) -> Tensor:
-    """Returns the gradient with respect to Q'X = diag(s) A, given V_Q = Q'V, which is overwritten."""
+    """Returns the gradient with respect to Q'X = diag(s) A, given V_Q = Q'V, which it overwrites."""
     inner, values = grad_right @ right.T, values[:, None]
     coupling = (inner - inner.T) / (values + values.T) - inner / values
     return grad_right.div_(values).addmm_(coupling, right)
@@ -212,13 +217,21 @@ def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor)
 def rows_by_factors(
     means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns U', (num_classes, feature_dim), of the frame nearest to the means, differentiable in them once.
+    """Returns U' of the frame nearest to the means, the U_prox' that was used, and the singular values of X up to a factor.
 
-    U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1), and for delta = 0 its limit for delta -> 0+.
-    H~ is the multiple of unit Frobenius norm of the means, or zero. `proximal` is U_prox', held constant, for which the first step
-    takes the solution without proximal term. Where num_classes columns do not fit into feature space, the problem is solved on the
-    complement of 1. The other results are the U_prox' that was taken, and the singular values of X up to a factor, 0 for directions
-    that were completed.
+    U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1); for delta = 0, its limit for delta -> 0+. H~
+    are the means at unit Frobenius norm, or zero. For d < C the problem is solved on the complement of 1. U' is differentiable in
+    the means, once.
+
+    Args:
+        means: (num_classes, feature_dim).
+        proximal: U_prox', (num_classes, feature_dim), held constant. On the first step, the solution without the proximal term
+            takes its place.
+        proximal_weight: delta.
+        first_step: a bool or a boolean scalar tensor.
+
+    Returns:
+        U' and U_prox', (num_classes, feature_dim), and the singular values, 0 in completed directions.
     """
     if isinstance(first_step, Tensor) and not is_plain(means):
         proximal = _proximal_point(means.detach(), proximal, first_step)
@@ -229,9 +242,9 @@ def rows_by_factors(
 
 
 def _forward(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Returns U', the factors (Q') with `completion_values`, and what the means were divided by, their norm then, and the rank."""
+    """Returns U', the factors Q', s and A, the completion values, and [divisor of the means, their norm, rank]."""
     with without_autocast(means.device):
-        # In float64 also for float32 means, because the projection must leave an exact null direction.
+        # In float64 even for float32 means: the projection must leave an exact null direction.
         matrix = means.to(torch.float64, copy=True)
         norm, magnitude = float(torch.linalg.vector_norm(matrix)), 1.0
         if not SAFE_NORMS[0] < norm < SAFE_NORMS[1]:
@@ -239,13 +252,13 @@ def _forward(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[T
             if not math.isfinite(magnitude):
                 raise ValueError("centered_class_means must be finite; got NaN or infinite entries. Look for a diverging loss.")
             norm = float(torch.linalg.vector_norm(matrix.div_(magnitude)))
-        # X over 2 / (|means| sqrt(m)), with means in range: the polar factor does not depend on the scale.
+        # X divided by 2 / (|means| sqrt(m)), because the polar factor does not depend on its scale.
         pull = proximal_weight * norm * math.sqrt(min(means.shape[1], len(means) - 1)) / 2
         center_classes(matrix, out=matrix).add_(proximal, alpha=pull)
         whole_norm = float(torch.linalg.vector_norm(matrix))
         if not math.isfinite(whole_norm):
             raise ValueError("proximal_basis must be finite; got NaN or infinite entries. Pass the `basis` of an earlier solution.")
-        # Without a pull, nothing outweighs the rounding errors of the means themselves, as they were before they were centered.
+        # Without a proximal term, directions below the rounding errors of the means before centering must not count.
         noise, size = (torch.float64, whole_norm) if proximal_weight > 0 else (means.dtype, norm)
         fits = means.shape[1] >= len(means)
         completion = proximal if fits else center_classes(proximal).T
@@ -284,7 +297,7 @@ def _backward(
             completion = center_classes(proximal).T
             grad_matrix = polar_gradient(grad.T, factors, completion_values, completion).T.contiguous()
         center_classes(grad_matrix, out=grad_matrix)
-        # Rescaling the means changes nothing, so the radial component gets no gradient.
+        # The solution does not depend on the scale of the means, so the radial component of the gradient is zero.
         scaled = means if magnitude == 1 else means / magnitude
         radial = float(torch.dot(grad_matrix.flatten(), scaled.flatten())) / norm**2 if norm > 0 else 0.0
         grad_matrix.sub_(scaled, alpha=radial)
@@ -304,7 +317,7 @@ _solve = DifferentiableOperation(
 
 @operation("proximal_point")
 def _proximal_point(means: Tensor, rows: Tensor, first_step: Tensor) -> Tensor:
-    # An operation, because a compiled graph cannot branch on a value.
+    # A custom operation, because a compiled graph cannot branch on the value of a tensor.
     return _forward(means, rows, 0.0)[0] if bool(first_step) else rows.clone(memory_format=torch.contiguous_format)
 
 

@@ -1,8 +1,8 @@
-"""The solver "products": polar factors by matrix products alone, which accelerators do best and every derivative goes through.
+"""The solver "products": polar factors from matrix products alone, fast on accelerators and differentiable any number of times.
 
-A composition of odd polynomials p(x) = a x + b x^3 + c x^5 that takes every singular value of an interval to 1 takes a matrix to
-its polar factor, by X <- a X + (b A + c A^2) X with A = XX'. The best composition takes at each step the polynomial closest to 1 on
-the interval that the previous step left ("The Polar Express", Amsel and others, 2025).
+A composition of odd polynomials p(x) = a x + b x^3 + c x^5 that maps an interval of singular values to 1 maps matrices with such
+singular values to their polar factor, by X <- a X + (b A + c A^2) X with A = XX'. In the best composition, each polynomial is the
+one closest to 1 on the image of the interval under its predecessors ("The Polar Express", Amsel et al., 2025).
 """
 
 import math
@@ -16,25 +16,26 @@ from torch import Tensor
 from guided_collapse.geometry.operations import ClosedGradient, add_product, constant_in_graphs, product
 from guided_collapse.geometry.simplex import center_classes, centered_unit
 
-# The best polynomial for a wide interval takes some large values almost to 0, where their rounding errors drown the small ones. So
-# each is made for an interval whose ends have at least this ratio, and grows what lies below it.
+# On a wide interval, the best polynomial maps some large values almost to 0, where their rounding errors swamp the small ones. So
+# every polynomial is built for an interval [r, 1] with at least this r; smaller values it enlarges.
 LEAST_RATIO = 0.2
 
-# So far below the end of the next one's interval each ends: rounding must not lead outside, where polynomials grow what they get.
+# Each polynomial maps into the next interval with this margin below its end, beyond which rounding errors would be amplified.
 MARGIN = 1e-5
 
-# From the first on the polynomial of the interval is that of its limit, the point 1, to the digits that matter. The second is how
-# far from 1 the composition may leave a singular value: its error cubed is below the rounding unit.
+# On intervals narrower than NEARLY_ONE, the best polynomial equals its limit for the point 1 in all digits that matter. The last
+# polynomial receives singular values within TOLERANCE of 1 and cubes that error, which takes it below the rounding unit.
 NEARLY_ONE, TOLERANCE = 1e-2, {torch.float32: 3e-3, torch.float64: 1e-5}
 
-# The pull that stands for none, relative to the singular values of collapsed means; the frame is that far from the limit.
+# The proximal weight that stands in for none, relative to the singular values of collapsed means. It is also how far the frame is
+# from the limit.
 VANISHING_PULL = 1e-3
 
-# Singular values are trusted down to this share of the proximal weight. They fall below it only where the means oppose the proximal
-# basis and are as large as the weight.
+# Singular values are assumed to be at least this fraction of the proximal weight. They are smaller only if the means are as large
+# as that weight and opposed to the proximal basis.
 SAFETY = 1e-2
 
-# Nothing below this can be told from rounding errors, relative to the norm of X.
+# Singular values below this fraction of the norm of X are indistinguishable from rounding errors.
 SMALLEST = {torch.float32: 1e-7, torch.float64: 1e-14}
 
 
@@ -46,19 +47,19 @@ class OddPolynomial(NamedTuple):
     fifth: float
 
     def __call__(self, value: float) -> float:
-        """Returns the polynomial at a point."""
+        """Returns the value at a point."""
         return self.first * value + self.third * value**3 + self.fifth * value**5
 
 
 @lru_cache(maxsize=256)
 def polar_polynomials(smallest: float, dtype: torch.dtype = torch.float64) -> tuple[OddPolynomial, ...]:
-    """Returns polynomials whose composition takes every number from `smallest` to 1 to 1, to the rounding of the dtype."""
+    """Returns polynomials whose composition maps the interval [smallest, 1] to 1, up to the rounding unit of the dtype."""
     low, high = smallest, 1.0
     polynomials = []
     while 1 - low / high > TOLERANCE[dtype]:
         start = max(low, LEAST_RATIO)
         polynomial = _nearest_to_one(start, 1.0)
-        # It rises up to `start` and beyond; from there on it stays as close to 1 as it is at `start`.
+        # Increasing up to `start`, and from there on at least as close to 1 as at `start`.
         least, largest = polynomial(low), 2 - polynomial(start)
         end = largest * (1 + MARGIN)
         polynomials.append(OddPolynomial(*(coefficient / end for coefficient in polynomial)))
@@ -67,14 +68,14 @@ def polar_polynomials(smallest: float, dtype: torch.dtype = torch.float64) -> tu
 
 
 def _at_one(scale: float) -> OddPolynomial:
-    """(15 x - 10 x^3 + 3 x^5)/8 of x over the scale: the limit of the best polynomial on a narrow interval about the scale."""
+    """Returns (15 y - 10 y^3 + 3 y^5) / 8 with y = x / scale, the limit of the best polynomial as its interval shrinks to scale."""
     return OddPolynomial(15 / 8 / scale, -10 / 8 / scale**3, 3 / 8 / scale**5)
 
 
 def _nearest_to_one(low: float, high: float) -> OddPolynomial:
-    """Returns the odd polynomial of degree 5 whose largest distance from 1 on [low, high] is smallest (Remez exchange).
+    """Returns the odd quintic polynomial with the least maximum error |p(x) - 1| on [low, high], by Remez exchange.
 
-    It is below 1 by that distance at `low` and at the outer of two points inside, and above 1 by it at the inner one and at `high`.
+    The error has its maximum at four points with alternating signs: below 1 at `low` and `outer`, above 1 at `inner` and `high`.
     """
     if 1 - low / high < NEARLY_ONE:
         return _at_one((low + high) / 2)
@@ -83,7 +84,7 @@ def _nearest_to_one(low: float, high: float) -> OddPolynomial:
     while True:
         rows = [[x, x**3, x**5, sign] for x, sign in ((low, 1.0), (inner, -1.0), (outer, 1.0), (high, -1.0))]
         first, third, fifth, found = np.linalg.solve(np.array(rows), np.ones(4)).tolist()
-        if found <= distance * (1 + 1e-12):  # each exchange raises it, until it is that of the best polynomial
+        if found <= distance * (1 + 1e-12):  # increases until it is the error of the best polynomial
             return OddPolynomial(first, third, fifth)
         distance = found
         root = math.sqrt(9 * third**2 - 20 * first * fifth)
@@ -91,7 +92,7 @@ def _nearest_to_one(low: float, high: float) -> OddPolynomial:
 
 
 def _forward(matrix: Tensor, *, polynomials: tuple[OddPolynomial, ...]) -> tuple[Tensor, ...]:
-    """Returns the polar factor, and for each polynomial the matrix X that it takes, A = XX', and b A + c A^2."""
+    """Returns the polar factor and, to save for each polynomial, its input X, A = XX', and b A + c A^2."""
     needed: list[Tensor] = []
     for first, third, fifth in polynomials:
         gram = product(matrix, matrix.T)
@@ -102,7 +103,7 @@ def _forward(matrix: Tensor, *, polynomials: tuple[OddPolynomial, ...]) -> tuple
 
 
 def _backward(grad: Tensor, needed: list[Tensor], matrix: Tensor, *, polynomials: tuple[OddPolynomial, ...]) -> tuple[Tensor]:
-    """Returns the gradient with respect to X, given that of its polar factor, through one polynomial after another."""
+    """Returns the gradient with respect to X, given that of its polar factor, polynomial by polynomial."""
     for first, third, fifth in reversed(polynomials):
         *needed, matrix, gram, higher = needed
         grad_higher = product(grad, matrix.T)
@@ -114,13 +115,13 @@ def _backward(grad: Tensor, needed: list[Tensor], matrix: Tensor, *, polynomials
 
 
 polar_by_products = ClosedGradient(_forward, _backward)
-"""Returns the polar factor of X, wide with singular values in the interval of given polynomials; all derivatives exist."""
+"""Returns the polar factor of a wide matrix whose singular values lie in the interval of the polynomials."""
 
 
 def vanishing_pull(num_classes: int, proximal_weight: float) -> float:
-    """Returns the weight that stands for none, on the first step and where none is asked for: at most delta, unless that is 0.
+    """Returns the small proximal weight that stands in for none: at most delta, unless delta is 0.
 
-    For a tight frame, num_classes is feature_dim + 1.
+    For a tight frame, pass feature_dim + 1 as num_classes.
     """
     vanishing = VANISHING_PULL * 2 / (num_classes - 1)
     return min(vanishing, proximal_weight) if proximal_weight > 0 else vanishing
@@ -128,7 +129,7 @@ def vanishing_pull(num_classes: int, proximal_weight: float) -> float:
 
 @constant_in_graphs
 def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype) -> tuple[float, tuple[OddPolynomial, ...]]:
-    """Returns an upper bound of |X|_F and the polynomials for every X over it that a training run meets, without a look at one."""
+    """Returns an upper bound on |X|_F and the polynomials for X divided by it, both without looking at X."""
     vanishing = vanishing_pull(rank + 1, proximal_weight)
     least = min(0.3 * vanishing, SAFETY * proximal_weight) if proximal_weight > 0 else 0.3 * vanishing
     bounds = [2 / math.sqrt(rank) + pull * math.sqrt(rank + 1) for pull in (proximal_weight, max(proximal_weight, vanishing))]
@@ -136,10 +137,10 @@ def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype
 
 
 def rows_by_products(means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False) -> Tensor:
-    """Returns U', (num_classes, feature_dim), of the frame nearest to the means, with all derivatives.
+    """Returns U', (num_classes, feature_dim), of the frame nearest to the means, differentiable any number of times.
 
-    The problem is that of `rows_by_factors`, with `vanishing_pull` for delta = 0 and on the first step. No factorization, no
-    float64, nothing that synchronizes with the device.
+    Solves the problem of `rows_by_factors`, with `vanishing_pull` in place of delta = 0 and on the first step. Needs neither a
+    factorization nor float64, and never synchronizes with the device.
     """
     num_classes, feature_dim = means.shape
     rank = min(feature_dim, num_classes - 1)
@@ -147,12 +148,12 @@ def rows_by_products(means: Tensor, proximal: Tensor, proximal_weight: float, fi
     vanishing = vanishing_pull(rank + 1, proximal_weight)
     first_pull, pull = vanishing / bound, max(proximal_weight, vanishing) / bound
     if isinstance(first_step, Tensor):
-        # Not torch.where, which would round the two numbers to float32.
+        # Not torch.where, which would round both numbers to float32.
         pulled = proximal * (first_step.to(means.dtype) * (first_pull - pull) + pull)
     else:
         pulled = proximal * (first_pull if first_step else pull)
     data, scale = centered_unit(means), 2 / math.sqrt(rank) / bound
     if feature_dim >= num_classes:
         return polar_by_products(torch.add(pulled, data, alpha=scale), polynomials=polynomials)
-    # Only num_classes - 1 columns fit into feature space: the same problem on the complement of 1.
+    # There is no room for num_classes orthonormal columns: solve the problem on the complement of 1.
     return polar_by_products(torch.add(center_classes(pulled), data, alpha=scale).T, polynomials=polynomials).T

@@ -1,4 +1,4 @@
-"""Simplex equiangular tight frames (ETFs), the shape that classifiers and class means collapse to, and directions for them."""
+"""Simplex equiangular tight frames (ETFs), the shape that classifiers and class means collapse to, and their orientations."""
 
 import math
 from typing import Literal, get_args
@@ -14,12 +14,13 @@ Direction = Literal["canonical", "random"]
 
 
 def center_classes(rows: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Returns the rows, one per class, minus their mean: P @ rows with P = I - 11'/C. `out` may be `rows` itself."""
+    """Returns the rows, one per class, minus their mean: P @ rows with P = I - 11'/C. `out` may be `rows`."""
     return torch.sub(rows, rows.mean(dim=0, keepdim=True), out=out)
 
 
 def _unit_and_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    # Over its largest entry first, so that squares neither overflow nor vanish. Zero over infinity stays zero.
+    # Divide by the largest entry first, so that squares neither overflow nor underflow. A zero matrix is divided by infinity and
+    # stays zero.
     largest = functional.threshold(torch.linalg.vector_norm(matrix.detach(), ord=math.inf), 0.0, 1.0)
     scaled = matrix / largest
     norm = functional.threshold(torch.linalg.vector_norm(scaled), 0.0, math.inf)
@@ -33,7 +34,7 @@ def _without_radial(grad: Tensor, needed: list[Tensor], matrix: Tensor) -> tuple
 
 
 unit_frobenius_norm = ClosedGradient(_unit_and_norm, _without_radial)
-"""Returns the matrix over its Frobenius norm; zero stays zero, with zero gradient."""
+"""Returns the matrix divided by its Frobenius norm; a zero matrix stays zero and gets no gradient."""
 
 
 def _centered_unit_and_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,9 +49,16 @@ centered_unit = ClosedGradient(
 
 
 def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-    """Returns the standard simplex ETF with unit rows, M = sqrt(C/(C-1)) (I - 11'/C).
+    r"""Returns the standard simplex ETF, (num_classes, num_classes).
 
-    It is (num_classes, num_classes), with inner products -1/(C-1) of different rows; num_classes is at least 2.
+    $$
+    M = \sqrt{\frac{C}{C-1}} \left( I - \frac{1}{C} \mathbf{1}\mathbf{1}^\top \right)
+    $$
+
+    It is symmetric; its rows have norm 1, sum to zero, and have pairwise inner products -1/(C-1).
+
+    Args:
+        num_classes: C, at least 2.
 
     Example:
         >>> from guided_collapse import simplex_etf
@@ -76,14 +84,17 @@ def frame_basis(
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Returns the basis U of a simplex ETF in the chosen direction, (feature_dim, num_classes).
+    """Returns the basis U of a simplex ETF, (feature_dim, num_classes), in a canonical or random direction.
 
-    For feature_dim >= num_classes its columns are orthonormal, U'U = I. For feature_dim = num_classes - 1, where that many
-    orthonormal columns do not exist, its rows are orthonormal and orthogonal to 1: UU' = I and U'U = I - 11'/C.
+    For feature_dim >= num_classes its columns are orthonormal, U'U = I. For feature_dim = num_classes - 1 there is no room for that
+    many; instead, its rows are orthonormal and orthogonal to 1: UU' = I and U'U = I - 11'/C.
 
     Args:
-        direction: "canonical" takes the first columns of the identity; "random" draws from the Haar measure.
-        generator: source of the random direction; None takes torch's global generator.
+        feature_dim: d, at least num_classes - 1.
+        num_classes: C, at least 2.
+        direction: "canonical" for the first columns of the identity; "random" for a draw from the Haar measure.
+        generator: for a random direction; if None, torch's global generator.
+        dtype: of the result; if None, torch's default.
 
     Raises:
         ValueError: if no simplex ETF of this size exists, or the direction is unknown.
@@ -103,15 +114,15 @@ def haar_basis(
 ) -> Tensor:
     """Returns orthonormal columns drawn from the Haar measure, (num_rows, num_columns)."""
     dtype = dtype or torch.get_default_dtype()
-    # There is no QR in half precision.
+    # QR does not support half precision.
     gaussian = torch.randn(num_rows, num_columns, generator=generator, dtype=torch.promote_types(dtype, torch.float32))
     columns, triangle = torch.linalg.qr(gaussian)
-    # QR's own convention for signs would bias the distribution (Mezzadri, 2006).
+    # The sign convention of QR would bias the distribution (Mezzadri, 2006).
     return (columns * torch.where(triangle.diagonal() < 0, -1, 1)).to(dtype)
 
 
 def helmert_basis(num_classes: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns an orthonormal basis B of the complement of 1, BB' = I - 11'/C, (num_classes, num_classes - 1)."""
+    """Returns an orthonormal basis B of the complement of 1, (num_classes, num_classes - 1): BB' = I - 11'/C."""
     order = torch.arange(1, num_classes, dtype=torch.float64)
     above = torch.ones(num_classes, num_classes - 1, dtype=torch.float64).triu()
     below = torch.cat([torch.zeros(1, num_classes - 1, dtype=torch.float64), torch.diag(-order)])
@@ -119,26 +130,26 @@ def helmert_basis(num_classes: int, *, dtype: torch.dtype | None = None) -> Tens
 
 
 def has_simplex_etf(feature_dim: int, num_classes: int) -> bool:
-    """Returns whether a simplex ETF of this size exists."""
+    """Returns whether feature_dim has room for a simplex ETF."""
     return feature_dim >= num_classes - 1
 
 
 def check_num_classes(num_classes: int) -> None:
-    """Raises unless there are at least two classes."""
+    """Raises a TypeError or ValueError unless num_classes is an integer of at least 2."""
     _check_size("num_classes", num_classes)
     if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2: classification needs two classes; got num_classes={num_classes}.")
+        raise ValueError(f"num_classes must be at least 2 to have something to classify; got num_classes={num_classes}.")
 
 
 def check_feature_dim(feature_dim: int) -> None:
-    """Raises unless features have at least one dimension."""
+    """Raises a TypeError or ValueError unless feature_dim is an integer of at least 1."""
     _check_size("feature_dim", feature_dim)
     if feature_dim < 1:
         raise ValueError(f"feature_dim must be at least 1; got feature_dim={feature_dim}.")
 
 
 def check_frame_exists(feature_dim: int, num_classes: int) -> None:
-    """Raises if no simplex ETF of this size exists."""
+    """Raises a ValueError if no simplex ETF of this size exists."""
     check_num_classes(num_classes)
     check_feature_dim(feature_dim)
     if not has_simplex_etf(feature_dim, num_classes):
@@ -149,11 +160,11 @@ def check_frame_exists(feature_dim: int, num_classes: int) -> None:
 
 
 def check_direction(direction: str) -> None:
-    """Raises for an unknown direction."""
+    """Raises a ValueError for an unknown direction."""
     if direction not in get_args(Direction):
         raise ValueError(f"direction must be one of {', '.join(get_args(Direction))}; got {direction!r}.")
 
 
 def _check_size(name: str, size: object) -> None:
     if isinstance(size, bool) or not isinstance(size, int | np.integer):
-        raise TypeError(f"{name} must be a whole number; got {size!r}.")
+        raise TypeError(f"{name} must be an integer; got {size!r}.")

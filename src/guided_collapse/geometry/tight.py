@@ -1,12 +1,12 @@
-"""Frames for any number of classes: a simplex ETF, or where none exists (num_classes > feature_dim + 1) a tight frame.
+"""Frames for any number of classes: a simplex ETF, or a tight frame where none exists, for num_classes > feature_dim + 1.
 
-With C classes in d dimensions a centered frame has rank m = min(d, C-1) at most. For all sizes
+A centered frame of C classes in d dimensions has at most rank m = min(d, C-1). For all sizes
 
     U = polar(2 H~ P / sqrt(m) + delta U_prox),      W = sqrt(C/m) P U'          (H~ and U are d x C, P = I - 11'/C)
 
-minimizes |H~ - W'/sqrt(C)|_F^2 + (delta/2) |U - U_prox|_F^2. For C <= d + 1 it is the paper's problem, m = C - 1 and W a simplex
-ETF. For C > d + 1 there is none; there m = d, the rows of U are orthonormal and orthogonal to 1, and W'W = (C/d) I: a tight frame.
-At C = d + 1 the two coincide, so delta means the same on either side.
+minimizes |H~ - W'/sqrt(C)|_F^2 + (delta/2) |U - U_prox|_F^2. For C <= d + 1 this is the paper's problem: m = C - 1 and W is a
+simplex ETF. For C > d + 1, where none exists, m = d, the rows of U are orthonormal and orthogonal to 1, and W'W = (C/d) I: W is a
+tight frame. The two cases coincide at C = d + 1, so delta means the same in both.
 """
 
 import math
@@ -38,24 +38,24 @@ from guided_collapse.geometry.simplex import (
     has_simplex_etf,
 )
 
-# With 40 the tightness defect of Gaussian means was above 1e-3 in one of 3384 cases, 4 classes in 2 dimensions, and above 1e-5 in
-# two, of all sizes up to 50 classes. Fixed frames are close to nothing that matters, and only need to be tight.
+# With 40 rounds, over 3384 Gaussian means of all sizes up to 50 classes, the tightness defect exceeded 1e-3 once (4 classes in 2
+# dimensions) and 1e-5 twice. A fixed frame has no target to stay close to, only needs to be tight, and takes fewer.
 ROUNDS, ROUNDS_OF_FIXED_FRAMES = 60, 20
 
-# That few rounds are too few for scales to settle. They are enough for a training step, where one is from so many classes per
-# dimension on.
+# The first FEW_ROUNDS have no scales, which would not converge in so few. A training step takes no more than these, and a single
+# one from MANY_CLASSES per dimension on.
 FEW_ROUNDS, MANY_CLASSES = 3, 16
 
-# How far a round goes toward the target, whose rows have norm 1 on average as those of the frame have: one of the first rounds, and
-# one with scales. For these less is slow, and with twice as much the scales take long to settle.
+# Step sizes toward the target (whose rows, like those of the frame, have norm 1 on average), without and with scales. With scales,
+# smaller steps are slow, and at twice this size the scales take long to converge.
 PULL, SETTLING_PULL = 0.3, 1.0
 
-LEAST_SPARE_SHARE = 1e-2  # the least square of a spare row's norm, as a share of the mean
+LEAST_SPARE_SHARE = 1e-2  # minimum squared norm of a row of the complement, as a fraction of the mean
 
-# Singular values of orthonormal columns whose rows were made even are not further apart than this.
+# Normalizing the rows of orthonormal columns leaves a ratio of singular values of at least 0.02.
 ROUND_POLYNOMIALS = polar_polynomials(0.02)
 
-# The gradient of differences between equal rows is at most this much larger than the rest of the gradient.
+# Limits the gradient of differences between equal rows to this multiple of the rest of the gradient.
 LARGEST_SHARE_APART = 10.0
 
 
@@ -69,35 +69,40 @@ def nearest_frame(
     solver: Solver | None = None,
     first_step: bool | Tensor = False,
 ) -> NearestFrame:
-    """Returns the frame nearest to the class means, for any number of classes and dimensions, differentiable in the means.
+    r"""Returns the frame nearest to class means for any number of classes and dimensions, differentiable in the means.
 
-    For num_classes <= feature_dim + 1 it is the result of `nearest_etf`. The proximal point is a basis for that reason: the
-    paper's problem has a direction that the weight does not show.
+    For num_classes <= feature_dim + 1 it is the simplex ETF of `nearest_etf`. For more classes it is a tight frame,
 
-    For num_classes > feature_dim + 1 the formula of this file has W'W = (C/d) I exactly, and it is the global minimizer. Its rows
-    sum to zero and have norm 1 on average only. With `unit_rows`, each has norm 1, and W is tight and, with the exceptions of
-    `can_be_centered`, centered up to a defect that more rounds reduce. That problem has no closed form, and may have many local
-    minima: the rounds find one close to the minimizer without unit rows. Classes with equal means keep equal rows, unless a
-    proximal point tells them apart; what would separate them gets a gradient of limited size.
+    $$
+    W = \sqrt{C/d} \; U^\top, \qquad
+    U = \operatorname{polar}\left(\tfrac{2}{\sqrt d} \tilde H P + \delta U_{\text{prox}}\right), \qquad
+    W^\top W = \tfrac{C}{d} I,
+    $$
 
-    Without a proximal point, or with weight 0, directions that the means leave open are the limit of a vanishing proximal weight,
-    toward `proximal_basis` or the canonical frame (`harmonic_columns` for C > d + 1). Unit rows of classes whose mean is zero start
-    from their row of it. Means that are all zero determine nothing: the proximal point itself is returned, after the rounds.
+    the global minimizer of the distance to the means, whose rows sum to zero and have norm 1 on average. With `unit_rows`, each row
+    has norm 1. That problem has no closed form and may have many local minima; rounds of projected gradient ascent find one close
+    to the minimizer above. The result is then tight and centered up to a defect that more rounds reduce, except that frames of
+    num_classes = feature_dim + 2, or in one dimension, cannot be centered. Classes with equal means keep equal rows, unless a
+    proximal point separates them; the gradient that would separate them is limited in size.
+
+    Without a proximal point, or with weight 0, directions that the means leave open are the limit for a vanishing proximal weight,
+    toward `proximal_basis` or, if None, the canonical frame of `tight_frame`. Classes whose mean is zero start the rounds from
+    their row of that frame. If all means are zero, the result is the proximal point, after the rounds.
 
     Args:
         centered_class_means: (num_classes, feature_dim), as for `nearest_etf`.
         proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution. For
             num_classes > feature_dim + 1 it is sqrt(d/C) W' of a tight frame W.
-        proximal_weight, solver, first_step: as for `nearest_etf`; the solver is that of the rounds, too.
-        unit_rows: whether rows have norm 1. Has no effect on a simplex ETF, whose rows have.
-        rounds: toward unit rows: this many with a pull to the means, and twice as many without.
+        proximal_weight, first_step: as for `nearest_etf`.
+        unit_rows: whether every row has norm 1. No effect on a simplex ETF, whose rows always do.
+        rounds: number of rounds toward unit rows with a pull to the means; twice as many follow without it.
+        solver: as for `nearest_etf`; the rounds use it, too.
 
     Returns:
-        The solution; `basis`, `weight` and `distance` carry gradient to the means: exact for the closed form, and through the
-        rounds for unit rows.
+        A `NearestFrame`; its `basis`, `weight` and `distance` are differentiable in the means, with unit rows through the rounds.
 
     Raises:
-        TypeError, ValueError: as `nearest_etf`, and for a negative number of rounds.
+        TypeError, ValueError: as for `nearest_etf`, and for a negative number of rounds.
 
     Example:
         >>> import torch
@@ -125,7 +130,7 @@ def nearest_frame(
             return NearestFrame(columns.T, math.sqrt(num_classes / feature_dim) * columns, means, values)
         target = centered_unit(means) * (2 / math.sqrt(feature_dim)) + proximal_weight * proximal
         target = torch.where(torch.linalg.vector_norm(target) > 0, target, proximal)
-        # Centered, classes without a mean would all have the same row.
+        # Centering gives all classes without a mean the same row.
         has_mean = (means != 0).any(dim=1, keepdim=True)
         columns, chosen = torch.where(has_mean, columns, proximal), checked_solver(solver, means.device)
         weight = with_unit_rows(columns, target, proximal, has_mean, rounds=rounds, solver=chosen)
@@ -133,34 +138,38 @@ def nearest_frame(
 
 
 def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: Tensor, *, rounds: int, solver: Solver) -> Tensor:
-    """Returns a frame with unit rows, nearly tight, close to the target: rounds with a pull to it, then twice as many without.
+    """Returns a nearly tight frame with unit rows close to the target: `rounds` with a pull to it, then twice as many without.
 
-    One of the first rounds is V <- polar(P (N(V) + pull T)): N divides each row by its norm, and P centers the rows if they can
-    be. These are steps of projected gradient ascent on <V, T>. Where rows are only divided by their norms between pulls, they come
-    to rest uneven, and making them even afterward leads away from the target. So after FEW_ROUNDS each row has a scale, which
-    takes up what the pull does to its length:
+    The first rounds are steps of projected gradient ascent on <V, T>: V <- polar(P (N(V) + pull T)), where N normalizes the rows
+    and P centers them if possible. These rounds converge to rows of unequal norms, and equalizing the norms afterward leads away
+    from the target. So after FEW_ROUNDS every row gets a scale, which absorbs what the pull does to its length:
 
         s_i <- s_i / (|v_i| sqrt(C/d)),      V <- polar(P (s_i v_i / |v_i| + pull t_i)).
 
-    If such a round leaves W as it is, with unit rows, then pull T = W S - diag(s) W + 1 m' for some m and a symmetric S. These are
-    the conditions for W to be stationary for <W, T> among all tight frames with unit rows that sum to zero, whatever the pull.
+    A fixed point W of these rounds with unit rows satisfies pull T = W S - diag(s) W + 1 m' for some m and a symmetric S. Whatever
+    the pull, these are the conditions for W to be a stationary point of <W, T> among tight, centered frames with unit rows.
 
-    Rounds without a pull remove only what is not tight (the alternating projections of Tropp, Dhillon, Heath and Strohmer, 2005).
-    They work on the smaller of two sides: columns V, or orthonormal columns E that complete them (and 1, for centered frames) to a
-    basis of R^C. Rows of V have equal norms exactly when rows of E have, and a round leaves a share of the defect that is about the
-    number of columns over C: at most a half on the smaller side. E itself is not needed. Let D have the norms of its rows,
-    D^2 = 1 - |v|^2 (less 1/C if V is centered). What is orthogonal to D^-1 E is the span of D V; and to D^-1 E centered, that part
-    of the span of D V and D 1 which sums to zero.
+    Rounds without a pull are the alternating projections of Tropp, Dhillon, Heath and Strohmer (2005), which only make the frame
+    tight. They work on the smaller of two sides: the columns V, or orthonormal columns E that complete V (and 1, for centered
+    frames) to a basis of R^C. The rows of V have equal norms exactly when those of E do, and a round multiplies the defect by about
+    the number of columns over C: at most a half on the smaller side. E is never formed. Let D be diagonal with the row norms of E,
+    D^2 = 1 - |v|^2 (minus 1/C if V is centered). The orthogonal complement of D^-1 E is the span of D V; that of D^-1 E after
+    centering is the part of the span of D V and D 1 that sums to zero.
 
-    All are (num_classes, feature_dim): V with orthonormal columns, T of any scale but 0, and `fallback` with rows for those of V
-    that are zero. `has_mean`, (num_classes, 1), tells which classes do not start from `fallback`.
+    Args:
+        columns: V, (num_classes, feature_dim), orthonormal columns.
+        target: T, (num_classes, feature_dim), nonzero, of any scale.
+        fallback: (num_classes, feature_dim); its rows replace those of V that are zero.
+        has_mean: (num_classes, 1), False for classes that start from their row of `fallback`.
+        rounds: number of rounds with a pull.
+        solver: of the polar factors.
     """
     num_classes, feature_dim = columns.shape
     centered = can_be_centered(feature_dim, num_classes)
     num_spare = num_classes - feature_dim - centered
     usual_norm = math.sqrt(feature_dim / num_classes)
     groups = torch.empty(0, dtype=torch.int64, device=columns.device)
-    # The few rounds of a training step do not drive equal rows apart, nor does a pull by products.
+    # The few rounds of a training step do not separate equal rows, and neither do those by products.
     if rounds > FEW_ROUNDS and solver == "factors":
         groups = _groups_of_equal_rows(torch.where(has_mean, target, fallback).detach())
         if is_plain(columns) and int(groups.max()) == num_classes - 1:
@@ -192,10 +201,10 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
 
 
 def can_be_centered(feature_dim: int, num_classes: int) -> bool:
-    """Returns whether the rounds keep the rows' sum at zero, for num_classes > feature_dim + 1.
+    """Returns whether the rounds can keep the frame centered, for num_classes > feature_dim + 1.
 
-    They do not in one dimension, nor for num_classes = feature_dim + 2. Unit rows are then given by signs, and an odd number of
-    signs does not sum to zero, nor do steps between signs lead to a sum of zero if it is even.
+    They cannot in one dimension, nor for num_classes = feature_dim + 2. There, a frame with unit rows is a choice of signs: an odd
+    number of signs never sums to zero, and rounds do not move an even number of them to a sum of zero.
     """
     return feature_dim > 1 and num_classes > feature_dim + 2
 
@@ -205,7 +214,7 @@ def _unit(columns: Tensor) -> Tensor:
 
 
 def _groups_of_equal_rows(rows: Tensor) -> Tensor:
-    """Returns a number for each row, (num_rows,), the same for rows that are equal up to rounding."""
+    """Returns group indices of the rows, (num_rows,), the same for rows that are equal up to rounding."""
     directions = torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sqrt()
     order = (rows * directions).sum(dim=1).argsort()
     ordered = rows[order]
@@ -215,25 +224,25 @@ def _groups_of_equal_rows(rows: Tensor) -> Tensor:
 
 
 def _averaged(rows: Tensor, groups: Tensor) -> Tensor:
-    """Returns for each row the mean of its group."""
+    """Replaces each row by the mean of its group."""
     sums = torch.zeros_like(rows).index_add_(0, groups, rows)
     return (sums / groups.bincount(minlength=len(rows)).clamp(min=1)[:, None])[groups]
 
 
 def _polar_by_products(matrix: Tensor) -> Tensor:
-    """Returns the polar factor of an upright matrix in a round, by products alone; differentiable any number of times."""
+    """Returns the polar factor of the tall matrix of a round, by products; differentiable any number of times."""
     constant = matrix.detach()
     gram = product(constant.T, constant)
-    # No eigenvalue is above this.
+    # An upper bound on the eigenvalues.
     bound = torch.minimum(gram.trace(), torch.linalg.matrix_norm(gram, ord=torch.inf)).clamp(min=torch.finfo(gram.dtype).tiny)
     return polar_by_products((matrix / bound.sqrt()).T, polynomials=ROUND_POLYNOMIALS).T
 
 
 def _polar_columns_forward(matrix: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns V of Y = V S, with V'V = I, and the eigenvalues and eigenvectors of S.
+    """Returns the polar factor V of Y = V S, V'V = I, and the eigenvalues and eigenvectors of S.
 
-    What was orthonormal columns before its rows were normalized is so well-conditioned that the Gram matrix loses nothing.
-    Rows of a group are equal but for rounding errors, which rounds would drive apart, and stay equal.
+    Y is well-conditioned, having had orthonormal columns before its rows were normalized, so forming the Gram matrix loses no
+    accuracy. Rows of a group are equal up to rounding errors, which the rounds would amplify; averaging keeps them equal.
     """
     with without_autocast(matrix.device):
         squares, rotation = torch.linalg.eigh(matrix.T @ matrix)
@@ -248,7 +257,7 @@ def _polar_columns_backward(grad: Tensor, columns: Tensor, values: Tensor, rotat
         factors = Factors(rotation, values, rotation.T @ columns.T, len(values))
         grad_matrix = polar_gradient(together.T, factors, values, columns.T).T.contiguous()
         if len(groups):
-            # Where equal rows keep a frame from being tight, each round would magnify the gradient of their difference.
+            # If equal rows keep the frame from being tight, every round amplifies the gradient of their difference.
             apart = (grad - together) @ (rotation / values @ rotation.T)
             ratio = torch.linalg.vector_norm(grad_matrix) / torch.linalg.vector_norm(apart).clamp(min=torch.finfo(grad.dtype).tiny)
             grad_matrix += apart * (LARGEST_SHARE_APART * ratio).clamp(max=1)
@@ -279,15 +288,18 @@ def tight_frame(
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Returns the weight W, (num_classes, feature_dim), of a fixed frame: a simplex ETF where one exists, else a tight frame.
+    """Returns a fixed frame W, (num_classes, feature_dim): a simplex ETF where one exists, otherwise a tight frame.
 
     Args:
-        direction: "canonical" is that of `frame_basis`, or for num_classes > feature_dim + 1 the harmonic frame, sines and cosines.
-            "random" is Haar-distributed there: the polar factor of a centered Gaussian matrix, whose columns are orthogonal to 1.
-        unit_rows: whether each row has norm 1, by the rounds of `nearest_frame`, from a frame whose rows have norm 1 on average. A
-            canonical frame has unit rows without them if feature_dim or num_classes is even.
-        rounds: as in `nearest_frame`.
-        generator: source of the random direction; None takes torch's global generator.
+        feature_dim: d, at least 1.
+        num_classes: C, at least 2.
+        direction: "canonical" for the direction of `frame_basis` or, for num_classes > feature_dim + 1, the harmonic frame of sines
+            and cosines; "random" for a Haar-random direction.
+        unit_rows: whether every row has norm 1, by the rounds of `nearest_frame`. Harmonic frames with an even feature_dim or
+            num_classes have unit rows without them.
+        rounds: as for `nearest_frame`.
+        generator: for a random direction; if None, torch's global generator.
+        dtype: of the result; if None, torch's default.
 
     Example:
         >>> from guided_collapse.geometry import tight_frame
@@ -311,19 +323,19 @@ def tight_frame(
 
 
 def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns orthonormal columns that sum to zero, cos(2 pi f c / C) and sin(2 pi f c / C) for whole f; d is at most C - 2.
+    """Returns orthonormal columns that sum to zero: cos(2 pi f c / C) and sin(2 pi f c / C) of integer frequencies f, d <= C - 2.
 
-    Times sqrt(C/d) they are a tight frame. Its rows have norm 1 when d is even, or C is: an odd column is then (-1)^c. When both
-    are odd the last column is a cosine alone, and rows have norm 1 on average only.
+    Multiplied by sqrt(C/d) they are a tight frame. Its rows have norm 1 if d or C is even; for odd d, the last column is (-1)^c. If
+    both are odd, the last column is a cosine without its sine, and rows have norm 1 only on average.
 
-    The frequencies are spread over all available ones, in the order of f^2 golden ratio mod 1. The lowest ones would put
-    neighboring classes next to each other, and equally spaced ones would repeat themselves.
+    Frequencies are chosen in the order of f^2 golden ratio mod 1, which spreads them over the available ones. The lowest ones would
+    place neighboring classes next to each other, and equally spaced ones would repeat rows.
     """
     available = torch.arange(1, (num_classes - 1) // 2 + 1)
     spread = (available.double().square() * ((1 + math.sqrt(5)) / 2)).frac().argsort()
     frequencies = available[spread[: (feature_dim + 1) // 2]]
     classes = torch.arange(num_classes)
-    # Whole numbers modulo C are exact, where large angles would be rounded.
+    # Integers modulo C are exact; large angles would be rounded.
     angles = (classes[:, None] * frequencies % num_classes).double() * (2 * math.pi / num_classes)
     num_pairs = feature_dim // 2
     columns = [angles[:, :num_pairs].cos(), angles[:, :num_pairs].sin()]
@@ -334,19 +346,19 @@ def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype |
 
 
 def rounds_in_training(feature_dim: int, num_classes: int) -> int:
-    """Returns how many rounds toward unit rows a training step takes: a frame of 50 classes or more is then tight to 1e-3.
+    """Returns the number of rounds in a training step; it keeps frames of 50 or more classes tight to 1e-3, of ten to about 1e-2.
 
-    For ten classes it is tight to about 1e-2. A round leaves a share of the defect that is about d/C, or less.
+    Every round multiplies the tightness defect by about d/C or less.
     """
     return 1 if num_classes >= MANY_CLASSES * feature_dim else FEW_ROUNDS
 
 
 def default_every(feature_dim: int, num_classes: int) -> int:
-    """Returns after how many steps a lagged frame moves: 1 for a simplex ETF, else so many that it costs a tenth of training.
+    """Returns the number of steps between moves of a lagged frame: 1 for a simplex ETF, otherwise from the cost of a move.
 
-    Moving it with r rounds takes 4 C d^2 (1 + 3 r) operations. A step of training is assumed to be a batch of 128, each sample with
-    4 C d operations in the head and 6e7 in a small network. The result is at most 1000: 1 for 1000 classes and 128 features, 14
-    for 1000 and 512, 51 for 100,000 and 256.
+    Moves take at most a tenth of training, estimated as follows: a move with r rounds takes 4 C d^2 (1 + 3 r) operations, and a
+    training step has a batch of 128 with 4 C d operations per sample in the head and 6e7 in a small network. The result is at most
+    1000: 1 for 1000 classes and 128 features, 14 for 1000 and 512, 51 for 100,000 and 256.
     """
     if has_simplex_etf(feature_dim, num_classes):
         return 1
