@@ -13,37 +13,35 @@ from typing import Any
 
 from guided_collapse.experiments.configuration import Configuration, HeadName, Placement
 from guided_collapse.experiments.errors import DamageError, InputError, RequestError, WorkError
-from guided_collapse.experiments.records import MARGIN, NC1, TEST_TOP1, TRAIN_LOSS, TRAIN_TOP1, Run, aligned, read_run
+from guided_collapse.experiments.records import aligned, read_run
 from guided_collapse.experiments.run import RunFolder
-
-COLUMNS = {"train acc %": TRAIN_TOP1, "test acc %": TEST_TOP1, "train loss": TRAIN_LOSS, "NC1": NC1, "margin": MARGIN}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs that finished, and those that failed with the reason."""
+    """The runs that finished, and those that failed with the reason. `print` shows a table of the heads and the verdict."""
 
     finished: tuple[RunFolder, ...]
     failed: tuple[tuple[RunFolder, str], ...]
+    searched: bool = False
+    """True if a search has chosen the settings of each head."""
 
     def __str__(self) -> str:
-        """Median and range over seeds at the end of training, for each head. Warns of runs whose records cannot be read."""
-        from guided_collapse.experiments.report.formats import spread_text
-        from guided_collapse.experiments.report.summaries import at_epoch
+        """A table, with ranges over seeds where they decide, and the verdict: at most 100 columns. Warns of damaged records."""
+        from guided_collapse.experiments.report.formats import medians, wrapped
+        from guided_collapse.experiments.report.summaries import Experiment
+        from guided_collapse.experiments.report.tables import outcome_table
+        from guided_collapse.experiments.report.verdict import verdict
 
-        by_head: dict[str, list[Run]] = {}
-        for run in self.finished:
+        runs = []
+        for folder in (*self.finished, *(folder for folder, _ in self.failed)):
             try:
-                found = read_run(run.path)
+                runs.append(read_run(folder.path))
             except DamageError as error:
-                warnings.warn(f"left out of the table: {run.path}: {error}", RuntimeWarning, stacklevel=2)
-            else:
-                by_head.setdefault(found.head, []).append(found)
-        shown = {name: of for name, of in COLUMNS.items() if any(at_epoch(runs, of) for runs in by_head.values())}
-        rows = [
-            [head, str(len(runs)), *(spread_text(at_epoch(runs, of)) for of in shown.values())] for head, runs in by_head.items()
-        ]
-        return "\n".join(aligned([["head", "seeds", *shown], *rows]))
+                if folder in self.finished:
+                    warnings.warn(f"left out of the table: {folder.path}: {error}", RuntimeWarning, stacklevel=2)
+        table = outcome_table(Experiment("", tuple(runs)))
+        return "\n".join([*aligned(medians(table)), *map(wrapped, table.notes), "", str(verdict(runs, searched=self.searched))])
 
 
 def compare(
@@ -66,7 +64,7 @@ def compare(
         jobs: number of runs at a time.
 
     Returns:
-        The runs; `print` shows medians and ranges for each head.
+        The runs; `print` shows a table of the heads and the verdict.
 
     Example:
         >>> from pathlib import Path
@@ -76,8 +74,8 @@ def compare(
         >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
         >>> with TemporaryDirectory() as folder:
         ...     comparison = compare(short, ["fixed-etf", "nearest-etf"], [0], Placement(out=Path(folder), quiet=True))
-        ...     [line.split()[0] for line in str(comparison).splitlines()]
-        ['head', 'fixed-etf', 'nearest-etf']
+        ...     str(comparison).splitlines()[-3].split(":")[0]
+        'Too few seeds to tell Nearest ETF from Fixed ETF in epochs to 1.01 times the least loss'
     """
     if not heads or not seeds:
         raise RequestError(f"heads and seeds must be one or more; got heads {heads}, seeds {seeds}. Name one of each.")

@@ -120,7 +120,8 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
         write_json(file, asdict(record))
     shared = Configuration(**record.configuration)
     fresh = [replace(shared, head=head, seed=seed, **record.choice[head]) for seed in record.seeds for head in record.heads]
-    return SearchOutcome(folder, record, run_all(fresh, replace(placement, out=folder / CHOSEN), jobs=jobs))
+    done = run_all(fresh, replace(placement, out=folder / CHOSEN), jobs=jobs)
+    return SearchOutcome(folder, record, replace(done, searched=True))
 
 
 def settings_of_search(folder: Path | None, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:

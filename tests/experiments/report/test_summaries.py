@@ -76,11 +76,12 @@ def test_free_features_are_told_by_when_the_loss_is_near_the_least(tmp_path):
     ("experiment", "known"),
     [("toy", {"loss_lower_bound": None}), ("ufm-9", {"loss_lower_bound": None}), ("ufm-9", {"num_classes": 9, "feature_dim": 7})],
 )
-def test_without_test_samples_and_a_bound_that_is_reached_it_is_the_train_accuracy(tmp_path, experiment, known):
+def test_without_test_samples_and_a_bound_that_is_reached_it_is_the_train_loss_above_its_floor(tmp_path, experiment, known):
     write_run(tmp_path, experiment, epochs=1, num_test=0, **known)
     found = outcome(*experiments(tmp_path))
-    assert found.title == "train accuracy after 1 epoch, %"
-    assert found.spreads["cosine"].median == pytest.approx(100 * lines(epochs=1)[0]["train"]["top1"])
+    assert found.title == "train loss above its floor after 1 epoch"
+    floor = known.get("loss_lower_bound", 0.0342) or 0.0
+    assert found.values["cosine"] == {0: pytest.approx(lines(epochs=1)[0]["train"]["loss"] - floor)}
 
 
 def test_a_table_of_runs_has_a_row_for_each_run_and_epoch(tmp_path):

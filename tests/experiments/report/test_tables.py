@@ -15,7 +15,6 @@ from guided_collapse.experiments.report.tables import (
     accuracy_table,
     final_table,
     outcome_table,
-    outcomes_table,
     pairs_table,
     paper_accuracy,
     reaching_table,
@@ -156,23 +155,37 @@ def test_levels_that_are_not_reached_and_times_that_are_unknown_are_said(tmp_pat
     assert (len(reaching_table([timeless], "seconds").cells), len(reaching_table([timeless], "epochs").cells)) == (0, 1)
 
 
-def test_the_outcome_is_the_accuracy_at_the_end_beside_loss_and_variability(tmp_path):
+def test_the_outcome_is_the_accuracy_at_the_end_beside_margin_loss_variability_and_time(tmp_path):
     written = [lines("fixed-etf", seed, 7) for seed in range(3)]
     for seed, found in enumerate(written):
         found[-1]["test"]["top1"] = 0.5 + 0.1 * seed
         write_run(tmp_path, head="fixed-etf", seed=seed, lines=found)
+    write_run(tmp_path, head="linear", lines=written[0], loss_lower_bound=None)
     ends = [found[-1] for found in written]
-
-    expected = ["fixed-etf"]
-    for split, name, factor, form in (("test", "top1", 100, ".2f"), ("train", "loss", 1, ".4g"), ("train", "nc1", 1, ".4g")):
-        low, median, high = (format(value, form) for value in sorted(factor * end[split][name] for end in ends))
-        expected.append(f"{median} ({low} to {high})")
+    cells = {
+        ("higher is better", "test accuracy, %"): [100 * end["test"]["top1"] for end in ends],
+        ("higher is better", "margin"): [end["train"]["mean_cosine_margin"] for end in ends],
+        ("lower is better", "loss - floor"): [end["train"]["loss"] - 0.0342 for end in ends],
+        ("lower is better", "NC1"): [end["train"]["nc1"] for end in ends],
+        ("lower is better", "seconds"): [sum(line["seconds"] for line in found) for found in written],
+    }
     table = outcome_table(*experiments(tmp_path))
-    assert (rows(table), table.notes) == ([expected], ["Seeds in toy: 3 of each head."])
-    write_run(tmp_path, "other", epochs=2)
-    table = outcomes_table(experiments(tmp_path))
-    assert table.columns == ["experiment", "result", "cosine", "fixed-etf"]
-    assert rows(table)[0] == ["other", "test accuracy after 2 epochs, %", f"{100 * lines(epochs=2)[-1]['test']['top1']:.2f}", "-"]
+    assert list(table.cells.columns) == [("", "head"), *cells]
+    linear, fixed = rows(table)
+    assert (linear[0], fixed[0]) == ("nn.Linear", "Fixed ETF")
+    for text, values, form in zip(fixed[1:], cells.values(), [".2f", *[".4g"] * 4], strict=True):
+        low, median, high = (format(value, form) for value in sorted(values))
+        assert text == f"{median} ({low} to {high})"
+    assert linear[3] == f"{ends[0]['train']['loss']:.4g}"
+    assert table.notes[0].endswith("0 for nn.Linear; 0.0342 for Fixed ETF.")
+    assert table.notes[1] == "Seeds in toy: linear 1, fixed-etf 3."
+
+
+def test_free_features_begin_with_the_epochs_and_leave_out_what_is_not_measured(tmp_path):
+    write_run(tmp_path, "ufm-10", num_test=0, lines=[{"epoch": 1, "train": {"loss": 9.0}}, {"epoch": 2, "train": {"loss": 0.0342}}])
+    table = outcome_table(*experiments(tmp_path))
+    assert (table.columns, rows(table)) == (["head", "epochs to 1.01 x floor", "loss - floor"], [["Cosine", "2", "0"]])
+    assert table.notes == ["Floor, the least loss that the scale of a head allows: 0.0342 for Cosine."]
 
 
 def test_every_run_is_listed(tmp_path):

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from pandas import DataFrame
 from guided_collapse.experiments.records import aligned, one_line
 from guided_collapse.experiments.report.summaries import Spread
 
+COLUMNS = 100  # of a terminal
 NOTHING, NEVER = "-", "never"
 NUMBER = rf"[+-]?\d[\d.]*(?:e[+-]\d+)?|{NEVER}"
 # The median of a cell, the ends of its range, and what else the cell says.
@@ -77,6 +79,21 @@ def plain_text(table: Table) -> str:
     """The table for a terminal, with its title above and its notes below."""
     rows = [[one_line(text) for text in row] for row in (_flat_columns(table), *table.cells.to_numpy())]
     return "\n".join([one_line(table.title), "", *aligned(rows), "", *map(one_line, table.notes)]) + "\n"
+
+
+def wrapped(text: str, separator: str = "\n") -> str:
+    """Text in lines of at most 100 characters, separator included, unless a word is longer."""
+    lines = textwrap.wrap(text, COLUMNS - len(separator), break_long_words=False, break_on_hyphens=False)
+    return separator.join(lines)
+
+
+def medians(table: Table) -> list[list[str]]:
+    """The rows of a table for a narrow terminal, the headings first: ranges stand in the first column of numbers only."""
+    stub = table.stub + 1
+    headings = [[heading, *[""] * (width - 1)] for heading, width in table.groups]
+    rows = [[one_line(text) for text in row] for row in table.cells.to_numpy()]
+    short = [[*row[:stub], *(MEDIAN_AND_RANGE.sub(r"\1", text) for text in row[stub:])] for row in rows]
+    return [["", *itertools.chain(*headings)], table.columns, *short]
 
 
 def csv_text(table: Table) -> str:

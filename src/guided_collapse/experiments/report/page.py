@@ -18,7 +18,7 @@ from guided_collapse.experiments.report.formats import MEDIAN_AND_RANGE, Table, 
 from guided_collapse.experiments.report.page_data import MOST_POINTS, Animation, Panel, animations_of, page_data, panels_of
 from guided_collapse.experiments.report.styles import HeadStyle
 from guided_collapse.experiments.report.summaries import Experiment, outcome, span
-from guided_collapse.experiments.report.tables import end_tables, outcome_table, outcomes_table, pairs_table
+from guided_collapse.experiments.report.tables import end_tables, outcome_table, pairs_table
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
 # Tables that have another place than among the tables of all experiments.
@@ -46,7 +46,7 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
         style=Markup(_asset("page.css")),
         heads=styles,
         # A single experiment says them itself.
-        results=outcomes_table(experiments) if len(experiments) > 1 else None,
+        results=None,
         experiments=[experiment_section(*parts) for parts in zip(experiments, panels, animations, strict=True)],
         tables=[table for table in tables if table.name not in ELSEWHERE],
         records=records,

@@ -18,7 +18,7 @@ from guided_collapse.metrics.declared import SPLITS, Split, best_margin
 MOST_MARGINS = 501  # points of a curve of margins
 LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in per cent
 TOLERANCE = 1e-5  # of accuracies in per cent, which may have been rounded to float32; one sample is more in any data set here
-NEAR_THE_BOUND = 1.01  # times the lower bound of the loss: this near, only the shape is left to improve
+NEAR_THE_FLOOR = 1.01  # times the lower bound of the loss: this near, only the shape is left to improve
 
 FACTS = ("experiment", "head", "seed", "state", "num_classes", "feature_dim", "loss_lower_bound")
 NEEDED = (*FACTS, "epoch", "seconds")
@@ -164,30 +164,65 @@ def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
     return Reached(sum(map(math.isfinite, epochs)), spread(epochs), None if np.isnan(seconds).any() else spread(seconds))
 
 
-class Outcome(NamedTuple):
-    """What an experiment comes to: what the numbers are, whose curve leads to them, and the numbers by head."""
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment is judged by: the title, the quantity whose curve leads there, and the values by head and seed."""
 
     title: str
     quantity: Quantity
     percent: bool
-    spreads: Mapping[str, Spread]
+    lower_is_better: bool
+    values: Mapping[str, Mapping[int, float]]
+
+    @property
+    def unit(self) -> str:
+        """What differences are measured in; empty for differences of losses."""
+        return "points" if self.percent else "epochs" if self.title.startswith("epochs") else ""
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """Median and range over seeds, by head."""
+        return {head: spread(list(by_seed.values())) for head, by_seed in self.values.items()}
 
 
 def outcome(experiment: Experiment) -> Outcome:
-    """Accuracy at the end, on test samples if there are any; without them, for free features, how soon the loss nears its bound."""
-    bounds = {run.loss_lower_bound for run in experiment.runs if run.feature_dim >= run.num_classes - 1} - {None}
-    if experiment.unconstrained and bounds and not experiment.has_test:
-        found = {}
-        for head in experiment.heads:
-            losses = [(measured(run, TRAIN_LOSS), run.loss_lower_bound or 0.0) for run in experiment.of(head)]
-            if losses:
-                found[head] = spread([first_epoch(loss <= NEAR_THE_BOUND * bound) for loss, bound in losses])
-        return Outcome(f"epochs to {NEAR_THE_BOUND} times the least loss", TRAIN_LOSS, False, found)
-    quantity = TEST_TOP1 if experiment.has_test else TRAIN_TOP1
-    ends = {head: at_epoch(experiment.of(head), quantity) for head in experiment.heads}
-    known = {head: end for head, end in ends.items() if end}
-    after = span([epoch for end in known.values() for epoch in end.epochs] or [0])
-    return Outcome(f"{quantity.split} accuracy after {after} {'epoch' if after == '1' else 'epochs'}, %", quantity, True, known)
+    """The test accuracy at the end of training; without test samples, how soon the loss nears its floor, or how near it comes.
+
+    The epochs to 1.01 times the floor exist only if every run has a floor and a simplex ETF fits, so that it can be reached.
+    """
+    runs = [run for head in experiment.heads for run in experiment.of(head)]
+    values: dict[str, dict[int, float]] = {}
+    if not experiment.has_test and all(run.loss_lower_bound and run.feature_dim >= run.num_classes - 1 for run in runs):
+        for run in runs:
+            near = measured(run, TRAIN_LOSS) <= NEAR_THE_FLOOR * floor(run)
+            values.setdefault(run.head, {})[run.seed] = first_epoch(near)
+        return Outcome(f"epochs to {NEAR_THE_FLOOR} times the least loss", TRAIN_LOSS, False, True, values)
+    last = set()
+    for run in runs:
+        curve = measured(run, TEST_TOP1) if experiment.has_test else loss_above_floor(run)
+        if len(curve):
+            values.setdefault(run.head, {})[run.seed] = float(curve.iat[-1])
+            last.add(int(curve.index[-1]))
+    after = span([*(last or [0])])
+    after = f"after {after} {'epoch' if after == '1' else 'epochs'}"
+    if experiment.has_test:
+        return Outcome(f"test accuracy {after}, %", TEST_TOP1, True, False, values)
+    return Outcome(f"train loss above its floor {after}", TRAIN_LOSS, False, True, values)
+
+
+def floor(run: Run) -> float:
+    """The least cross-entropy that the head can reach; 0 for heads whose logits are unbounded."""
+    return run.loss_lower_bound or 0.0
+
+
+def seconds_of(run: Run) -> float:
+    """The training time of a run; NaN if it was not recorded."""
+    return float(run.epochs.seconds.sum())
+
+
+def loss_above_floor(run: Run) -> Series:
+    """The train loss minus its floor, by epoch: what remains to be learned, and comparable between heads."""
+    return measured(run, TRAIN_LOSS) - floor(run)
 
 
 def span(values: Sequence[int]) -> str:

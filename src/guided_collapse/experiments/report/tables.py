@@ -3,17 +3,30 @@
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Literal
 
-from pandas import DataFrame, MultiIndex, read_csv
+from pandas import DataFrame, MultiIndex, Series, read_csv
 
 from guided_collapse.experiments import records
+from guided_collapse.experiments.records import Run
 from guided_collapse.experiments.report import summaries
 from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, short_text, spread_text
-from guided_collapse.experiments.report.styles import in_order
-from guided_collapse.experiments.report.summaries import Experiment, Spread, at_epoch, measured, outcome, span, spread
+from guided_collapse.experiments.report.styles import in_order, label
+from guided_collapse.experiments.report.summaries import (
+    NEAR_THE_FLOOR,
+    Experiment,
+    Spread,
+    at_epoch,
+    floor,
+    loss_above_floor,
+    measured,
+    outcome,
+    seconds_of,
+    span,
+    spread,
+)
 
 # The headings of a cell's row, its column, its text, and its numbers with every digit.
 Cell = tuple[tuple[str, ...], Any, str, Mapping[str, Any]]
@@ -182,7 +195,7 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
     """Every run: how far it came and on what."""
     numbers = []
     for run in (run for experiment in experiments for head in experiment.heads for run in experiment.all_of(head)):
-        seconds = float(run.epochs.seconds.sum())
+        seconds = seconds_of(run)
         facts = {"experiment": run.experiment, "head": run.head, "seed": run.seed, "state": run.state, "epochs": run.epochs.last}
         facts |= {"planned": run.planned, "training seconds": None if math.isnan(seconds) else round(seconds, 2)}
         facts |= {"protocol": run.protocol, "global batch": run.global_batch, "started": run.started}
@@ -192,25 +205,39 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def outcome_table(experiment: Experiment) -> Table:
-    """The outcome of each head, and beside it the loss and the variability within classes that training ended with."""
-    found = outcome(experiment)
-    rows = []
-    for head in experiment.heads:
-        ends = [short_text(at_epoch(experiment.of(head), quantity)) for quantity in (records.TRAIN_LOSS, records.NC1)]
-        rows.append([head, short_text(found.spreads.get(head), percent=found.percent), *ends])
-    cells = DataFrame(rows, columns=["head", found.title, "train loss", "NC1"])
-    return Table("outcome", "Results: median and range over seeds", cells, notes=seed_notes([experiment]), stub=1)
+    """What each head came to, how collapsed it is, and what a run cost, under headings that say which is better."""
+    found, heads = outcome(experiment), [head for head in experiment.heads if experiment.of(head)]
+    higher, lower = "higher is better", "lower is better"
+    of_runs: dict[tuple[str, str], Callable[[Run], float]] = {
+        (higher, "margin"): lambda run: _last(measured(run, records.MARGIN)),
+        (lower, "loss - floor"): lambda run: _last(loss_above_floor(run)),
+        (lower, "NC1"): lambda run: _last(measured(run, records.NC1)),
+        (lower, "seconds"): seconds_of,
+    }
+    titles = {"points": (higher, "test accuracy, %"), "epochs": (lower, f"epochs to {NEAR_THE_FLOOR} x floor")}
+    spreads: dict[tuple[str, str], Mapping[str, Spread]] = {titles.get(found.unit, (lower, "loss - floor")): found.spreads}
+    for title, value in of_runs.items():
+        values = {head: [number for run in experiment.of(head) if math.isfinite(number := value(run))] for head in heads}
+        spreads.setdefault(title, {head: spread(numbers) for head, numbers in values.items() if numbers})
+    cells = {("", "head"): [label(head) for head in heads]}
+    (main, _), *_ = spreads
+    for title, over in sorted(spreads.items(), key=lambda column: column[0][0] != main):  # the outcome stays first
+        if over:
+            cells[title] = [short_text(over.get(head), percent=title[1].endswith("%")) for head in heads]
+    floors: dict[str, dict[str, None]] = {}
+    for run in (run for head in heads for run in experiment.of(head)):
+        floors.setdefault(number_text(floor(run)), {})[label(run.head)] = None
+    least = "; ".join(f"{value} for {', '.join(found)}" for value, found in floors.items())
+    notes = [f"Floor, the least loss that the scale of a head allows: {least}."]
+    if len({len(experiment.of(head)) for head in heads}) > 1 or len(experiment.runs) > sum(
+        len(experiment.of(head)) for head in heads
+    ):
+        notes += seed_notes([experiment])
+    return Table("outcome", "Results: median and range over seeds", DataFrame(cells), notes=notes, stub=1)
 
 
-def outcomes_table(experiments: Sequence[Experiment]) -> Table:
-    """The outcome of every experiment, heads as columns."""
-    heads = in_order(head for experiment in experiments for head in experiment.heads)
-    rows = []
-    for experiment in experiments:
-        title, _, percent, spreads = outcome(experiment)
-        rows.append([experiment.name, title, *(short_text(spreads.get(head), percent=percent) for head in heads)])
-    cells = DataFrame(rows, columns=["experiment", "result", *heads])
-    return Table("outcomes", "Results: median and range over seeds", cells)
+def _last(curve: Series) -> float:
+    return float(curve.iat[-1]) if len(curve) else math.nan
 
 
 def seed_notes(experiments: Sequence[Experiment]) -> list[str]:

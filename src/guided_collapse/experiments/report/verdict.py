@@ -1,0 +1,218 @@
+"""The verdict on a comparison, from records alone: who is ahead, and is that more than equal heads would differ by?
+
+Heads are compared on the same seeds, which share the initial network and the batches. The lead of head A over head B on S seeds is
+d = mean_s (a_s - b_s). Its interval, d - h to d + h, combines what varies from seed to seed and what would vary with other test
+images, of which there are n:
+
+    h^2 = (t_{S-1} sd_s(a_s - b_s) / sqrt(S))^2 + z^2 (p_A (1 - p_A) + p_B (1 - p_B)) / (n + 2),   p = (n accuracy + 1) / (n + 2)
+
+The first term is the t interval of paired seeds. It misses the second, because all seeds are tested on the same images. Records
+hold accuracies, not which images were wrong, so the images cannot be paired as in McNemar's test: the second term is the variance
+for two heads that err independently, with the correction of Agresti and Caffo. Heads tend to err on the same images, which makes h
+too wide rather than too narrow: equal heads differ by more than h in at most 5% of comparisons. With k heads against the same one,
+t and z are the quantiles for 5%/k, so that this holds for all of them together (Bonferroni).
+
+Where epochs are compared and there are no test images, the step between two measured epochs is added to h instead.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from guided_collapse.experiments.presets import PRESETS
+from guided_collapse.experiments.records import MARGIN, NC1, TRAIN_LOSS, Run
+from guided_collapse.experiments.report.formats import wrapped
+from guided_collapse.experiments.report.styles import label
+from guided_collapse.experiments.report.summaries import Experiment, Outcome, at_epoch, measured, outcome, seconds_of
+
+Call = Literal["ahead", "behind", "draw", "too few seeds", "nothing to compare"]
+RISK = 0.05  # of calling a head ahead or behind although all are equal
+FEWEST_SEEDS = 3  # with two, one degree of freedom is left
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a comparison comes to, in words."""
+
+    call: Call  # of the best head against the reference
+    text: str  # a few sentences
+    advice: str  # what to do next
+    command: str = ""  # that does it, if there is one
+    best: str = ""  # the label of the head with the largest lead
+    reference: str = ""  # the label of nn.Linear, or of the first head without it
+    lead: str = ""  # of the best head over the reference, with its interval
+
+    def __str__(self) -> str:
+        """The verdict for a terminal."""
+        words = [wrapped(text) for text in (self.text, self.advice and f"Next: {self.advice}") if text]
+        return "\n".join([*words, *([wrapped(self.command, " \\\n    ")] if self.command else [])])
+
+
+class Lead(NamedTuple):
+    """How far one head is ahead of another, negative if behind, and its interval."""
+
+    mean: float
+    low: float
+    high: float
+    limit: float  # the part of the half-width that more seeds would not reduce
+
+    @property
+    def call(self) -> Call:
+        """Whether the interval is above zero, below, or holds it."""
+        return "ahead" if self.low > 0 else "behind" if self.high < 0 else "draw"
+
+
+def lead_over(own: Sequence[float], other: Sequence[float], num_test: int, *, step: float = 0.0, risk: float = RISK) -> Lead:
+    """The lead of one head over another and its interval, by the formula above.
+
+    Args:
+        own, other: values of the same seeds, larger is better; accuracies from 0 to 1 if there are test images.
+        num_test: number of test images; 0 for values that are not accuracies.
+        step: resolution of the values, added to the half-width.
+        risk: probability that the interval misses zero if the heads are equal.
+    """
+    differences = np.subtract(own, other)
+    mean, seeds = float(differences.mean()), len(differences)
+    of_seeds, of_images = math.inf, 0.0
+    if seeds > 1:
+        of_seeds = -float(stdtrit(seeds - 1, risk / 2)) * float(differences.std(ddof=1)) / math.sqrt(seeds)
+    if num_test:
+        rates = [(num_test * float(np.mean(values)) + 1) / (num_test + 2) for values in (own, other)]
+        of_images = -float(ndtri(risk / 2)) * math.sqrt(sum(rate * (1 - rate) for rate in rates) / (num_test + 2))
+    half = math.hypot(of_seeds, of_images) + step
+    return Lead(mean, mean - half, mean + half, of_images + step)
+
+
+def verdict(runs: Sequence[Run], *, searched: bool = False) -> Verdict:
+    """The verdict on every head against nn.Linear, or against the first head if nn.Linear has no finished run.
+
+    Args:
+        runs: those of one experiment; only finished runs count.
+        searched: True if a search has chosen the settings of each head, so that none is recommended.
+    """
+    experiment = Experiment("", tuple(run for run in runs if run.state == "finished"))
+    judged = outcome(experiment)
+    reference, *others = [*judged.values] or [""]
+    others = [head for head in others if judged.values[head].keys() & judged.values[reference].keys()]
+    missing = len(runs) - len(experiment.runs)
+    repeat = f"repeat the command, which resumes the {missing} of {len(runs)} runs that did not finish." if missing else ""
+    if not others:
+        found = f"only {label(reference)} has" if reference else "no head has"
+        text = f"Nothing to compare: {found} finished runs."
+        return Verdict("nothing to compare", text, repeat or "train two or more heads with the same seeds.")
+    leads = {head: _lead(experiment, judged, head, reference, RISK / len(others)) for head in others}
+    best = max(others, key=lambda head: leads[head].mean)
+    seeds = sorted(judged.values[best].keys() & judged.values[reference].keys())
+    call = leads[best].call if len(seeds) >= FEWEST_SEEDS else "too few seeds"
+    lead = _in_words(experiment, judged, leads[best], call, len(seeds), joint=len(others) > 1)
+    sentences = [_headline(judged, leads, best, reference, call, lead), *_collapse(experiment, best, reference)]
+    advice, command = _next(experiment, seeds, leads[best], call, searched)
+    if repeat:
+        advice, command = repeat, ""
+    return Verdict(call, " ".join(sentences), advice, command, label(best), label(reference), lead)
+
+
+def _lead(experiment: Experiment, judged: Outcome, head: str, other: str, risk: float) -> Lead:
+    runs = {(run.head, run.seed): run for run in experiment.runs}
+    pairs, steps = [], [0]
+    for seed in judged.values[head].keys() & judged.values[other].keys():
+        pair = []
+        for name in (head, other):
+            value, numbers = judged.values[name][seed], measured(runs[name, seed], TRAIN_LOSS).index
+            if judged.unit == "epochs":
+                steps += np.diff(numbers, prepend=0).tolist()
+            # A run that never got there is counted as if it did at its end, which makes the lead over it a lower bound.
+            pair.append(value if math.isfinite(value) else float(numbers[-1]))
+        pairs.append(pair)
+    own, others = np.transpose(pairs) * (-1 if judged.lower_is_better else 1) / judged.quantity.factor
+    num_test = experiment.runs[0].num_test if judged.percent else 0
+    found = lead_over(own, others, num_test, step=max(steps), risk=risk)
+    return Lead(*(judged.quantity.factor * value for value in found))
+
+
+def _in_words(experiment: Experiment, judged: Outcome, lead: Lead, call: Call, seeds: int, *, joint: bool) -> str:
+    """The lead, as in "+0.28 points (95% interval -1.00 to +1.56; 3 seeds, 360 test images, each 0.28 points)"."""
+    sign = "" if lead.low > 0 else "+"
+    form = f"{sign}.2f" if judged.percent else f"{sign},.0f" if judged.unit == "epochs" else f"{sign}.3g"
+    mean, low, high = (format(value, form) for value in lead[:3])
+    basis = f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
+    if judged.percent:
+        num_test = experiment.runs[0].num_test
+        basis += f", {num_test:,} test images" + (f", each {100 / num_test:.2g} points" if num_test <= 1000 else "")
+    interval = "" if call == "too few seeds" else f"{'joint ' * joint}95% interval {low} to {high}; "
+    never = "at least " * any(math.isinf(value) for by_seed in judged.values.values() for value in by_seed.values())
+    return f"{never}{mean} {'points' if judged.percent else 'epochs sooner' if judged.unit else 'lower'} ({interval}{basis})"
+
+
+def _headline(judged: Outcome, leads: Mapping[str, Lead], best: str, reference: str, call: Call, lead: str) -> str:
+    """Who is ahead in what, by how much, and in which group the other heads are."""
+    named, of, what = label(best), label(reference), judged.title.removesuffix(", %")
+    alone = len(leads) == 1
+    groups: dict[Call, list[str]] = {}
+    for head, found in leads.items():
+        if head != best:
+            groups.setdefault(found.call, []).append(label(head))
+    said: dict[Call, str] = {"ahead": "Also ahead", "draw": f"Level with {of}", "behind": "Behind"}
+    if call == "ahead":
+        first = f"{named} is ahead of {of} in {what}: {lead}."
+    elif call == "behind":
+        first, groups = f"{of} is ahead in {what}. {named if alone else f'Best of the others: {named}'}, {lead}.", {}
+    elif call == "too few seeds":
+        first, groups = f"Too few seeds to tell {named} from {of} in {what}: {lead}.", {}
+    else:
+        said["draw"] = ""
+        first = f"Draw: in {what}, {named} and {of} differ by no more than equal heads would: {lead}."
+        if not alone:
+            first = f"Draw: in {what}, no head is ahead of {of} by more than equal heads would be. Best: {named}, {lead}."
+    return " ".join(
+        [first, *(f"{words}: {'; '.join(groups[group])}." for group, words in said.items() if words and group in groups)]
+    )
+
+
+def _collapse(experiment: Experiment, best: str, reference: str) -> list[str]:
+    """Which head is the most collapsed, and what the best one costs, as far as the records say."""
+    sentences = []
+    spreads = {head: found for head in experiment.heads if (found := at_epoch(experiment.of(head), NC1))}
+    if len(spreads) > 1:
+        least = min(spreads, key=lambda head: spreads[head].median)
+        against = best if least == reference else reference
+        if against in spreads and spreads[least].high < spreads[against].low:
+            values = [f"NC1 {spreads[least].median:.3g}, against {spreads[against].median:.3g} for {label(against)}"]
+            margins = [f"{found.median:.3g}" for head in (least, against) if (found := at_epoch(experiment.of(head), MARGIN))]
+            if len(set(margins)) == 2:
+                values.append(f"cosine margin {margins[0]}, against {margins[1]}")
+            sentences.append(f"{label(least)} is the most collapsed ({'; '.join(values)}).")
+    times = [float(np.median([seconds_of(run) for run in experiment.of(head)])) for head in (best, reference)]
+    if all(map(math.isfinite, times)):
+        sentences.append(f"A run takes {_time(times[0])} with {label(best)} and {_time(times[1])} with {label(reference)}.")
+    return sentences
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 60 else f"{seconds / 60:.2g} min" if seconds < 3600 else f"{seconds / 3600:.2g} h"
+
+
+def _next(experiment: Experiment, seeds: list[int], lead: Lead, call: Call, searched: bool) -> tuple[str, str]:
+    """What would settle the comparison, or make it fairer, and the command for it."""
+    run = experiment.runs[0]
+    name, data = run.experiment, run.configuration.get("data")
+    words = f"{name if name in PRESETS else f'--data {data}'} --heads {' '.join(experiment.heads)}"
+    limited = call == "draw" and abs(lead.mean) < lead.limit
+    if call == "too few seeds" or (call == "draw" and not limited):
+        more = [*seeds, *range(max(seeds) + 1, max(seeds) + 1 + max(5 - len(seeds), len(seeds)))]
+        command = f"guided-collapse compare {words} --seeds {' '.join(map(str, more))}"
+        return "more seeds (add the flags you used; finished runs are kept).", command
+    if not run.num_test:
+        return "", ""
+    advice = f"with {run.num_test:,} test images, no number of seeds shows a lead below {lead.limit:.2g} points. " * limited
+    if searched:
+        return advice and f"{advice}A larger test set can.", ""
+    rate = "gain" if run.configuration.get("optimizer") == "agd" else "learning_rate"
+    grid = {field: run.configuration.get(field) for field in (rate, "scale")}
+    values = [f"{field}={','.join(f'{value * factor:g}' for factor in (0.5, 1, 2))}" for field, value in grid.items() if value]
+    command = f"guided-collapse search {words} --grid {' '.join(values or ['scale=2.5,5,10'])}"
+    return f"{advice}{'Search' if advice else 'search'} for the best settings of each head (add the flags you used).", command
