@@ -1,10 +1,10 @@
-"""Swaps the model behind a vector index without writing the index again.
+"""Swaps the model behind a vector index without rebuilding the index.
 
     pip install faiss-cpu scikit-learn
     python examples/upgrade_index.py
 
-An old model, trained on five of ten classes of handwritten digits, writes the gallery of all ten to an index file. Then two larger
-models are trained on all ten: one as usual, one anchored at the old model's class means. Both search the same file.
+An old model that knows five of ten handwritten digits writes a gallery of all ten to an index file. Then two larger models learn all
+ten, one as usual and one anchored at the old model's class means, and search the same file.
 """
 
 import sys

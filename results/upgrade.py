@@ -148,7 +148,7 @@ def convolutions(channels: int, width: float) -> nn.Module:
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-# A training takes most of a minute: a smaller grid, with the learning rate that nearly all methods preferred above.
+# A training takes most of a minute: one learning rate, the one that nearly all methods chose above.
 TINY: dict[str, Any] = {"epochs": 6, "rates": (3e-3,), "scales": (8.0, 20.0), "weights": (1.0,)}
 STUDIES = {
     "clinc150": Study(load_clinc150, lambda: perceptron(256), lambda: perceptron(1024), epochs=20),

@@ -2,6 +2,8 @@
 
 import json
 import re
+import statistics
+from itertools import product
 
 import pytest
 
@@ -29,6 +31,11 @@ TRAINED = {
     "old means and pull": ("means and pull", "new/old"),
 }
 every_study = pytest.mark.parametrize("study", tables.GALLERIES)
+# Learning rates and scales that are tried; the pull beside the head is tried with some weights.
+GRIDS = {"clinc150": ((0.001, 0.003), (8.0, 12.0, 20.0)), "omniglot": ((0.001, 0.003), (8.0, 12.0, 20.0))}
+TINY_GRID = ((0.003,), (8.0, 20.0))
+WITHOUT_SCALE = ("old", "linear", "pull")
+SEEDS = set(range(5))
 
 
 def record_of(study):
@@ -39,11 +46,9 @@ def trainings(record, kind, *, trials=False):
     return [each for each in record["trainings"] if each["kind"] == kind and (each["seed"] == 1000) == trials]
 
 
-def shown(study):
-    page = (ROOT / "docs" / "upgrading.md").read_text()
-    (table,) = re.findall(
-        rf"<!-- from the records: upgrade {study.replace('-', ' ')} -->\n\n(.*?)\n\n<!-- end -->", page, re.DOTALL
-    )
+def shown(name, page="results-upgrades.md"):
+    text = (ROOT / "docs" / page).read_text()
+    (table,) = re.findall(rf"<!-- from the records: {name} -->\n\n(.*?)\n\n<!-- end -->", text, re.DOTALL)
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
@@ -57,9 +62,10 @@ def results(record, method, test):
 @every_study
 def test_tables_follow_from_the_records(study):
     record = record_of(study)
-    rows = shown(study)
+    rows = shown(f"upgrade {study.replace('-', ' ')}")
     assert [row[0] for row in rows] == [name for name in TRAINED if name.partition(":")[0] in ("old/old", *record["choice"])]
     old = results(record, "old/old", None)
+    assert old.keys() == SEEDS
     parts = ["top1", "top1_unseen", "top1_among_unseen"][: 1 if record["num_known"] == record["num_classes"] else 3]
     for name, *cells in rows:
         found = results(record, name, None)
@@ -75,14 +81,39 @@ def test_tables_follow_from_the_records(study):
 @every_study
 def test_settings_are_the_best_of_the_same_grid_on_validation_samples(study):
     record = record_of(study)
+    rates, scales = GRIDS.get(study, TINY_GRID)
     for method, setting in record["choice"].items():
         kind, test = TRAINED["old/old" if method == "old" else method]
         if method in ("nn.Linear", "cosine"):
             test = "new/new"  # an independent model is chosen for itself
+        if kind == "means and pull":
+            grid = [setting]
+            assert setting.items() > record["choice"]["old means"].items()
+        elif kind in WITHOUT_SCALE:
+            grid = [{"rate": rate} for rate in rates]
+        else:
+            grid = [{"rate": rate, "scale": scale} for rate, scale in product(rates, scales)]
         tried = trainings(record, kind, trials=True)
+        assert setting in grid
         if tried:
+            assert all(settings in [each["settings"] for each in tried] for settings in grid)
             best = max(each["tests"][test]["top1"] for each in tried)
             assert best in [each["tests"][test]["top1"] for each in tried if each["settings"] == setting], method
+        else:
+            assert len(grid) == 1, method  # nothing to choose
+
+
+def test_the_short_table_shows_the_best_map_and_what_to_weigh_it_against():
+    methods = (("old means", None), ("halfway", None), ("cosine", "new/new"))
+    for study, (_, old, mapped, *others) in zip(tables.GALLERIES, shown("upgrades in short", "upgrading.md"), strict=True):
+        record = record_of(study)
+
+        def top1(method, test=None, record=record):
+            return [100 * each["top1"] for each in results(record, method, test).values()]
+
+        maps = [top1(name) for name, (_, test) in TRAINED.items() if test in ("procrustes", "linear map")]
+        assert [old, *others] == [described(top1("old/old")), *(described(top1(*each)) for each in methods)]
+        assert mapped == described(max(maps, key=statistics.median))
 
 
 def test_the_order_on_clinc150_on_every_seed():

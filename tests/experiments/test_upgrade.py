@@ -16,7 +16,7 @@ from guided_collapse.experiments.errors import DamageError, RequestError
 from guided_collapse.experiments.export import inference_model, trained_model
 from guided_collapse.experiments.loop import train
 from guided_collapse.experiments.run import LAST_CHECKPOINT, MODEL, RunFolder, run_status
-from guided_collapse.experiments.tasks import build_model
+from guided_collapse.experiments.tasks import build_model, build_task
 from guided_collapse.experiments.upgrade import anchors, embedded, samples_for, upgrade
 from tests.experiments.runs import DIGITS, FREE, assert_same, contents, interrupted_before, placed, records, weights
 
@@ -96,9 +96,9 @@ def test_a_wider_network_gets_a_neck_and_its_export_has_its_logits(old, tmp_path
     np.testing.assert_allclose(logits, 12 * features @ weights(run)["head.rows"].T, rtol=0, atol=1e-4)
 
 
-def test_the_seed_alone_draws_the_neck(old, tmp_path):
+def test_the_seed_alone_draws_the_neck(old):
     configuration = upgraded(old, feature_dim=96, affine=True)
-    task, rows = samples_for(old, configuration, placed(tmp_path)), torch.eye(10, 64)
+    task, rows = build_task(configuration), torch.eye(10, 64)
     one, two = (build_model(configuration, task, torch.device("cpu"), rows).neck.weight for _ in range(2))
     assert torch.equal(one, two)
 
@@ -171,7 +171,7 @@ def test_refusals_write_nothing(old, tmp_path):
     refused(old, "unconstrained features need data and backbone `unconstrained`", FREE)
     refused(old, "images must have 1 channels; color has 3", upgraded(old, data=write_digits(tmp_path / "color", ["1", "2"])))
     plain = {"head": "linear", "upgrade_of": None, "scale": 5.0}
-    refused(old, "must have the same width; got 64 of .*, 32 of the new network", upgraded(old, feature_dim=32, **plain))
+    refused(old, "to compare must have the same width; got 64 of .*, 32 of the new network", upgraded(old, feature_dim=32, **plain))
     refused(old, "agd takes no biases, and the neck from 96 features to the 64", upgraded(old, feature_dim=96, optimizer="agd"))
     refused(old, "must be in .*it is not", upgraded(old, data="fashion-mnist"))
     damaged = RunFolder(shutil.copytree(old.path, tmp_path / "damaged"))

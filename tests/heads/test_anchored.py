@@ -32,7 +32,7 @@ CENTER = torch.full((10,), 0.2)
 
 
 def old_model(num_classes=4):
-    """Somebody's model, which knows four of the six classes."""
+    """A third-party model that knows four of the six classes."""
     torch.manual_seed(2)
     return nn.Sequential(nn.Linear(8, 10), nn.ReLU(), nn.Dropout(0.5), nn.Linear(10, num_classes))
 
@@ -120,13 +120,13 @@ def test_new_classes_leave_the_rows_as_they_are(center):
 
 BAD_ARGUMENTS = {
     "NaN": (ANCHORS * math.nan, {}, ValueError, "anchors must be finite; got 60 NaN"),
-    "zero rows": (ANCHORS * (torch.arange(6) != 2)[:, None], {}, ValueError, "direction for each class; got zero for class 2"),
+    "zero rows": (ANCHORS * (torch.arange(6) != 2)[:, None], {}, ValueError, "direction for every class; got zero for class 2"),
     "integers": (ANCHORS.long(), {}, TypeError, "anchors must be a floating-point tensor; got torch.int64"),
     "a list": (ANCHORS.tolist(), {}, TypeError, "anchors must be a floating-point tensor; got list"),
     "a vector": (ANCHORS[0], {}, ValueError, r"anchors must be a matrix .* got \(10,\)"),
     "one class": (ANCHORS[:1], {}, ValueError, "num_classes must be at least 2"),
-    "frame": (ANCHORS, {"frame": 1.5}, ValueError, "frame must be from 0.* got 1.5"),
-    "frame NaN": (ANCHORS, {"frame": math.nan}, ValueError, "frame must be from 0"),
+    "frame": (ANCHORS, {"frame": 1.5}, ValueError, "frame must be between 0 .* got 1.5"),
+    "frame NaN": (ANCHORS, {"frame": math.nan}, ValueError, "frame must be between 0"),
     "scale": (ANCHORS, {"scale": 0.0}, ValueError, "scale must be positive"),
     "center too long": (
         ANCHORS,

@@ -1,4 +1,4 @@
-"""Trains a new model against an older run, so that its queries find their class in the gallery that the old model has embedded."""
+"""Trains a new model against an older run, so that its queries match the gallery that the old model embedded."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from guided_collapse.heads.anchored import AnchoredHead
 from guided_collapse.metrics.cross_tests import CompatibilityResult, compatibility
 from guided_collapse.metrics.embeddings import Embeddings
 
-# Which samples a configuration trains and tests on; all other fields say how.
+# The fields that decide which samples a configuration trains and tests on.
 DATA_FIELDS = (
     *("data", "test_features", "test_fraction", "validation_fraction", "images_per_class", "long_tail", "long_tail_ratio"),
     *("batch_size", "seed"),
@@ -28,26 +28,26 @@ DATA_FIELDS = (
 
 
 class Upgrade(NamedTuple):
-    """The new run, and the cross-tests of all models, named by their generation; None in all but the first process."""
+    """The new run, and cross-tests of all models, named by generation; the tests are None in all but the first process."""
 
     run: RunFolder
     tests: CompatibilityResult | None
 
 
 def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, *, galleries: Sequence[RunFolder] = ()) -> Upgrade:
-    """Trains the configuration against an older run, and tests queries of the new model in galleries of the older ones.
+    """Trains a configuration against an older run, and tests the new model's queries in the galleries of the older ones.
 
     The gallery is the training images of the configuration's data, and the queries are its test images.
 
     Args:
-        old: a finished run of images. An anchored head takes its rows from it: those of its own head if that is anchored, too, so
-            that all generations share the first one's space, and otherwise its class means on the new training images.
+        old: a finished run on images. An anchored head takes its rows from this run: the rows of its head if that is anchored
+            itself, so that all generations share the first one's space, and otherwise its class means on the new training images.
         configuration: with head anchored, `upgrade_of` is the checksum of the old run's model.
-        placement: where to train, and where to compute embeddings.
+        placement: where to train and to compute embeddings.
         galleries: more finished runs whose galleries are tested, oldest first.
 
     Raises:
-        RequestError, DamageError: for a run that is not finished and whole, or data that do not fit it; nothing is written then.
+        RequestError, DamageError: if a run is not finished and intact, or the data do not fit it; nothing is written then.
     """
     widths = {f"{run.path}": run.exportable()[0].feature_dim for run in (*galleries, old)}
     for run in (*galleries, old):
@@ -63,7 +63,7 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
         )
     if len(set(widths.values())) > 1:
         found = ", ".join(f"{width} of {name}" for name, width in widths.items())
-        raise RequestError(f"embeddings that are compared must have the same width; got {found}. Choose --head anchored.")
+        raise RequestError(f"embeddings to compare must have the same width; got {found}. Choose --head anchored.")
     new = train(configuration, placement, anchors=lambda: anchors(old, configuration, placement))
     if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
         return Upgrade(new, None)
@@ -74,13 +74,13 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
 
 
 def anchors(old: RunFolder, configuration: Configuration, placement: Placement) -> Tensor:
-    """The rows for an anchored head, (num_classes, width of the old embeddings)."""
+    """The rows for an anchored head, (num_classes, feature_dim of the old run)."""
     task, model = samples_for(old, configuration, placement), trained_model(old)
     share, head = on_one_device(configuration, placement), model.head
     if isinstance(head, AnchoredHead) and configuration.frame > 0:
         raise RequestError(
-            "frame must be 0 if the old run is anchored itself, because rows that move again would leave the first gallery; "
-            f"got {configuration.frame} for {old.path}. Leave it out."
+            "frame must be 0 if the old run is anchored itself, because moving the rows again would leave the first gallery; "
+            f"got {configuration.frame} for {old.path}. Leave out --frame."
         )
     with requested():
         rows = AnchoredHead.from_model(
@@ -100,7 +100,7 @@ def anchors(old: RunFolder, configuration: Configuration, placement: Placement) 
 
 
 def embedded(run: RunFolder, configuration: Configuration, placement: Placement) -> tuple[Embeddings, Embeddings]:
-    """The embeddings by a run's model of the configuration's training images and of its test images."""
+    """A run's embeddings of the configuration's training images, and of its test images."""
     share = on_one_device(configuration, placement)
     model, task = trained_model(run).to(share.device), samples_for(run, configuration, placement)
     parts = []
@@ -112,7 +112,7 @@ def embedded(run: RunFolder, configuration: Configuration, placement: Placement)
 
 
 def samples_for(run: RunFolder, configuration: Configuration, placement: Placement) -> Task:
-    """The configuration's data as a finished run's model takes them: images in its size, all normalized by its statistics."""
+    """The configuration's data as a finished run's model expects them: in its image size, normalized by its statistics."""
     facts, inputs = run.exportable()
     own = configuration_of(facts)
     size = None if configuration.has_features or own.crop_size else inputs.shape[1]
@@ -123,5 +123,5 @@ def samples_for(run: RunFolder, configuration: Configuration, placement: Placeme
 
 
 def on_one_device(configuration: Configuration, placement: Placement) -> ProcessShare:
-    """All samples, on the first of the placement's devices."""
+    """All samples, on the placement's first device."""
     return ProcessShare(device=build_fabric(replace(placement, devices=1, nodes=1), configuration.precision).device)

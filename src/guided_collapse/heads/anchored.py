@@ -1,4 +1,4 @@
-"""A classifier frozen at the geometry of an older model, so that new embeddings match an index of old ones."""
+"""A classifier frozen at the geometry of an older model, so that new embeddings match an existing index."""
 
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
 
 
 class AnchoredHead(SinglePrecisionState, Head):
-    """Frozen rows at the class means of an older model: a backbone trained toward them embeds as the older one did.
+    """Rows frozen at the class means of an older model: a backbone trained with them learns to embed as the old one did.
 
         logits = scale e W',      e = N(h) = h/|h|,      W = N((1 - frame) N(A) + frame F)
 
-    N gives rows unit norm, A are the anchors, and F is the frame nearest to the centered N(A): a simplex ETF, or a tight frame for
-    num_classes > feature_dim + 1. The head has no parameters, needs no labels, and computes the same in training and in eval mode.
+    N normalizes rows, A are the anchors, and F is the frame nearest to the centered N(A): a simplex ETF, or a tight frame for
+    num_classes > feature_dim + 1. The head has no parameters, needs no labels, and computes the same in training and eval mode.
 
-    The embedding e is what goes into an index and what searches it: `head.embed(features)`, or `Classifier.embed(inputs)`. Compare
-    it with the old gallery by dot products. That gallery has the old model's features over their norm, nothing subtracted, as
-    `Classifier.embed` and `embeddings_of` give them for any old model. For an index that was centered by a constant c, and so has
-    N(g - c) for the unit vectors g, pass `center=c`: then e = N(N(h) - c), and anchors are centered like the gallery, N(A - c).
+    The embedding e is what you index and what you query with: `head.embed(features)`, or `Classifier.embed(inputs)`. Compare it to
+    the old gallery by dot products. The gallery holds the old model's features divided by their norm, with nothing subtracted, as
+    `Classifier.embed` and `embeddings_of` return them for any old model. If the index was centered by a constant c, so that it
+    holds N(g - c) for unit vectors g, pass `center=c`: then e = N(N(h) - c), and the anchors are centered as well, N(A - c).
 
     Args:
-        anchors: A, (num_classes, feature_dim), the old model's means of unit-norm features; see `from_model`. Only their directions
-            from the center count.
-        frame: how far rows move from the means, at 0, to the nearest frame, at 1.
-        scale: what multiplies the cosines; None picks it from the sizes (see `Head`).
-        center: c, (feature_dim,), a constant that is saved with the rows; None, the default, is zero.
+        anchors: A, (num_classes, feature_dim), the old model's class means of unit-norm features; see `from_model`. Only their
+            directions, seen from the center, matter.
+        frame: how far the rows move from the means (0) to the nearest frame (1).
+        scale: the factor on the cosines; None derives it from the sizes (see `Head`).
+        center: c, (feature_dim,), a constant saved with the rows; None means zero.
         check_values, device, dtype: as for `Head`.
 
     Raises:
-        TypeError, ValueError: for anchors or a center that are not finite or do not fit, and rows without a direction.
+        TypeError, ValueError: if anchors or center have the wrong type or shape, are not finite, or leave a row without direction.
 
     Example:
         >>> import torch
         >>> from guided_collapse import AnchoredHead, Classifier
         >>> old = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-        >>> inputs, labels = torch.randn(10, 4), torch.arange(10) % 5  # the old model knows three of these five classes
+        >>> inputs, labels = torch.randn(10, 4), torch.arange(10) % 5  # the old model knows three of the five classes
         >>> head = AnchoredHead.from_model(old, [(inputs, labels)])
         >>> new = Classifier(torch.nn.Linear(4, 16), head, neck=16)  # from 16 features to the gallery's 8
         >>> new(inputs).shape, new.embed(inputs).shape
@@ -74,7 +74,7 @@ class AnchoredHead(SinglePrecisionState, Head):
         options: Options = {"scale": scale, "check_values": check_values, "device": device, "dtype": dtype}
         super().__init__(anchors.shape[1], anchors.shape[0], center=False, **options)
         if not 0 <= frame <= 1:
-            raise ValueError(f"frame must be from 0, the anchors themselves, to 1, their nearest frame; got {frame}.")
+            raise ValueError(f"frame must be between 0 (the anchors) and 1 (their nearest frame); got {frame}.")
         rows = _rows_from(anchors, center, "anchors")
         if frame > 0:
             nearest = nearest_frame(center_classes(rows)).weight
@@ -99,28 +99,28 @@ class AnchoredHead(SinglePrecisionState, Head):
     ) -> Self:
         """A head anchored at the class means of an old model's embeddings, measured in one pass over a loader.
 
-        The embeddings are those of `embeddings_of`; the classes are those of the loader, also ones that the old model never saw.
-        Under several processes each measures its own share of the data, and all get the same head.
+        The embeddings are those of `embeddings_of`. The classes are those of the loader, including any that the old model never
+        saw. With several processes, each measures its share of the data, and all get the same head.
 
         Args:
-            old_model, loader, layer, classifier: as for `collapse_of`. Give clean data, without augmentation.
-            num_classes: C; None takes the largest label + 1. Every class must have samples.
+            old_model, loader, layer, classifier: as for `collapse_of`. Use clean data, without augmentation.
+            num_classes: C; None means the largest label + 1. Every class needs samples.
             options: of the constructor, such as `frame` and `scale`.
 
         Raises:
-            TypeError, ValueError: also for a loader without labels, labels out of range, and classes without samples.
+            TypeError, ValueError: also if the loader has no labels, a label is out of range, or a class has no samples.
         """
         from guided_collapse.metrics.embeddings import class_means_of
 
         return cls(class_means_of(old_model, loader, num_classes=num_classes, layer=layer, classifier=classifier), **options)
 
     def extended(self, means: Tensor, *, scale: float | None = None) -> Self:
-        """A new head with the present rows, unchanged, and below them rows for new classes.
+        """A new head with this head's rows, unchanged, followed by rows for new classes.
 
         Args:
-            means: (num_new_classes, feature_dim), means of embeddings by the old model, or by one that was trained with this head:
-                `embeddings[labels == c].mean(dim=0)`. With a center they are means of h/|h|, like the anchors, not of `embed`.
-            scale: None keeps the present one.
+            means: (num_new_classes, feature_dim), class means of embeddings by the old model, or by one trained with this head:
+                `embeddings[labels == c].mean(dim=0)`. With a center, these are means of h/|h|, like the anchors, not of `embed`.
+            scale: None keeps this head's.
         """
         _check_matrix(means, "means", self.feature_dim)
         added = _rows_from(means, self.center, "means").to(self.rows)
@@ -151,7 +151,7 @@ class AnchoredHead(SinglePrecisionState, Head):
 
     @torch.no_grad()
     def export(self, *, embedding: bool = False, rms_norm: bool = True) -> nn.Module:
-        """As `Head.export`. With a center, layers that subtract it come first."""
+        """As `Head.export`, preceded by layers that subtract the center, if there is one."""
         exported = super().export(embedding=embedding, rms_norm=rms_norm)
         if self.center is None:
             return exported
@@ -159,33 +159,33 @@ class AnchoredHead(SinglePrecisionState, Head):
         return nn.Sequential(unit, symbolic_trace(lambda points: points - center), exported).eval()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Changes nothing: rows and center come from the constructor or from a checkpoint."""
+        """Does nothing: rows and center come from the constructor or a checkpoint."""
 
     def config(self) -> dict[str, Any]:
-        """The sizes and the scale, for `from_config`; rows and center are in the state dict."""
+        """Sizes and scale, for `from_config`; rows and center are in the state dict."""
         return super().config() | {"centered": self.center is not None}
 
     @classmethod
     def from_config(cls, **config: Any) -> Self:
-        """A head of these sizes, for a state dict to fill: until then, all rows are equal and the center is zero."""
+        """A head of these sizes for a state dict to fill; until then, all rows are equal and the center is zero."""
         feature_dim, num_classes, centered = (config.pop(name) for name in ("feature_dim", "num_classes", "centered"))
         center = torch.zeros(feature_dim, device="cpu") if centered else None
         return cls(torch.ones(num_classes, feature_dim, device="cpu"), center=center, **config)
 
 
 def compatibility_loss(embeddings: Tensor, old_embeddings: Tensor) -> Tensor:
-    """The mean over samples of 1 - cosine between new embeddings and the old ones of the same samples, from 0 to 2.
+    """The mean over samples of 1 - cosine between new and old embeddings of the same samples, from 0 to 2.
 
-    It pulls a new model toward an old gallery whose classes are unknown. Add it with a weight to the loss of labeled samples, or
-    use it alone. Old embeddings are constants, of any norm; with a centered `AnchoredHead`, pass them as the index has them,
-    centered. Zero vectors have no direction: they get no gradient.
+    It pulls a new model toward an old gallery whose classes are unknown. Use it alone, or add it with a weight to the loss of
+    labeled samples. Old embeddings are constants of any norm; with a centered `AnchoredHead`, pass them centered, as the index has
+    them. Zero vectors have no direction and get no gradient.
 
     Args:
-        embeddings: (num_samples, feature_dim), as by `Classifier.embed`.
+        embeddings: (num_samples, feature_dim), such as those of `Classifier.embed`.
         old_embeddings: (num_samples, feature_dim), of the same samples in the same order.
 
     Raises:
-        TypeError, ValueError: for tensors that do not fit, and on a CPU for NaN and infinite values.
+        TypeError, ValueError: if types or shapes do not fit, and on a CPU if values are NaN or infinite.
 
     Example:
         >>> import torch
@@ -201,16 +201,16 @@ def compatibility_loss(embeddings: Tensor, old_embeddings: Tensor) -> Tensor:
         _check_matrix(value, name)
     if embeddings.shape != old_embeddings.shape or len(embeddings) == 0:
         raise ValueError(
-            "embeddings and old_embeddings must have equal shapes, one row for each of at least one sample; "
+            "embeddings and old_embeddings must have equal shapes, with a row per sample and at least one sample; "
             f"got {tuple(embeddings.shape)} and {tuple(old_embeddings.shape)}. Give the model a neck, or a head of the old width."
         )
     difference = unit_norm(embeddings) - unit_norm(old_embeddings.detach()).to(embeddings.device)
-    # Half the squared distance of unit vectors is 1 - cosine, without its rounding errors where they agree.
+    # Half the squared distance of unit vectors is 1 - cosine, without the cancellation where they agree.
     return difference.square().sum(dim=1).mean() / 2
 
 
 def _rows_from(means: Tensor, center: Tensor | None, name: str) -> Tensor:
-    """The unit rows from the center to the means, (num_classes, feature_dim), in float64 on the CPU."""
+    """Unit vectors from the center to the means, (num_classes, feature_dim), in float64 on the CPU."""
     rows = means.detach().to("cpu", torch.float64)
     if center is not None:
         _check_tensor(center, "center")
@@ -224,18 +224,16 @@ def _rows_from(means: Tensor, center: Tensor | None, name: str) -> Tensor:
 def _unit_rows(rows: Tensor, name: str) -> Tensor:
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     if zero := (norms.flatten() <= SMALLEST_NORM).nonzero().flatten().tolist():
-        raise ValueError(f"{name} must have a direction for each class; got zero for class {zero[0]}. Leave such classes out.")
+        raise ValueError(f"{name} must have a direction for every class; got zero for class {zero[0]}. Leave out such classes.")
     return rows / norms
 
 
 def _check_matrix(value: Tensor, name: str, width: int | None = None) -> None:
-    """Refuses what is no finite floating-point matrix, of this width if one is given."""
+    """Raises unless the value is a finite floating-point matrix, with `width` columns if given."""
     _check_tensor(value, name)
     if value.ndim != 2 or width not in (None, value.shape[1]):
         wanted = "feature_dim" if width is None else f"feature_dim={width}"
-        raise ValueError(
-            f"{name} must be a matrix with {wanted} columns, a row for each class or sample; got {tuple(value.shape)}."
-        )
+        raise ValueError(f"{name} must be a matrix with {wanted} columns and a row per class or sample; got {tuple(value.shape)}.")
 
 
 def _check_tensor(value: Tensor, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Cross-tests of embedding models, queries of one model in the gallery of another, by exact search in blocks."""
+"""Cross-tests of embedding models: queries of one model in the gallery of another, by exact search in blocks."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from guided_collapse.metrics.measure import Loader
 
 Stored = Mapping[str, tuple[Tensor, Tensor]]
 SCORES_AT_ONCE, ENTRIES_AT_ONCE = 2**24, 2**23
-"""How many cosines, and how many entries of embeddings, are in memory at a time: some hundred megabytes in all."""
+"""Cosines, and entries of embeddings, in memory at a time: a few hundred megabytes in all."""
 WIDTH, MOST_KS_SHOWN = 100, 5
 
 
@@ -34,10 +34,10 @@ class RetrievalResult:
     """
 
     recall: dict[int, float]  # by k: the fraction of queries with an item of their class among the k nearest
-    mean_average_precision: float  # over the whole ranking of the gallery
-    num_queries: int  # those that have items of their class in the gallery
-    num_unmatched: int  # those that have none, and are left out
-    num_items: int  # of the gallery
+    mean_average_precision: float  # over the ranking of the whole gallery
+    num_queries: int  # with items of their class in the gallery
+    num_unmatched: int  # without any: left out
+    num_items: int  # in the gallery
 
     @property
     def top1(self) -> float:
@@ -45,7 +45,7 @@ class RetrievalResult:
         return self.recall[1]
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
-        """Returns top-1, recall and mAP by name, for loggers, with a prefix such as "test/"."""
+        """Top-1, recall and mAP by name, for loggers, with a prefix such as "test/"."""
         recall = {f"{prefix}recall_at_{k}": value for k, value in self.recall.items() if k > 1}
         return {f"{prefix}top1": self.top1, **recall, f"{prefix}mean_average_precision": self.mean_average_precision}
 
@@ -54,24 +54,23 @@ class RetrievalResult:
 def retrieval(
     queries: Tensor, query_labels: Tensor, gallery: Tensor, gallery_labels: Tensor, *, ks: Sequence[int] = (1, 5, 10)
 ) -> RetrievalResult:
-    """Measures how well queries find items of their class in a gallery by cosine, with an exact search of all of it.
+    """How well queries find items of their class in a gallery, by cosine and exact search.
 
-    Recall@k is the fraction of queries with an item of their class among the k nearest. The average precision of a query is
-    sum_n (R_n - R_(n-1)) P_n over its whole ranking, that of scikit-learn's `average_precision_score`, and mAP is its mean.
+    Recall@k is the fraction of queries with an item of their class among the k nearest. A query's average precision is
+    sum_n (R_n - R_(n-1)) P_n over the ranking of the whole gallery (scikit-learn's `average_precision_score`), and mAP is its mean.
 
     The order of the gallery does not matter: items with equal cosines enter the average precision together, and for recall@k those
-    of other classes come first. Inner products of unit vectors are computed in float64 and rounded to float32, so that equal
-    embeddings have equal ones.
+    of other classes come first. Cosines are computed in float64 and rounded to float32, so that equal embeddings tie exactly.
 
     Args:
-        queries: (num_queries, feature_dim), of any norm; tensors or arrays, as the other three.
-        query_labels: (num_queries,), integers. Queries without items of their class in the gallery are counted and left out.
-        gallery: (num_items, feature_dim).
+        queries: (num_queries, feature_dim), of any norm; this and the other three may be tensors or arrays.
+        query_labels: (num_queries,), integers. Queries without an item of their class in the gallery are counted and left out.
+        gallery: (num_items, feature_dim), of any norm.
         gallery_labels: (num_items,), integers.
-        ks: the k of recall@k; 1 is always among them.
+        ks: the k of recall@k; 1 is always included.
 
     Raises:
-        TypeError, ValueError: for input that does not fit together or is not finite, and if no query has an item of its class.
+        TypeError, ValueError: if the inputs do not fit each other or are not finite, or if no query has an item of its class.
 
     Example:
         >>> import torch
@@ -86,28 +85,28 @@ def retrieval(
     if queries.shape[1] != gallery.shape[1]:
         raise ValueError(
             "queries and gallery must have the same feature_dim; "
-            f"got {queries.shape[1]} and {gallery.shape[1]}. Give the newer model a neck to the width of the gallery."
+            f"got {queries.shape[1]} and {gallery.shape[1]}. Give the newer model a neck to the gallery's width."
         )
     if not all(isinstance(k, int) and k >= 1 for k in ks):
-        raise ValueError(f"ks must be whole numbers from 1; got {list(ks)}.")
+        raise ValueError(f"ks must be positive integers; got {list(ks)}.")
     classes, counts = gallery_labels.unique(return_counts=True)  # type: ignore[no-untyped-call]
     ends = counts.cumsum(0)
     spans = dict(zip(classes.tolist(), zip((ends - counts).tolist(), ends.tolist(), strict=True), strict=True))
     rows = torch.isin(query_labels, classes).nonzero().flatten()
     if len(rows) == 0:
         raise ValueError("at least one query must have an item of its class in the gallery; got none. Check the labels.")
-    # In the order of classes, so that those of a class are neighbors.
+    # Sorted by class, so that the items of a class are contiguous.
     items = _unit(gallery[gallery_labels.argsort(stable=True)])
     precisions, wrong_before = np.empty(len(rows)), np.empty(len(rows), dtype=np.int64)
     step = max(1, min(SCORES_AT_ONCE // len(items), ENTRIES_AT_ONCE // items.shape[1]))
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
         cosines = _cosines(_unit(queries[block]), items).numpy()
-        # By numpy, which sorts numbers without their indices, more than ten times as fast as torch on a CPU.
+        # numpy sorts values without indices, more than ten times as fast as torch on a CPU.
         ranked = np.sort(cosines, axis=1)
         for row, label in enumerate(query_labels[block].tolist()):
             right = np.sort(cosines[row, slice(*spans[label])])
-            # For each right item, how many right ones, and how many of all, have at least its cosine.
+            # For each right item: how many right items, and how many items in all, have at least its cosine.
             right_above = len(right) - np.searchsorted(right, right)
             all_above = len(items) - np.searchsorted(ranked[row], right)
             precisions[start + row] = (right_above / all_above).mean()
@@ -117,7 +116,7 @@ def retrieval(
 
 
 def _unit(embeddings: Tensor) -> Tensor:
-    """The embeddings over their norms, in float32; a part at a time, to save memory."""
+    """The embeddings divided by their norms, in float32; in blocks, to save memory."""
     parts = embeddings.split(max(1, ENTRIES_AT_ONCE // embeddings.shape[1]))  # type: ignore[no-untyped-call]
     return torch.cat([functional.normalize(part.to(torch.float64), dim=1).to(torch.float32) for part in parts])
 
@@ -133,9 +132,9 @@ def _cosines(queries: Tensor, items: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CompatibilityResult:
-    """The cross-tests of several generations of a model. Created by `compatibility`; `print` and notebooks show a table.
+    """Cross-tests of several generations of a model. Created by `compatibility`; `print` and notebooks show a table.
 
-    `tests["new", "old"]` are the new model's queries in the old model's gallery; `tests["old", "old"]` is what they must beat.
+    `tests["new", "old"]` is the new model's queries in the old model's gallery, which must beat `tests["old", "old"]`.
 
     Example:
         >>> import torch
@@ -147,34 +146,34 @@ class CompatibilityResult:
     """
 
     models: tuple[str, ...]  # oldest first
-    tests: dict[tuple[str, str], RetrievalResult]  # by the names of the models that embedded queries and gallery
+    tests: dict[tuple[str, str], RetrievalResult]  # by the models that embedded the queries and the gallery
 
     @property
     def average_compatibility(self) -> float | None:
         """AC = 2/(T(T-1)) sum_(i>j) [M(i,j) > M(j,j)]: the fraction of older galleries in which newer queries do better.
 
-        M(i,j) is the top-1 of queries of model i in the gallery of model j, T the number of models (Biondi and others, "CoReS",
-        2023). Equal is not better. Pairs that were not tested do not count; None if there are none.
+        M(i,j) is the top-1 of model i's queries in model j's gallery, and T the number of models (Biondi and others, "CoReS",
+        2023). A tie is no gain. Pairs that were not tested do not count; None if there are none.
         """
         gains = [self.tests[pair].top1 > self.tests[pair[1], pair[1]].top1 for pair in self._upgrades()]
         return sum(gains) / len(gains) if gains else None
 
     @property
     def average_multimodel_accuracy(self) -> float:
-        """AM = 2/(T(T+1)) sum_(i>=j) M(i,j): the mean top-1 of queries in the galleries of their own and of older models.
+        """AM = 2/(T(T+1)) sum_(i>=j) M(i,j): the mean top-1 of queries in the galleries of their own model and of older ones.
 
-        As for `average_compatibility`, from the same source.
+        M, T and the source are those of `average_compatibility`.
         """
         return sum(test.top1 for test in self.tests.values()) / len(self.tests)
 
     @property
     def verdict(self) -> str:
-        """Says whether older galleries can stay once the newest model embeds the queries."""
+        """Whether older galleries can stay once the newest model embeds the queries, in words."""
         found = [self._sentence(query, gallery) for query, gallery in self._upgrades() if query == self.models[-1]]
-        return " ".join(found) or "No gallery was tested with queries of both its own and the newest model."
+        return " ".join(found) or "No gallery was tested with queries of both its own model and the newest one."
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
-        """Returns all numbers by name, such as "new/old/top1", for loggers, with a prefix such as "test/"."""
+        """All numbers by name, such as "new/old/top1", for loggers, with a prefix such as "test/"."""
         found = {f"{prefix}average_multimodel_accuracy": self.average_multimodel_accuracy}
         if self.average_compatibility is not None:
             found[f"{prefix}average_compatibility"] = self.average_compatibility
@@ -185,7 +184,7 @@ class CompatibilityResult:
     def __str__(self) -> str:
         table = self._table()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        # Long names share what the numbers leave.
+        # Long names share the columns that the numbers leave.
         longest = (WIDTH - 2 * len(widths) - sum(widths[2:])) // 2
         lines = []
         for row in table:
@@ -217,11 +216,11 @@ class CompatibilityResult:
             averages = f"average compatibility (AC) {self.average_compatibility:.2f}"
             yield f"{averages}, average multi-model accuracy (AM) {_percent(self.average_multimodel_accuracy)}"
         if unmatched := max(test.num_unmatched for test in self.tests.values()):
-            yield f"up to {unmatched} queries have no item of their class in the gallery and are left out"
+            yield f"up to {unmatched} queries without an item of their class in the gallery are left out"
         yield self.verdict
 
     def _upgrades(self) -> list[tuple[str, str]]:
-        """The tests of newer queries in an older gallery that was tested with queries of its own model, too."""
+        """Tests of newer queries in an older gallery that was also tested with queries of its own model."""
         return [(query, gallery) for query, gallery in self.tests if query != gallery and (gallery, gallery) in self.tests]
 
     def _sentence(self, query: str, gallery: str) -> str:
@@ -246,17 +245,17 @@ def compatibility(
     *,
     ks: Sequence[int] = (1, 5, 10),
 ) -> CompatibilityResult:
-    """Tests the queries of each model in the galleries of its own and of all older models, as `retrieval` does.
+    """Cross-tests of models: the queries of each in its own gallery and in those of all older models, measured by `retrieval`.
 
     Args:
-        models: the models by name, oldest first, as `embeddings_of` takes them; or only the names, if all embeddings are stored.
-        gallery: a loader of (inputs, labels) that every model embeds; or, for galleries that exist, the stored embeddings and
-            labels by the name of the model that made them, of some of the models.
-        queries: the same for the queries, which must be the same samples for all models.
+        models: the models by name, oldest first, as `embeddings_of` takes them; or names only, if all embeddings are stored.
+        gallery: a loader of (inputs, labels) that every model embeds; or, for existing galleries, the stored embeddings and labels
+            by the name of the model that made them, for some or all models.
+        queries: likewise; they must be the same samples for all models.
         ks: as for `retrieval`.
 
     Raises:
-        TypeError, ValueError: as for `retrieval`, for names that are not among the models, and if there is nothing to test.
+        TypeError, ValueError: as for `retrieval`; also for names that are not in `models`, and if there is nothing to test.
 
     Example:
         >>> import torch
@@ -274,8 +273,8 @@ def compatibility(
     for name, found in labels.items():
         if not torch.equal(found, next(iter(labels.values()))):
             raise ValueError(
-                f"queries must be the same samples for all models; got other labels for {name} than for {next(iter(labels))}. "
-                "Embed them from the same data."
+                f"queries must be the same samples for all models; got different labels for {name} and {next(iter(labels))}. "
+                "Embed the same data by both."
             )
     pairs = [(query, older) for place, query in enumerate(names) for older in names[: place + 1]]
     tests = {}
@@ -286,25 +285,23 @@ def compatibility(
             except (TypeError, ValueError) as error:
                 raise type(error)(f"queries of {query} in the gallery of {older}: {error}") from error
     if not tests:
-        raise ValueError(f"queries must be of a gallery's model or of a newer one; got none among {', '.join(names)}.")
+        raise ValueError(f"queries must come from a gallery's model or a newer one; got none for {', '.join(names)}.")
     return CompatibilityResult(tuple(names), tests)
 
 
 def _stored(models: Mapping[str, nn.Module] | Sequence[str], source: Any, side: str) -> Stored:
-    """Embeddings and labels by the name of the model, computed if the source is a loader."""
+    """Embeddings and labels by model name, computed if the source is a loader."""
     if isinstance(source, Mapping):
         if unknown := [name for name in source if name not in models]:
-            raise ValueError(f"{side} must be of models among {', '.join(models)}; got {', '.join(map(str, unknown))}.")
+            raise ValueError(f"{side} must be named after models: {', '.join(models)}; got {', '.join(map(str, unknown))}.")
         return source
     if not isinstance(models, Mapping):
-        raise TypeError(
-            f"models must be given to embed the {side}; got names alone. Pass stored embeddings by name, or the models."
-        )
+        raise TypeError(f"models must be given to embed the {side}; got names only. Pass the models, or stored embeddings by name.")
     return {name: embeddings_of(model, source) for name, model in models.items()}
 
 
 def _checked(embeddings: Any, labels: Any, name: str, labels_name: str) -> tuple[Tensor, Tensor]:
-    """The two as tensors on the CPU, once they are known to fit."""
+    """Both as tensors on the CPU, once they are known to fit."""
     embeddings, labels = (torch.as_tensor(value).detach().cpu() for value in (embeddings, labels))
     if not embeddings.is_floating_point():
         raise TypeError(f"{name} must be floating-point; got {embeddings.dtype}.")

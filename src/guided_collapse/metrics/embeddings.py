@@ -27,11 +27,11 @@ class Embeddings(NamedTuple):
 def embeddings_of(
     model: nn.Module, loader: Loader, *, layer: str | None = None, classifier: str | nn.Linear | None = None
 ) -> Embeddings:
-    """Returns a model's embeddings of the data of a loader, as they go into an index, and their labels, both on the CPU.
+    """A model's embeddings of a loader's data, as they go into an index, and the labels, both on the CPU.
 
-    They are the features that its last linear layer takes, over their norm, or those of `embed` for a model with a head of this
-    package. The model is put in eval mode, and back. Under several processes each embeds its own share of the data, and all get
-    all of them.
+    The embeddings are the inputs of the model's last linear layer divided by their norm, or what `embed` returns if the model has a
+    head of this package. The model runs in eval mode and gets its mode back. With several processes, each embeds its share of the
+    data, and all get everything.
 
     Args:
         model, loader, layer, classifier: as for `collapse_of`.
@@ -58,16 +58,16 @@ def class_means_of(
     layer: str | None = None,
     classifier: str | nn.Linear | None = None,
 ) -> Tensor:
-    """Returns the class means of a model's embeddings, (num_classes, feature_dim), in float64 where the device has it.
+    """The class means of a model's embeddings, (num_classes, feature_dim), in float64 where the device supports it.
 
-    Under several processes, all get the means of the data of all. Arguments as for `AnchoredHead.from_model`.
+    With several processes, all get the means over the data of all. Arguments as for `AnchoredHead.from_model`.
     """
     classes, sums = torch.empty(0, dtype=torch.int64), torch.empty(0)
     capture = Capture(model, layer, classifier, embedding=True)
     with capture.listening():
         for embeddings, labels in feature_batches(capture, loader):
             check_samples(embeddings, labels, num_classes or max(2, int(labels.max()) + 1))
-            # One row for each sample: its embedding, and a one that counts it.
+            # A row per sample: its embedding, and a one that counts it.
             device = embeddings.device if has_float64(embeddings.device) else torch.device("cpu")
             rows = functional.pad(embeddings.to(device, torch.float64), (0, 1), value=1.0)
             labels = labels.to(device, torch.int64)
@@ -80,7 +80,7 @@ def class_means_of(
         present = set(classes.tolist())
         missing = list(islice((c for c in range(num_classes) if c not in present), LONGEST_LIST))
         raise ValueError(
-            f"every class must have samples in the loader, or it has no mean; got none for {num_classes - len(classes)} of "
+            f"every class needs samples in the loader, or it has no mean; got none for {num_classes - len(classes)} of "
             f"{num_classes} classes: {', '.join(map(str, missing))}{'' if len(missing) < LONGEST_LIST else ', ...'}. "
             "Add samples, or number the classes without gaps."
         )
@@ -88,6 +88,6 @@ def class_means_of(
 
 
 def _sums_by_class(classes: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The classes, each once and in order, and the sums of their rows."""
+    """The distinct classes in order, and the sum of each one's rows."""
     present, places = torch.unique(classes, return_inverse=True)
     return present, rows.new_zeros(len(present), rows.shape[1]).index_add_(0, places, rows)
