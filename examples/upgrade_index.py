@@ -3,8 +3,8 @@
     pip install faiss-cpu scikit-learn
     python examples/upgrade_index.py
 
-An old model that knows five of ten handwritten digits writes a gallery of all ten to an index file. Then two larger models learn all
-ten, one as usual and one anchored at the old model's class means, and search the same file.
+An old model that knows five of ten handwritten digits writes a gallery of all ten to an index file. Then two larger models learn
+all ten, one as usual and one anchored at the old model's class means, and search the same file.
 """
 
 import sys
