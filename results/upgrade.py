@@ -10,9 +10,9 @@ vectors of the package wordllama (0.4.0.post1).
 
 The protocol: every method tries the same small grid on validation samples, with seed 1000; the best setting is trained with five
 fresh seeds and tested once. (On Tiny ImageNet the grid has one learning rate and two scales.) The gallery is the
-training samples, embedded by the old model (new/old) or by the new one (new/new); what is compared is cosines in 64 dimensions. The
-old model is trained with nn.Linear, with the learning rate that its own validation chose, on the classes that it knows; each seed
-has an old model of its own.
+training samples, embedded by the old model (new/old) or by the new one (new/new), and everything is compared by cosine in 64
+dimensions. The old model is trained with nn.Linear on the classes that it knows, at the learning rate that its own validation
+chose; each seed has an old model of its own.
 """
 
 import argparse
@@ -59,11 +59,11 @@ class Samples(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Samples of trials, whose queries are for validation, and of final runs, whose queries are for testing."""
+    """Samples for trials, whose queries are validation samples, and for final runs, whose queries are test samples."""
 
     trial: Samples
     final: Samples
-    prepare: Callable[[Tensor, torch.Generator | None], Tensor]  # what a network takes; augmented if there is a generator
+    prepare: Callable[[Tensor, torch.Generator | None], Tensor]  # network inputs; augmented if there is a generator
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Study:
     new: Callable[[], nn.Module]
     epochs: int
     batch_size: int = 128
-    rates: tuple[float, ...] = (1e-3, 3e-3)  # the grid: learning rates, factors on the cosine,
+    rates: tuple[float, ...] = (1e-3, 3e-3)  # the grid: learning rates, and factors on the cosine
     scales: tuple[float, ...] = (8.0, 12.0, 20.0)
-    weights: tuple[float, ...] = (1.0, 4.0, 16.0)  # of the pulling term beside the head
+    weights: tuple[float, ...] = (1.0, 4.0, 16.0)  # of the pulling loss beside the head
 
 
 def load_clinc150(file: Path) -> Data:
@@ -105,7 +105,7 @@ def load_clinc150(file: Path) -> Data:
 
 
 def load_images(file: Path, name: str, *, size: int, padding: int, knows: Callable[[int, str], bool]) -> Data:
-    """Images of a named data set; `knows` says of a class's number and name whether the old model was trained on it."""
+    """Images of a named data set; `knows` takes a class's number and name and says whether the old model was trained on it."""
     archive = next(iter(KNOWN[name].archives))
     data = load_archive(file, name=name, known=KNOWN[name], archive=archive)
     train, test = (Split(resize(split.images, size), split.labels) for split in (data.train, data.test))  # type: ignore[arg-type]
@@ -183,14 +183,14 @@ METHODS = {
 }
 """By name: what is trained, and by which test on validation samples its setting is chosen.
 
-An independent model is chosen for itself (new/new); everything else for the old gallery. What is fitted afterwards needs no other
-training, but may prefer another setting of it.
+Independent models are chosen for their own gallery (new/new), everything else for the old one. A map needs no training of its own,
+but may prefer an independent model with another setting.
 """
 FRAMES = {"means": 0.0, "halfway": 0.5, "frame": 1.0, "means and pull": 0.0, "rows and means": 0.0}
 
 
 class LearnedBesideOld(nn.Module):
-    """Cosines with frozen rows, the old classifier's own, and with learned ones for the classes that it does not know."""
+    """Cosines with the old classifier's rows, frozen, and with learned rows for the classes that it does not know."""
 
     def __init__(self, rows: Tensor, known: Tensor, scale: float) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class LearnedBesideOld(nn.Module):
 
 def train(study: Study, data: Data, samples: Samples, model: Classifier, rate: float, seed: int, targets: Tensor | None = None,
           weight: float = 0.0, *, labeled: bool = True) -> Classifier:  # fmt: skip
-    """Trains on these samples; with `targets`, the old embeddings, also toward them, and unless `labeled` toward them alone."""
+    """Trains on the samples; also toward `targets`, the old embeddings, if given, and only toward them unless `labeled`."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-4)
     steps = study.epochs * (len(samples.labels) // study.batch_size)
@@ -228,7 +228,7 @@ def train(study: Study, data: Data, samples: Samples, model: Classifier, rate: f
 
 @torch.no_grad()
 def outputs(data: Data, model: nn.Module, inputs: Tensor) -> Tensor:
-    """What a model makes of all inputs, (num_samples, ...)."""
+    """A model's outputs for all inputs, (num_samples, ...)."""
     return torch.cat([model(data.prepare(part, None)) for part in inputs.split(1000)])
 
 
@@ -238,13 +238,13 @@ def embeddings(data: Data, model: Classifier, inputs: Tensor) -> Tensor:
 
 
 def right_neighbors(queries: Tensor, query_labels: Tensor, gallery: Tensor, labels: Tensor) -> Tensor:
-    """Whether the nearest vector of the gallery by cosine is of the query's class, bool (num_queries,)."""
+    """Whether the gallery's nearest vector by cosine has the query's class, bool (num_queries,)."""
     nearest = [(part @ gallery.T).argmax(dim=1) for part in queries.split(500)]
     return labels[torch.cat(nearest)] == query_labels
 
 
 class OldModel(NamedTuple):
-    """What the new models have of the old one."""
+    """What new models know of the old one."""
 
     model: Classifier
     gallery: Tensor  # its embeddings of all training samples, those of unknown classes included
@@ -252,18 +252,18 @@ class OldModel(NamedTuple):
 
 
 class Bench:
-    """Everything that is trained and measured on one data set."""
+    """Trains and tests everything on one data set."""
 
     def __init__(self, study: Study, data: Data, old_rate: float | None = None) -> None:
         self.study, self.data, self.old_rate = study, data, old_rate
         self.old_model = cache(self._old_model)
 
     def samples(self, seed: int) -> Samples:
-        """Those of trials, or of final runs."""
+        """Those for trials, or for final runs."""
         return self.data.trial if seed == TRIAL_SEED else self.data.final
 
     def trained_old(self, seed: int, rate: float, head: nn.Module | None = None) -> Classifier:
-        """A model of the classes that the old one knows; a head that is given has rows for all classes."""
+        """A model trained on the classes that the old one knows; `head`, if given, has rows for all classes."""
         samples = self.samples(seed)
         seen = samples.known[samples.labels]
         numbers = samples.known.cumsum(0) - 1 if head is None else torch.arange(len(samples.known))
@@ -279,7 +279,7 @@ class Bench:
         return OldModel(model, gallery, torch.stack(means))
 
     def test(self, seed: int, queries: Tensor, gallery: Tensor) -> dict[str, float]:
-        """Top-1 of all queries, of those of classes that the old model never saw, and of these in a gallery of their own."""
+        """Top-1 of all queries, of those of classes that the old model never saw, and of these in a gallery of such classes."""
         samples = self.samples(seed)
         correct = right_neighbors(queries, samples.query_labels, gallery, samples.labels)
         found = {"top1": correct}
@@ -333,13 +333,13 @@ class Bench:
         return found
 
     def _logits(self, model: Classifier, old: Classifier, samples: Samples) -> tuple[Tensor, Tensor]:
-        """Logits of the classes that both models know, of queries and gallery, without their means, which softmax ignores."""
+        """Logits of queries and gallery for the classes that both models know, less their mean, which softmax ignores."""
         queries, gallery = outputs(self.data, model, samples.queries)[:, samples.known], outputs(self.data, old, samples.inputs)
         return tuple(functional.normalize(each - each.mean(dim=1, keepdim=True)) for each in (queries, gallery))  # type: ignore[return-value]
 
 
 def grid(kind: str, study: Study, choice: dict[str, Settings]) -> Iterator[Settings]:
-    """What is tried."""
+    """The settings to try."""
     if kind == "means and pull":  # does the pull add anything to the best head?
         yield from (choice["old means"] | {"weight": weight} for weight in study.weights)
     elif kind in ("old", "linear", "pull"):
@@ -349,7 +349,7 @@ def grid(kind: str, study: Study, choice: dict[str, Settings]) -> Iterator[Setti
 
 
 def run(name: str, file: Path) -> None:
-    """Makes the record, or what it lacks."""
+    """Makes the record, or completes it."""
     place = RECORDS / f"upgrade-{name}.json"
     study = STUDIES[name]
     data = study.load(file)

@@ -158,9 +158,6 @@ class AnchoredHead(SinglePrecisionState, Head):
         center, unit = self.center.clone(), super().export(embedding=True, rms_norm=rms_norm)
         return nn.Sequential(unit, symbolic_trace(lambda points: points - center), exported).eval()
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Does nothing: rows and center come from the constructor or a checkpoint."""
-
     def config(self) -> dict[str, Any]:
         """Sizes and scale, for `from_config`; rows and center are in the state dict."""
         return super().config() | {"centered": self.center is not None}
