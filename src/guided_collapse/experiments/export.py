@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ class Normalize(nn.Module):
         return (inputs - self.mean) / self.std
 
 
+def check_target(target: Path, suffixes: Sequence[str]) -> None:
+    """Refuses a file to write that has another suffix, or would replace a file of a run."""
+    check_choice("the suffix of the file", target.suffix, suffixes)
+    place = target.resolve()
+    if place.name in OF_A_RUN and (place.parent / METRICS).exists():
+        raise RequestError(f"the written file must not replace a file of a run; got {target}. Choose another name or folder.")
+
+
 def trained_model(run: RunFolder) -> Classifier:
     """The model of a finished run, in eval mode; RequestError or DamageError if there is none."""
     facts, inputs = run.exportable()
@@ -57,10 +66,7 @@ def export_run(run: RunFolder, target: Path) -> None:
 
     The target ends in .onnx, .pt2 (torch.export) or .safetensors (the tensors, with classes and shapes as metadata).
     """
-    check_choice("the suffix of the file", target.suffix, SUFFIXES)
-    place = target.resolve()
-    if place.name in OF_A_RUN and (place.parent / METRICS).exists():
-        raise RequestError(f"the exported file must not replace a file of a run; got {target}. Choose another name or folder.")
+    check_target(target, SUFFIXES)
     inputs, model = run.exportable()[1], inference_model(run)
     with torch.no_grad():
         if target.suffix == ".safetensors":

@@ -1,61 +1,55 @@
-"""Writes the features that a model computes, for heads that are trained on them alone."""
+"""Writes the features that a model computes, so that heads can be trained on them alone."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from guided_collapse.experiments.configuration import Configuration, Placement
+from guided_collapse.experiments.data.features import as_file
 from guided_collapse.experiments.data.known import FEATURE_FILES
-from guided_collapse.experiments.errors import check_choice, requested
-from guided_collapse.experiments.export import trained_model
+from guided_collapse.experiments.errors import requested
+from guided_collapse.experiments.export import check_target, trained_model
 from guided_collapse.experiments.files import write_bytes
-from guided_collapse.experiments.run import RunFolder, configuration_of
+from guided_collapse.experiments.run import Inputs, RunFolder, configuration_of
 from guided_collapse.experiments.tasks import Task, build_task, random_generator
 from guided_collapse.experiments.upgrade import on_one_device, samples_for
 
 
 def features_of_run(run: RunFolder, data: str | None, file: Path, placement: Placement) -> None:
-    """Writes what the head of a finished run sees of all samples of `data`, which may be None for the run's own."""
+    """Writes what the head of a finished run sees of every sample of `data`; None takes the run's own data."""
+    check_target(file, FEATURE_FILES)
     own = configuration_of(run.exportable()[0])
     with requested():
-        configuration = replace(own, data=data or own.data, images_per_class=None, long_tail="none", validation_fraction=None)
+        source = own if data is None else replace(own, data=data, test_features=None)
+        configuration = replace(source, images_per_class=None, long_tail="none", validation_fraction=None)
     model = trained_model(run)
-    write_features(model, model.features, samples_for(run, configuration, placement), file, placement)
+    _write(model, model.features, samples_for(run, configuration, placement), file, placement)
 
 
 def features_of_network(configuration: Configuration, file: Path, placement: Placement) -> None:
-    """Writes what the pretrained network computes of all samples, both named by the configuration."""
+    """Writes what the configuration's network computes of every sample of its data."""
+    check_target(file, FEATURE_FILES)
     with requested():
         task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
         network = task.backbone(random_generator(configuration.seed))
-    write_features(network, network, task, file, placement)
+    _write(network, network, task, file, placement)
 
 
-def write_features(
-    model: torch.nn.Module, compute: Callable[[Tensor], Tensor], task: Task, file: Path, placement: Placement
-) -> None:
-    """Writes features, labels, test_features and test_labels, of images without augmentation, completely or not at all."""
-    check_choice("the suffix of the file", file.suffix, FEATURE_FILES)
+def _write(model: torch.nn.Module, compute: Callable[[Tensor], Tensor], task: Task, file: Path, placement: Placement) -> None:
+    """Writes features, labels, test_features, test_labels and class names, of samples without augmentation, or nothing at all."""
     share = on_one_device(task.configuration, placement)
     model.to(share.device).eval()
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Tensor] = {}
     with torch.no_grad():
         for prefix, test in (("", False), ("test_", True)):
             found = [(compute(inputs).cpu(), labels.cpu()) for inputs, labels in task.clean_batches(share, test=test)]
             features, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
             arrays |= {f"{prefix}features": features, f"{prefix}labels": labels}
-    content = BytesIO()
-    if file.suffix == ".npz":
-        np.savez(content, **{name: array.numpy() for name, array in arrays.items()})
-    else:
-        content.write(save({name: array.contiguous() for name, array in arrays.items()}))
+    content = as_file(arrays, cast(Inputs, task.input_facts()).class_names, file.suffix)
     with requested():
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, content.getvalue())
+        write_bytes(file, content)

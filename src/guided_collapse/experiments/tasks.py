@@ -20,7 +20,7 @@ from guided_collapse.experiments.data.features import feature_statistics, load_f
 from guided_collapse.experiments.data.folders import load_folder
 from guided_collapse.experiments.data.known import KNOWN, check_source
 from guided_collapse.experiments.data.sources import load_data
-from guided_collapse.experiments.data.split import ImageData, few_of_each, hold_out, in_color, long_tailed
+from guided_collapse.experiments.data.split import ImageData, few_of_each, hold_out_fraction, in_color, long_tailed
 from guided_collapse.experiments.heads import build_head
 from guided_collapse.experiments.run import Inputs
 from guided_collapse.heads.anchored import AnchoredHead
@@ -231,7 +231,8 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)
     if configuration.has_features:
-        data = load_features(Path(configuration.data), configuration.test_features, test_fraction=configuration.test_fraction)
+        test_file = None if configuration.test_features is None else Path(configuration.test_features)
+        data = load_features(Path(configuration.data), test_file, test_fraction=configuration.test_fraction)
         statistics = None
     else:
         data, statistics = _images(configuration, data_root)
@@ -240,7 +241,7 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
     if configuration.long_tail != "none":
         data = replace(data, train=long_tailed(data.train, kind=configuration.long_tail, ratio=configuration.long_tail_ratio))
     if configuration.validation_fraction is not None:
-        parts = hold_out(data.train.labels, round(configuration.validation_fraction * len(data.train)), seed=None)
+        parts = hold_out_fraction(data.train.labels, configuration.validation_fraction, seed=None)
         data = replace(data, train=data.train.take(parts.train), test=data.train.take(parts.test))
     if statistics is None:
         return FeatureTask(configuration, data, *feature_statistics(cast(Tensor, data.train.images)))

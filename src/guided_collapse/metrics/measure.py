@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -349,20 +349,26 @@ def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Li
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
-    """Reads arguments of `measure_collapse` from an `.npz` or `.safetensors` file; ignores other arrays, unpickles nothing."""
+    """The arguments of `measure_collapse` in an `.npz` or `.safetensors` file; ignores other arrays, unpickles nothing."""
     if path.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"features must be in an .npz or .safetensors file; got {path.name}. Use numpy.savez or safetensors.")
     load = np.load if path.suffix == ".npz" else optional("safetensors.torch", extra="experiments").load_file
     try:
         found = load(path)
-        tensors = {name: torch.as_tensor(found[name]) for name in ARRAYS if name in found}
+        arrays = {name: found[name] for name in ARRAYS if name in found}
     except Exception as error:  # damaged archives fail in many layers and ways
-        raise ValueError(f"{path} must be a readable {path.suffix} file of numbers; reading it failed: {error}") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        if "allow_pickle" in str(error):
+            reason = "it holds pickled objects, which are never loaded"
+        raise ValueError(f"{path} must be a readable {path.suffix} file of numbers; reading it failed: {reason}.") from error
     for name in ("features", "labels"):
-        if name not in tensors:
-            raise ValueError(f"{path} must hold features and labels; it lacks {name} and holds {', '.join(tensors) or 'neither'}.")
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() == name.endswith("labels"):
+        if name not in arrays:
+            raise ValueError(f"{path} must hold features and labels; it lacks {name} and holds {', '.join(arrays) or 'neither'}.")
+    tensors = {}
+    for name, array in arrays.items():
+        with suppress(TypeError):  # text, for example
+            tensors[name] = torch.as_tensor(array)
+        if name not in tensors or tensors[name].is_floating_point() == name.endswith("labels"):
             kind = "integers" if name.endswith("labels") else "floating-point"
-            raise ValueError(f"{name} in {path} must be {kind}; got {tensor.dtype}. Convert them before saving.")
+            raise ValueError(f"{name} in {path} must be {kind}; got {array.dtype}. Convert them before saving.")
     return tensors

@@ -38,7 +38,7 @@ def test_a_split_knows_its_size_and_keeps_images_and_labels_together():
 @pytest.mark.parametrize(
     ("pixels", "labels", "message"),
     [
-        (images(), torch.arange(5), "each image needs a label"),
+        (images(), torch.arange(5), "each sample needs a label"),
         (images(0), torch.arange(0), "at least one"),
         (images(), torch.arange(6) - 1, "must not be negative; got -1"),
     ],

@@ -18,7 +18,7 @@ MOST_KEYS_NAMED = 4
 
 
 class Expected(NamedTuple):
-    """What a model of timm expects of its images: height and width, and the mean and std of each color, from 0 to 1."""
+    """The images that a timm model expects: height and width, and the mean and std of each channel, with pixels from 0 to 1."""
 
     image_size: int
     mean: tuple[float, ...]
@@ -26,23 +26,23 @@ class Expected(NamedTuple):
 
 
 def expected(model: str) -> Expected:
-    """What timm's configuration of the model says; ValueError for a model that timm does not have."""
-    declared = _known(model)
+    """What timm declares for the model of this name; ValueError for an unknown name."""
+    declared = _declared(model)
     return Expected(declared.input_size[1], tuple(declared.mean), tuple(declared.std))
 
 
 class TimmBackbone(Backbone):
-    """A model of timm up to the input of its classifier, `forward_head(..., pre_logits=True)`, and a neck.
+    """A timm model up to the input of its classifier, `forward_head(..., pre_logits=True)`, followed by a neck.
 
     Args:
         model: its name in timm.
         in_channels: channels of the images, which must be 3.
         image_size: height and width of the images; None takes the model's own.
-        pretrained: whether to load timm's pretrained weights, from its cache or from the hub.
-        weights: file with a state dict to load instead; its classifier is ignored. Nothing is unpickled from it but tensors.
-        freeze: whether to keep the model, without the neck, as it is: in eval mode, without gradients.
-        freeze_batch_norm: the same for its BatchNorm layers alone.
-        backbone_rate: for the optimizer, see `Configuration`.
+        pretrained: whether to load timm's pretrained weights, from its cache or the hub.
+        weights: file with a state dict to load instead; a classifier in it is ignored.
+        freeze: whether to keep the model, but not the neck, in eval mode and without gradients.
+        freeze_batch_norm: whether to do the same to the model's BatchNorm layers alone.
+        backbone_rate: not used here: the optimizer takes it from the configuration.
         neck, feature_dim, affine: as for `Neck`.
         generator: source of the initial weights.
     """
@@ -63,20 +63,16 @@ class TimmBackbone(Backbone):
         affine: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        found = None if weights is None else read_state_dict(Path(weights))
-        declared = _known(model)
-        size = image_size or declared.input_size[1]
         if in_channels != 3:
-            raise ValueError(f"images for a timm model must have 3 channels; got {in_channels}.")
-        options = {"img_size": size} if declared.fixed_input_size and size != declared.input_size[1] else {}
+            raise ValueError(f"images for a timm model must have 3 channels; got {in_channels}. Convert them to RGB.")
+        own_size = expected(model).image_size
+        found = None if weights is None else read_state_dict(Path(weights))
         with torch.random.fork_rng(devices=[]):  # timm draws from the global generator
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-            network = _created(model, pretrained=pretrained, **options)
+            network = _created(model, pretrained=pretrained).eval()
         if found is not None:
             load_weights(network, found, name=model, source=f"{weights}")
-        network.eval()
-        with torch.no_grad():
-            width = _features(network, torch.zeros(1, 3, size, size)).shape[1]
+        width = _width_for(network, image_size or own_size, name=model, own_size=own_size)
         super().__init__(width if feature_dim is None else feature_dim)
         self.model = network
         self.neck = Neck(in_channels=width, neck=neck, feature_dim=feature_dim, affine=affine, generator=generator)
@@ -87,7 +83,7 @@ class TimmBackbone(Backbone):
         self.train()
 
     def train(self, mode: bool = True) -> Self:
-        """Changes the mode of all layers but those that are frozen, which stay in eval mode."""
+        """Sets the mode of every layer that is not frozen; frozen ones stay in eval mode."""
         super().train(mode)
         for module in self.frozen:
             module.eval()
@@ -99,43 +95,42 @@ class TimmBackbone(Backbone):
 
 
 def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, source: str) -> None:
-    """Fills a timm model with a state dict; ValueError, with their names, for keys or shapes that do not fit."""
-    wanted, classifier = network.state_dict(), _known(name).classifier or ()
+    """Loads a state dict into a timm model without a classifier; ValueError that names keys and shapes that do not match."""
+    wanted, classifier = network.state_dict(), _declared(name).classifier or ()
     prefixes = tuple(f"{layer}." for layer in ([classifier] if isinstance(classifier, str) else classifier))
     found = {key: value for key, value in found.items() if key in wanted or not key.startswith(prefixes)}
-    # Counts of batches, which older files lack, are for BatchNorm layers without momentum alone.
-    missing, unknown = (
+    # Old files lack the batch counts of BatchNorm, which only layers without momentum use.
+    missing, unexpected = (
         [key for key in keys if key not in others and not key.endswith("num_batches_tracked")]
         for keys, others in ((wanted, found), (found, wanted))
     )
     shapes = [
-        f"{key}: {tuple(found[key].shape)} instead of {tuple(value.shape)}"
+        f"{key} of shape {tuple(found[key].shape)} instead of {tuple(value.shape)}"
         for key, value in wanted.items()
         if key in found and found[key].shape != value.shape
     ]
-    problems = {"lacks": missing, "has besides": unknown, "has other shapes for": shapes}
+    problems = {"it lacks": missing, "it also has": unexpected, "it has": shapes}
     if any(problems.values()):
-        listed = "; ".join(f"it {what} {_some(keys)}" for what, keys in problems.items() if keys)
-        raise ValueError(
-            f"weights must fit timm's {name}; {source} does not: {listed}. Choose the model that the file was saved from."
-        )
+        listed = "; ".join(f"{what} {_some(keys)}" for what, keys in problems.items() if keys)
+        raise ValueError(f"weights must match timm's {name}; {source} does not: {listed}. Choose the model that the file is from.")
     network.load_state_dict(found, strict=False)
 
 
 def read_state_dict(file: Path) -> dict[str, Tensor]:
-    """The tensors in a file; ValueError for any other content, or for a file that cannot be read."""
+    """The state dict in a file; ValueError for any other content, of which nothing is unpickled, or an unreadable file."""
     if file.suffix not in WEIGHT_FILES:
-        raise ValueError(f"weights must be a file that ends in {', '.join(WEIGHT_FILES)}; got {file}.")
+        raise ValueError(f"weights must be in a file that ends in {', '.join(WEIGHT_FILES)}; got {file}.")
     try:
         if file.suffix == ".safetensors":
             found = optional("safetensors.torch", extra="experiments").load_file(file)
         else:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise ValueError(f"weights must be a readable file; {file} is not: {error.strerror or error}.") from error
+        raise ValueError(f"weights must be in a readable file; {file} is not: {error.strerror or error}.") from error
     except pickle.UnpicklingError as error:
         raise ValueError(
-            f"weights must be tensors alone; {file} holds other objects, which are not loaded. Save a state_dict()."
+            f"weights must be a state dict of tensors; {file} holds other pickled objects, which are never loaded. "
+            "Save model.state_dict() alone."
         ) from error
     except Exception as error:  # damaged files fail in many layers and ways
         raise ValueError(f"weights must be a readable state dict; reading {file} failed: {error}") from error
@@ -143,28 +138,43 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
         if isinstance(found, dict) and isinstance(found.get(name), dict):
             found = found[name]
     if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ValueError(f"weights must be a state dict, names with tensors; {file} holds something else. Save a state_dict().")
-    return found
+        raise ValueError(f"weights must be a state dict of tensors; {file} holds something else. Save model.state_dict() alone.")
+    return {key.removeprefix("module."): value for key, value in found.items()}  # DistributedDataParallel adds this prefix
 
 
-def _known(model: str) -> Any:
+def _declared(model: str) -> Any:
+    """timm's configuration of the model."""
     timm = optional("timm", extra="timm")
     if not timm.is_model(model):
-        near = get_close_matches(model, timm.list_models(), n=MOST_KEYS_NAMED)
-        hint = f" Did you mean {' or '.join(near)}?" if near else " timm.list_models() has all names."
-        raise ValueError(f"timm must have a model of this name; got {model!r}.{hint}")
+        near = get_close_matches(model, timm.list_models())
+        hint = f"Did you mean {' or '.join(near)}?" if near else "timm.list_models() lists all names."
+        raise ValueError(f"backbone timm:NAME must name a model of timm; got {model!r}. {hint}")
     return timm.get_pretrained_cfg(model)
 
 
-def _created(model: str, *, pretrained: bool, **options: Any) -> nn.Module:
+def _created(model: str, *, pretrained: bool) -> nn.Module:
     try:
-        return optional("timm", extra="timm").create_model(model, pretrained=pretrained, num_classes=0, **options)
+        return optional("timm", extra="timm").create_model(model, pretrained=pretrained, num_classes=0)
     except Exception as error:  # downloads fail in many layers and ways
         if not pretrained:
             raise
         raise ValueError(
             f"pretrained weights of {model} must be in timm's cache or on the hub; getting them failed: {str(error).rstrip('.')}. "
             "Without a connection, use --weights FILE."
+        ) from error
+
+
+@torch.no_grad()
+def _width_for(network: nn.Module, size: int, *, name: str, own_size: int) -> int:
+    """The number of features of images of this size, to which the network is adapted; ValueError if it cannot take them."""
+    try:
+        if size != own_size and hasattr(network, "set_input_size"):  # models with a position for every patch
+            network.set_input_size(img_size=(size, size))  # type: ignore[operator]
+        return _features(network, torch.zeros(1, 3, size, size)).shape[1]
+    except Exception as error:  # every architecture has its own complaint
+        raise ValueError(
+            f"images must have a size that timm's {name} takes; got {size} x {size}: {str(error).rstrip('.')}. "
+            f"Choose another --image-size; the model's own is {own_size}."
         ) from error
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from guided_collapse.experiments.data.pictures import SUFFIXES, Pictures, usual_size
-from guided_collapse.experiments.data.split import ImageData, Split, hold_out
+from guided_collapse.experiments.data.split import ImageData, Split, hold_out_fraction
 
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -54,9 +54,8 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
     if test is not None:
         test_files, test_labels = _samples(test, train)
     else:
-        num_test = min(max(round(test_fraction * len(labels)), len(train)), len(labels) - len(train))
         try:
-            parts = hold_out(labels, num_test, seed=0)
+            parts = hold_out_fraction(labels, test_fraction, seed=0)
         except ValueError as error:
             raise ValueError(f"{path} has no test folder, and holding images out failed: {error} Add images.") from error
         test_files, test_labels = [files[index] for index in parts.test], labels[parts.test]

@@ -51,7 +51,8 @@ def check_source(data: str) -> None:
     """Raises ValueError for what is not the name of a data set, a folder, or a file of features."""
     if data.endswith(FEATURE_FILES):
         if not Path(data).is_file():
-            raise ValueError(f"features must be in a file; there is no file {data}.")
+            where = "" if Path(data).is_absolute() else f" in {Path.cwd()}"
+            raise ValueError(f"features must be in a file; there is no file {data}{where}. Check the path.")
     elif data not in KNOWN and not (data.strip() and Path(data).is_dir()):
         raise ValueError(
             f"data must be a folder of images, a file of features ({', '.join(FEATURE_FILES)}), or one of {', '.join(KNOWN)}, "

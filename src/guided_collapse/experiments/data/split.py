@@ -1,4 +1,4 @@
-"""Labeled images, in memory or streamed, and parts of them: hold-out sets, a few samples of each class, long tails."""
+"""Labeled images, in memory or streamed, or features, and parts of them: hold-out sets, a few samples of each class, long tails."""
 
 from collections.abc import Sized
 from dataclasses import dataclass, replace
@@ -30,7 +30,9 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
     def __post_init__(self) -> None:
         num_images = len(cast(Sized, self.images))
         if num_images != len(self.labels) or num_images == 0:
-            raise ValueError(f"each image needs a label, and there must be at least one; got {num_images} and {len(self.labels)}.")
+            raise ValueError(
+                f"each sample needs a label, and there must be at least one; got {num_images} and {len(self.labels)} labels."
+            )
         if int(self.labels.min()) < 0:
             raise ValueError(f"labels must not be negative; got {int(self.labels.min())}.")
 
@@ -129,6 +131,12 @@ def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
             members = generator.permutation(members)
         held[members[(2 * np.arange(share) + 1) * count // (2 * share)]] = True
     return HeldOut(torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held)))
+
+
+def hold_out_fraction(labels: Tensor, fraction: float, *, seed: int | None) -> HeldOut:
+    """`hold_out` of this fraction of the samples, or of as many more or fewer as give both parts a sample of every class."""
+    num_samples, num_classes = len(labels), len(np.unique(labels.numpy()))
+    return hold_out(labels, min(max(round(fraction * num_samples), num_classes), num_samples - num_classes), seed=seed)
 
 
 def few_of_each(split: Split, number: int) -> Split:
