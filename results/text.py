@@ -29,23 +29,25 @@ from torch.nn import functional
 from guided_collapse import Classifier, StratifiedBatchSampler
 from guided_collapse.experiments import launch
 from guided_collapse.experiments.backbones.neck import Neck
-from guided_collapse.experiments.configuration import Configuration
+from guided_collapse.experiments.configuration import Configuration, HeadName
 from guided_collapse.experiments.data.features import feature_statistics
 from guided_collapse.experiments.data.split import Split, few_of_each, hold_out
 from guided_collapse.experiments.export import Normalize, trained_model
 from guided_collapse.experiments.files import write_json
 from guided_collapse.experiments.grid_search import CHOSEN, settings_of
 from guided_collapse.experiments.heads import build_head
+from guided_collapse.experiments.presets import FEATURES
 from guided_collapse.experiments.run import RunFolder, configuration_of
 from guided_collapse.experiments.tasks import BACKBONE, HEAD, FeatureTask, build_task, random_generator
 from guided_collapse.heads.head import Head
-from results.finetune import FROZEN, HEADS, SEARCHES, SEEDS
 
 RECORDS = Path(__file__).parent / "records"
-AMOUNTS = (5, 10, 50)  # queries of each class
+HEADS: tuple[HeadName, ...] = ("linear", "cosine", "sphere-linear", "fixed-etf", "nearest-etf", "nearest-etf-lagged")
+EPOCHS = {5: 40, 10: 30, 50: 10}  # by queries of each class, as for frozen features
 GRID: dict[str, list[float]] = {"learning_rate": [0.001, 0.003, 0.01], "scale": [5, 10, 20]}
-TRIAL_SEED = 1000
-SHARED = Configuration("clinc150-trained", "clinc150.npz", optimizer="adamw", weight_decay=0.05, backbone="none", **FROZEN["more"])
+TRIAL_SEED, SEEDS = 1000, (0, 1, 2, 3, 4)
+NECK: dict[str, Any] = {"neck": "mlp", "feature_dim": 256}
+SHARED = replace(FEATURES, **NECK).resolved()
 
 
 class Texts(NamedTuple):
@@ -111,7 +113,7 @@ def fitted(configuration: Configuration, samples: Split, vectors: Tensor) -> Cla
     """A trained model."""
     seed, epochs = configuration.seed, configuration.epochs
     generators = [random_generator(seed, purpose) for purpose in (BACKBONE, HEAD)]
-    neck = Neck(in_channels=256, generator=generators[0], **FROZEN["more"])
+    neck = Neck(in_channels=256, generator=generators[0], **NECK)
     head = build_head(configuration, neck.feature_dim, int(samples.labels.max()) + 1, generators[1])
     model = Classifier(TrainedVectors(vectors, samples.images, neck), head).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=configuration.learning_rate, weight_decay=configuration.weight_decay)
@@ -155,6 +157,7 @@ def train(file: Path) -> None:
     place = RECORDS / "clinc150-trained.json"
     record: dict[str, Any] = {
         "command": f"python -m results.text train --data {file.name}",
+        "epochs": {str(number): epochs for number, epochs in EPOCHS.items()},
         "grid": GRID,
         "versions": launch.versions() | {"wordllama": metadata.version("wordllama")},
         "commit": launch.commit(),
@@ -175,15 +178,14 @@ def train(file: Path) -> None:
         if seed == TRIAL_SEED:
             held = hold_out(samples.labels, len(samples) // 5, seed=None)
             samples, queries = samples.take(held.train), samples.take(held.test)
-        epochs = SEARCHES[f"clinc150-of-{number}"].epochs
-        model = fitted(replace(SHARED, head=head, seed=seed, epochs=epochs, **settings), samples, vectors)
+        model = fitted(replace(SHARED, head=head, seed=seed, epochs=EPOCHS[number], **settings), samples, vectors)
         tests = tested(model, samples, queries, parts["oos_test"].images)
-        record["trainings"].append(asked | {"epochs": epochs, "tests": tests})
+        record["trainings"].append(asked | {"tests": tests})
         write_json(place, record)
         print(number, head, settings, seed, tests, flush=True)
         return tests
 
-    for number, head in product(AMOUNTS, HEADS):
+    for number, head in product(EPOCHS, HEADS):
         choice = max(settings_of(head, GRID), key=lambda settings: run(number, head, settings, TRIAL_SEED)["top1"])
         record["choice"].setdefault(str(number), {})[head] = choice
         for seed in SEEDS:

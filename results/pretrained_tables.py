@@ -1,0 +1,147 @@
+"""The tables of heads on pretrained features, from `results/records/pretrained` and what was trained without a run's folder.
+
+Each is made as those in `results.tables` are.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from guided_collapse.experiments.records import TEST_TOP1, SearchRecord, read_records
+from guided_collapse.experiments.report.formats import NOTHING, short_text
+from guided_collapse.experiments.report.styles import in_order, label
+from guided_collapse.experiments.report.summaries import by_experiment, spread
+from results.tables import LINEAR, Rows, choices, final_accuracy, markdown_lines
+
+KINDS = {
+    "clinc150": "CLINC150, frozen vectors",
+    "clinc150-trained": "CLINC150, trained vectors",
+    "omniglot-lite0": "Omniglot, frozen network",
+    "omniglot-tuned": "Omniglot, whole network",
+}
+TRIALS = 1000  # the seed of trials
+SCORES = {"auroc_max_logit": "largest logit", "auroc_distance": "distance to the nearest class mean"}
+
+
+class Setting(NamedTuple):
+    """What was trained, on how many samples of each class, and test accuracy in per cent by head and seed."""
+
+    kind: str
+    per_class: int
+    accuracy: Mapping[str, Mapping[int, float]]
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return f"{KINDS[self.kind]}, {self.per_class} of each class"
+
+
+def all_tables(records: Path) -> dict[str, list[str]]:
+    """Every table by its name, as lines of Markdown."""
+    found = read_records([records / "pretrained"])
+    trained, others = (json.loads((records / f"clinc150-{name}.json").read_text()) for name in ("trained", "out-of-scope"))
+    settings = [
+        Setting(kind, int(number), {head: {run.seed: final_accuracy(run) for run in each.of(head)} for head in each.heads})
+        for each in by_experiment(found.runs)
+        for kind, _, number in [each.name.rpartition("-of-")]
+    ]
+    settings += [
+        Setting(
+            "clinc150-trained",
+            int(number),
+            {head: {seed: 100 * tests["top1"] for seed, tests in of.items()} for head, of in heads.items()},
+        )
+        for number, heads in fresh(trained).items()
+    ]
+    settings.sort(key=lambda setting: (list(KINDS).index(setting.kind), setting.per_class))
+    searches = [*found.searches, *(as_search(trained, number) for number in trained["choice"])]
+    tables = {
+        "pretrained": ahead(settings),
+        "pretrained accuracy": accuracy(settings),
+        "pretrained choices": choices(sorted(searches, key=lambda search: order(search.experiment))),
+        "out of scope": out_of_scope(trained, others),
+    }
+    return {name: markdown_lines(rows) for name, rows in tables.items()}
+
+
+def order(experiment: str) -> tuple[int, int]:
+    """By which searches are sorted."""
+    kind, _, number = experiment.rpartition("-of-")
+    return list(KINDS).index(kind), int(number)
+
+
+def fresh(record: Mapping[str, Any]) -> dict[str, dict[str, dict[int, dict[str, float]]]]:
+    """The tests of the chosen settings, by samples of each class, head and seed."""
+    return {
+        number: {
+            head: {
+                run["seed"]: run["tests"]
+                for run in record["trainings"]
+                if (run["per_class"], run["head"], run["settings"]) == (int(number), head, settings) and run["seed"] != TRIALS
+            }
+            for head, settings in chosen.items()
+        }
+        for number, chosen in record["choice"].items()
+    }
+
+
+def as_search(record: Mapping[str, Any], number: str) -> SearchRecord:
+    """The trials and the choice with so many samples of each class, with those fields of a search that `choices` reads."""
+    trials = [
+        SimpleNamespace(head=run["head"], settings=run["settings"], measured={TEST_TOP1.name: run["tests"]["top1"]})
+        for run in record["trainings"]
+        if run["per_class"] == int(number) and run["seed"] == TRIALS
+    ]
+    name = f"clinc150-trained-of-{number}"
+    return SimpleNamespace(experiment=name, grid=record["grid"], trials=trials, choice=record["choice"][number])  # type: ignore[return-value]
+
+
+def ahead(settings: list[Setting]) -> Rows:
+    """Points of test accuracy ahead of nn.Linear on the same seed, median and range, and on how many seeds a head is ahead."""
+    heads = in_order({head for setting in settings for head in setting.accuracy} - {LINEAR})
+    rows = [["points ahead of nn.Linear", *map(label, heads)]]
+    for setting in settings:
+        linear, cells = setting.accuracy[LINEAR], []
+        for head in heads:
+            gains = [value - linear[seed] for seed, value in setting.accuracy.get(head, {}).items()]
+            cells.append(gains_text(gains) if gains else NOTHING)
+        rows.append([setting.title, *cells])
+    return rows
+
+
+def gains_text(gains: list[float]) -> str:
+    """Median, range, and how many are above zero."""
+    over = f"{statistics.median(gains):+.2f} ({min(gains):+.2f} to {max(gains):+.2f})"
+    return f"{over}, {sum(gain > 0 for gain in gains)} of {len(gains)}"
+
+
+def accuracy(settings: list[Setting]) -> Rows:
+    """Test accuracy, median and range."""
+    heads = in_order({head for setting in settings for head in setting.accuracy})
+    rows = [["test accuracy, %", *map(label, heads)]]
+    for setting in settings:
+        found = (list(setting.accuracy.get(head, {}).values()) for head in heads)
+        rows.append([setting.title, *(short_text(spread(values) if values else None, percent=True) for values in found)])
+    return rows
+
+
+def out_of_scope(trained: Mapping[str, Any], others: Mapping[str, Any]) -> Rows:
+    """How well two scores tell queries without an intent from those of the test, as areas under the curve."""
+    frozen: dict[str, dict[str, dict[int, dict[str, float]]]] = {}
+    for name, tests in others["runs"].items():
+        experiment, head, seed = name.split("/")
+        number = experiment.rpartition("-of-")[2]
+        frozen.setdefault(number, {}).setdefault(head, {})[int(seed.removeprefix("seed-"))] = tests
+    heads = in_order({head for of in frozen.values() for head in of})
+    rows = [["AUROC, %", "by", *map(label, heads)]]
+    for kind, found in (("clinc150", frozen), ("clinc150-trained", fresh(trained))):
+        for number in sorted(found, key=int):
+            first = Setting(kind, int(number), {}).title
+            for score, words in SCORES.items():
+                values = ([100 * tests[score] for tests in found[number].get(head, {}).values()] for head in heads)
+                rows.append([first, words, *(short_text(spread(each) if each else None, percent=True) for each in values)])
+                first = ""
+    return rows
