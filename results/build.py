@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 PAGES = (
     HERE.parent / "README.md",
     HERE / "README.md",
-    *(HERE.parent / "docs" / name for name in ("choosing.md", "frames.md", "upgrading.md")),
+    *(HERE.parent / "docs" / name for name in ("results-many-classes.md", "frames.md", "upgrading.md")),
 )
 TABLE = re.compile(r"(?<=<!-- from the records: )([\w ]+) -->\n.*?(?=<!-- end -->)", flags=re.DOTALL)
 # At which the report's tables of accuracy look.
