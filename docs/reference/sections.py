@@ -1,4 +1,4 @@
-"""Docstrings here say `Example:`; the reader of the reference knows the section by the name `Examples:` alone."""
+"""Renames the docstring section `Example:` to `Examples:`, the only name that mkdocstrings typesets as code."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import griffe
 
 
 class Examples(griffe.Extension):
-    """Gives the section the name by which it is shown as code."""
+    """Renames the section in every docstring."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Called for everything that was read."""
+        """Called by griffe for every object."""
         if obj.docstring is not None:
             lines = obj.docstring.value.split("\n")
             obj.docstring.value = "\n".join("Examples:" if line.strip() == "Example:" else line for line in lines)

@@ -220,7 +220,7 @@ def test_a_neck_maps_the_backbone_to_the_head():
     for wrong in (0, -3):
         with pytest.raises(ValueError, match=r"neck must be .* at least 1"):
             Classifier(nn.Identity(), AnchoredHead(ANCHORS), neck=wrong)
-    with pytest.raises(TypeError, match=r"neck must be .* a whole number; got True"):
+    with pytest.raises(TypeError, match=r"neck must be .* an integer; got True"):
         Classifier(nn.Identity(), AnchoredHead(ANCHORS), neck=True)
     with pytest.raises(TypeError, match=r"head must have in_features.* got a Sequential"):
         Classifier(nn.Identity(), nn.Sequential(nn.Linear(10, 6)), neck=8)
@@ -251,7 +251,7 @@ def test_a_head_in_the_place_of_a_last_layer():
         replace_classifier(other, head, layer="1")
     with pytest.raises(ValueError, match="that of the head, 6, or None; got 3"):
         replace_classifier(old_model(), head, num_classes=3)
-    with pytest.raises(TypeError, match=r"options are for the class of a head.*scale"):
+    with pytest.raises(TypeError, match=r"options require a head class.*scale"):
         replace_classifier(old_model(), head, scale=3.0)
     assert isinstance(other[1], nn.Linear)
 

@@ -138,7 +138,7 @@ def test_bad_batches_leave_the_state_alone():
     before = copy.deepcopy(means)
     bad = [
         (features * torch.nan, labels, "must be finite"),
-        (features, torch.arange(6), "must be in 0"),
+        (features, torch.arange(6), "must be from 0"),
         (1e50 * features.double(), labels, "must not exceed"),
     ]
     for features, labels, message in bad:
@@ -148,7 +148,7 @@ def test_bad_batches_leave_the_state_alone():
 
 
 def update_present(means, features, labels):
-    means.take_in(Batch(features, labels, is_clean=means.check_values is None), only_state=True)
+    means.add_batch(Batch(features, labels, is_clean=means.check_values is None), only_state=True)
 
 
 def growing_batches(num_steps, num_classes, batch_size):
@@ -176,13 +176,13 @@ def test_they_are_those_of_all_classes(num_classes, batch_size):
             assert float(sparse.factor) == 1
 
 
-@pytest.mark.parametrize("take_in", [RunningClassMeans.update, update_present], ids=["all classes", "present classes"])
+@pytest.mark.parametrize("update", [RunningClassMeans.update, update_present], ids=["all classes", "present classes"])
 @pytest.mark.parametrize("check_values", [True, False])
-def test_features_that_are_all_the_same_say_nothing_about_classes(take_in, check_values):
+def test_features_that_are_all_the_same_say_nothing_about_classes(update, check_values):
     means = RunningClassMeans(5, 40, check_values=check_values)
-    take_in(means, torch.randn(30, 5), torch.arange(30))
+    update(means, torch.randn(30, 5), torch.arange(30))
     before = means.value().clone(), means.row_squares.clone(), means.seen.clone()
-    take_in(means, torch.randn(5).expand(20, 5), torch.arange(20, 40))
+    update(means, torch.randn(5).expand(20, 5), torch.arange(20, 40))
     for found, expected in zip((means.value(), means.row_squares, means.seen), before, strict=True):
         torch.testing.assert_close(found, expected)
     assert int(means.steps) == 2

@@ -90,7 +90,7 @@ def test_a_compiled_head_still_refuses_bad_batches():
     model(inputs, labels)
     with pytest.raises(ValueError, match="features must be finite"):
         model(inputs * torch.nan, labels)
-    with pytest.raises(ValueError, match="labels must be in 0"):
+    with pytest.raises(ValueError, match="labels must be from 0"):
         model(inputs, labels + 5)
 
 

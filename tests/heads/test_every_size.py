@@ -18,7 +18,7 @@ def check_sizes(num_classes, feature_dims):
     for feature_dim in feature_dims:
         for kind in (FixedETFHead, NearestETFHead):
             if feature_dim == 1:
-                with pytest.raises(ValueError, match="feature_dim must be at least 2 for features on a sphere"):
+                with pytest.raises(ValueError, match="feature_dim must be at least 2, because a sphere"):
                     kind(feature_dim, num_classes)
                 continue
             model = Classifier(nn.Linear(8, feature_dim), kind(feature_dim, num_classes))

@@ -160,9 +160,9 @@ BAD_BATCHES = {
     "labels one-hot": (ONES, torch.eye(2, 5).long(), r"\(num_samples,\) = \(2,\).*got \(2, 5\).*Convert one-hot labels"),
     "labels too few": (torch.ones(3, FEATURE_DIM), CLASSES, r"= \(3,\).*got \(2,\)"),
     "labels not for each token": (TOKENS, CLASSES, r"features.shape\[:-1\] = \(2, 3\).*got \(2,\)"),
-    "shares multi-hot": (ONES, torch.ones(2, 5), r"every row summing to 1.*sums from 5 to 5.*Multi-hot.*CosineHead"),
+    "shares multi-hot": (ONES, torch.ones(2, 5), r"every row summing to 1.*sums from 5 to 5.*multi-label.*CosineHead"),
     "shares of no class": (ONES, torch.eye(2, 5) * torch.tensor([[1.0], [0.0]]), "sums from 0 to 1"),
-    "shares negative": (ONES, torch.tensor([[1.5, -0.5, 0, 0, 0]] * 2), "none negative.*smallest value of -0.5"),
+    "shares negative": (ONES, torch.tensor([[1.5, -0.5, 0, 0, 0]] * 2), "nonnegative.*smallest value of -0.5"),
     "shares NaN": (ONES, torch.full((2, 5), torch.nan), "sums from nan to nan"),
     "shares of too few classes": (ONES, torch.full((2, 4), 0.25), r"= \(2, 5\), one row per sample.*got \(2, 4\)"),
     "shares of too many classes": (TOKENS, torch.full((2, 3, 6), 1 / 6), r"= \(2, 3, 5\).*got \(2, 3, 6\)"),
@@ -217,13 +217,13 @@ BAD_OPTIONS = [
     ((8, 1), {}, r"num_classes must be at least 2.*num_classes=1"),
     ((8, 5.0), {}, r"num_classes must be an integer; got 5\.0"),
     ((0, 3), {}, "feature_dim must be at least 1; got feature_dim=0"),
-    ((1, 2), {}, r"feature_dim must be at least 2 for features on a sphere.*feature_dim=1"),
+    ((1, 2), {}, r"feature_dim must be at least 2, because a sphere.*feature_dim=1"),
     *(((8, 3), {"scale": scale}, f"scale must be positive and finite; got {scale}") for scale in (0.0, -1.0, math.inf, math.nan)),
     ((8, 3), {"scale": "5"}, "scale must be a number or None"),
     ((8, 3), {"direction": "north"}, "direction must be one of"),
     ((8, 3), {"proximal_weight": -0.1}, "proximal_weight must be nonnegative and finite; got -0.1"),
     ((8, 3), {"lagged": True, "every": 0}, "every must be at least 1; got 0"),
-    ((8, 3), {"lagged": True, "every": 2.0}, "every must be a whole number"),
+    ((8, 3), {"lagged": True, "every": 2.0}, "every must be an integer"),
     ((8, 3), {"lagged": False, "every": 5}, "lagged=True"),
 ]
 
@@ -264,7 +264,7 @@ def test_activation_checkpointing_around_a_head_is_refused(name, use_reentrant):
     features, labels = torch.randn(10, FEATURE_DIM, requires_grad=True), torch.arange(10) % NUM_CLASSES
     logits = checkpoint(head, features, labels, use_reentrant=use_reentrant)
     before = copy.deepcopy(head)
-    with pytest.raises(RuntimeError, match=r"activation checkpointing.*Checkpoint the backbone alone"):
+    with pytest.raises(RuntimeError, match=r"activation checkpointing.*Checkpoint only the backbone"):
         logits.sum().backward()
     assert_same_state(head, before)
 
@@ -336,7 +336,7 @@ def test_other_heads_go_through_transforms_of_torch_func(name):
 @pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "cosine-centered"])
 def test_a_training_batch_of_one_sample_is_warned_of(name):
     head = build(name).head
-    with pytest.warns(UserWarning, match="one sample is zero once it is centered.*drop_last=True"):
+    with pytest.warns(UserWarning, match="one sample into zero.*drop_last=True"):
         logits = head(torch.randn(1, FEATURE_DIM), torch.tensor([0]))
     assert torch.equal(logits, torch.zeros_like(logits))
 

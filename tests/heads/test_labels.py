@@ -94,7 +94,7 @@ def test_labels_that_are_handed_over_and_do_not_fit_leave_the_state_as_it_was(na
     before = copy.deepcopy(head)
     with pytest.raises(ValueError, match=r"got \(19,\)"), head.labels(LABELS[1:]):
         head(FEATURES)
-    with pytest.raises(ValueError, match="labels must come one way"), head.labels(LABELS):
+    with pytest.raises(ValueError, match="labels must be passed only once"), head.labels(LABELS):
         head(FEATURES, LABELS)
     assert_same_state(head, before)
 
@@ -113,7 +113,7 @@ def test_one_batch_waits_until_its_labels_fit():
     logits = head(FEATURES)
     before = copy.deepcopy(head)
     for labels in (None, LABELS):
-        with pytest.raises(RuntimeError, match=r"the labels of the previous batch, 20 samples, are missing\. Call head\.update"):
+        with pytest.raises(RuntimeError, match=r"previous batch, 20 samples, are pending\. Call head\.update"):
             head(FEATURES, labels)
     wrong = [(LABELS[1:], r"got \(19,\)"), (LABELS + 1, "from 1 to 5"), (LABELS.float(), "float32"), (None, "are required")]
     for labels, message in wrong:
@@ -125,7 +125,7 @@ def test_one_batch_waits_until_its_labels_fit():
     assert_same_state(head, expected)
     for without_a_batch in (head, expected, lagged()):
         before = copy.deepcopy(without_a_batch)
-        with pytest.raises(RuntimeError, match="no batch is waiting"):
+        with pytest.raises(RuntimeError, match="no batch is pending"):
             without_a_batch.update(LABELS)
         assert_same_state(without_a_batch, before)
 
@@ -143,7 +143,7 @@ def test_nothing_waits_under_no_grad_nor_in_eval_mode():
     head.update(LABELS)
     with torch.no_grad():
         head(FEATURES)
-    with pytest.raises(RuntimeError, match="no batch is waiting"):
+    with pytest.raises(RuntimeError, match="no batch is pending"):
         head.update(LABELS)
 
 
@@ -197,6 +197,6 @@ def test_a_compiled_lagged_head_refuses_a_second_batch_too():
     compiled = torch.compile(head, backend="aot_eager")
     compiled(FEATURES)
     before = copy.deepcopy(head)
-    with pytest.raises(RuntimeError, match="20 samples, are missing"):
+    with pytest.raises(RuntimeError, match="20 samples, are pending"):
         compiled(FEATURES)
     assert_same_state(head, before)

@@ -82,7 +82,7 @@ def test_defaults_by_size():
     assert [default_every(*sizes) for sizes in ((512, 513), (128, 1000), (512, 1000), (256, 100_000))] == [1, 1, 14, 51]
     with pytest.raises(ValueError, match="feature_dim must be at least 2"):
         NearestETFHead(1, 10)
-    with pytest.raises(ValueError, match="num_classes must exceed feature_dim"):
+    with pytest.raises(ValueError, match="num_classes must be greater than feature_dim"):
         NearestTightFrameHead(8, 4)
 
 

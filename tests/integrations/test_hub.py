@@ -111,7 +111,7 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(TypeError, match=r"must be nn.Linear or one of .*; got Stranger"):
         Classifier(backbone(), Stranger(8, 3)).save_pretrained(tmp_path / "model")
     model = Classifier(backbone(), FixedETFHead(8, 3))
-    with pytest.raises(ValueError, match=r"finite numbers; got others for nc1"):
+    with pytest.raises(ValueError, match=r"finite; got NaN or infinity for nc1"):
         model.save_pretrained(tmp_path / "model", metrics={"nc1": float("nan")})
     assert not (tmp_path / "model").exists()
     (tmp_path / "config.json").write_text('{"seed": 0}')
@@ -164,8 +164,8 @@ def test_a_description_made_to_harm_is_refused(saved, change, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("model.safetensors", b"\x80\x04\x95pickle", "must hold the weights"),
-        ("model.safetensors", None, "must hold the weights.*No such file"),
+        ("model.safetensors", b"\x80\x04\x95pickle", "must contain the weights"),
+        ("model.safetensors", None, "must contain the weights.*No such file"),
         ("config.json", b'{"format": 2}', "must describe a classifier saved by guided-collapse"),
         ("config.json", b"[", "must be a JSON file"),
         ("config.json", None, "must be a JSON file.*No such file"),
@@ -206,7 +206,7 @@ def test_a_round_trip_through_the_hub(hub):
     loaded = Classifier.from_pretrained("me/digits", backbone=backbone(), revision="v1")
     assert same_state(loaded, model)
     hub.download.assert_called_with("me/digits", "model.safetensors", revision="v1", token=None)
-    with pytest.raises(ValueError, match="got me/nothing, and the hub says: 404: me/nothing"):
+    with pytest.raises(ValueError, match="got me/nothing, and the Hub says: 404: me/nothing"):
         Classifier.from_pretrained("me/nothing", backbone=backbone())
 
 

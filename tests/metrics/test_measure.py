@@ -228,7 +228,7 @@ def refusals():
     yield "weight too narrow", (data.features, data.labels, data.weight[:, 1:]), {}, "= (6, 10), as nn.Linear has it; got (6, 9)"
     yield "weight NaN", (data.features, data.labels, data.weight / 0), {}, "weight must be finite"
     yield "bias", (data.features, data.labels, data.weight, data.bias[1:]), {}, "= (6,), as nn.Linear has it; got (5,)"
-    yield "bias alone", (data.features, data.labels, None, data.bias), {}, "a bias needs a weight"
+    yield "bias alone", (data.features, data.labels, None, data.bias), {}, "bias requires a weight"
     yield "one class", (data.features, one), {"num_classes": 3}, "samples of 1 of 3 classes"
     yield "one class, uncounted", (data.features, one), {}, "num_classes must be at least 2"
     yield "no samples", (data.features[:0], data.labels[:0]), {"num_classes": 3}, "samples of 0 of 3 classes"

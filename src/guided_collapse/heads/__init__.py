@@ -1,4 +1,4 @@
-"""Classifier heads, the class means that they follow, and the classifier that joins a backbone and a head."""
+"""Classifier heads, the running class means they follow, and `Classifier`, which joins a backbone and a head."""
 
 from guided_collapse.heads.anchored import AnchoredHead, compatibility_loss
 from guided_collapse.heads.class_means import RunningClassMeans
@@ -26,4 +26,4 @@ __all__ = [
 ]
 
 HEAD_CLASSES = {head.__name__: head for head in (AnchoredHead, CosineHead, FixedETFHead, NearestETFHead, NearestTightFrameHead)}
-"""The heads by the name of their class, as `config.json` of a saved model has it."""
+"""Head classes by name, as in `config.json` of a saved model."""

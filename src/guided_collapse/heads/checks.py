@@ -1,4 +1,4 @@
-"""What a head accepts: shapes, types and values of features and labels, checked before anything changes."""
+"""Validation of features and labels, before any state changes."""
 
 import math
 from typing import TYPE_CHECKING
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
     from guided_collapse.heads.head import Head
 
 IGNORE_INDEX = -100
-"""The label of samples that are left out of all means: the default `ignore_index` of torch's cross-entropy."""
+"""Label of samples that all means leave out, the default `ignore_index` of torch's cross-entropy."""
 
 LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
-# How far the sum of a row of soft labels may be from 1; in half precision, four units in the last place.
+# Tolerance of the sums of soft labels; in half precision, four units in the last place.
 SUM_TOLERANCE = 1e-3
 
 
 def is_soft(labels: Tensor) -> bool:
-    """Whether labels are shares of classes, (..., num_classes), rather than class indices."""
+    """Whether labels are soft, (..., num_classes), rather than class indices."""
     return labels.is_floating_point()
 
 
 def checks_values(check_values: bool | None, device: torch.device) -> bool:
-    """Whether values are checked: as requested, or by default where that does not synchronize with a device."""
+    """Whether to check values: as requested, or by default on a CPU, where that does not synchronize with a device."""
     return device.type == "cpu" if check_values is None else check_values
 
 
 def checked(
     features: Tensor, labels: Tensor | None, sizes: "Head | RunningClassMeans", *, training: bool = True, needs_labels: bool = True
 ) -> tuple[Tensor, bool]:
-    """The features, (..., feature_dim), once the batch is known to fit, and whether it is known to be clean, see `Batch`.
+    """The features, (..., feature_dim), of a valid batch, and whether it is known to be clean (see `Batch`).
 
-    Labels, as for `Head.forward`, count in training mode only. Raises what `Head.forward` does.
+    Labels matter only in training mode. Raises as `Head.forward` does.
     """
     feature_dim, num_classes = sizes.feature_dim, sizes.num_classes
-    # Not `Tensor | None`, which the compilers of torch 2.6 to 2.9 cannot trace.
+    # Not `Tensor | None`, which torch.compile in torch 2.6 to 2.9 cannot trace.
     if not isinstance(features, Tensor) or not (labels is None or isinstance(labels, Tensor)):
         raise TypeError(
             "features and labels must be torch tensors; "
@@ -73,7 +73,7 @@ def checked(
 
 
 def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
-    """Refuses labels that are neither class indices nor shares of all classes for each row of features, (..., feature_dim)."""
+    """Raises unless labels are class indices or soft labels for each row of features, (..., feature_dim)."""
     samples, given = tuple(features.shape[:-1]), tuple(labels.shape)
     if is_soft(labels) and labels.ndim == features.ndim:
         if given != (*samples, num_classes):
@@ -82,8 +82,8 @@ def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
             )
     elif labels.dtype not in LABEL_TYPES:
         raise TypeError(
-            f"labels must be class indices, int8 to int64 or uint8; got {labels.dtype}. Use labels.long(), or for soft labels "
-            f"floating-point rows of {num_classes} shares."
+            f"labels must be class indices, int8 to int64 or uint8; got {labels.dtype}. Use labels.long(), or pass soft labels as "
+            f"floating-point rows of {num_classes} probabilities."
         )
     elif given != samples:
         name = "(num_samples,)" if features.ndim == 2 else "features.shape[:-1]"
@@ -94,25 +94,25 @@ def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
 
 
 def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> bool:
-    """Whether all features are known to be finite and no label to be ignored; raises for values that do not fit."""
+    """Whether the batch is known to have finite features and no ignored labels. Raises for invalid values."""
     if training and torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
-            "a head updates its state once per batch, so it must stay outside activation checkpointing; got a forward pass inside "
-            "a backward pass. Checkpoint the backbone alone: head(checkpoint(backbone, inputs), labels)."
+            "a head updates its state once per batch, so it must stay outside activation checkpointing; got a forward pass during "
+            "a backward pass. Checkpoint only the backbone: head(checkpoint(backbone, inputs), labels)."
         )
     if not check:
         return False
     largest = largest_finite(features, "features", f" in a batch of {features.shape[0]}")
-    # Squares of centered features are summed over all dimensions and classes, perhaps in float32.
+    # Sums of squares of centered features over all dimensions and classes must not overflow float32.
     limit = math.sqrt(torch.finfo(torch.float32).max / features.shape[-1] / num_classes) / 2
     if largest > limit:
-        raise ValueError(f"features must not exceed {limit:.1e}, or their norm overflows; got {largest:.1e}. Rescale the features.")
+        raise ValueError(f"features must not exceed {limit:.1e} in size, or their norm overflows; got {largest:.1e}. Rescale them.")
     if is_soft(labels):
         _check_shares(labels)
     return is_soft(labels) or labels.numel() == 0 or _check_indices(labels, num_classes)
 
 
-# An operation, so that a compiled graph keeps the check: its result is used and its body is not traced.
+# A custom operation that returns the features: a compiled graph neither traces the check nor drops it as unused.
 @operation("checked_values")
 def _checked_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> Tensor:
     _check_values(features, labels, num_classes, training, check)
@@ -128,7 +128,7 @@ _checked_values.register_autograd(lambda ctx, grad: (grad, None, None, None, Non
 
 
 def largest_finite(values: Tensor, name: str, context: str = "") -> float:
-    """The largest absolute value, 0 if there are none; ValueError for NaN and infinite values. One pass, no temporary."""
+    """The largest absolute value, or 0 without values; raises for NaN and infinite ones. One pass, no temporary."""
     if values.numel() == 0:
         return 0.0
     lowest, highest = (float(value) for value in torch.aminmax(values.detach()))
@@ -143,15 +143,15 @@ def largest_finite(values: Tensor, name: str, context: str = "") -> float:
 
 
 def _check_indices(labels: Tensor, num_classes: int) -> bool:
-    """Whether no label is ignored."""
+    """Whether no label is ignored; raises for labels out of range."""
     lowest, highest = (int(value) for value in torch.aminmax(labels))
     if lowest >= 0 and highest < num_classes:
         return True
     counted = labels[labels != IGNORE_INDEX]
     if counted.numel() > 0 and not 0 <= int(counted.min()) <= int(counted.max()) < num_classes:
         raise ValueError(
-            f"labels must be in 0 ... num_classes - 1 = {num_classes - 1}; got values from {int(counted.min())} to "
-            f"{int(counted.max())}. Give samples to ignore the label {IGNORE_INDEX}."
+            f"labels must be from 0 to num_classes - 1 = {num_classes - 1}; got values from {int(counted.min())} to "
+            f"{int(counted.max())}. To ignore a sample, set its label to {IGNORE_INDEX}."
         )
     return False
 
@@ -160,10 +160,10 @@ def _check_shares(labels: Tensor) -> None:
     tolerance = max(SUM_TOLERANCE, 4 * torch.finfo(labels.dtype).eps)
     sums = labels.sum(dim=-1, dtype=torch.promote_types(labels.dtype, torch.float32))
     lowest, smallest, largest = float(labels.min()), float(sums.min()), float(sums.max())
-    # Written so that NaN is refused too.
+    # Written so that NaN raises, too.
     if not (lowest >= -tolerance and smallest >= 1 - tolerance and largest <= 1 + tolerance):
         raise ValueError(
-            "soft labels must be shares of mutually exclusive classes: none negative, every row summing to 1; "
+            "soft labels must be probabilities of mutually exclusive classes: nonnegative, with every row summing to 1; "
             f"got a smallest value of {lowest:.4g} and sums from {smallest:.4g} to {largest:.4g}. Divide each row by its sum. "
-            "Multi-hot labels have no frame to follow: call CosineHead(...)(features) without labels and use a per-class loss."
+            "For multi-label data, call CosineHead(...)(features) without labels and use a per-class loss."
         )

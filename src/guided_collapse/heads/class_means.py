@@ -1,4 +1,4 @@
-"""Running means of the features: of each class, for the nearest-ETF problem, and of all samples, for the bias."""
+"""Running means of the features: per class, for the nearest-ETF problem, and of all samples, for the bias."""
 
 import math
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ GLOBAL_MEAN_MOMENTUM = 0.1
 
 
 class RunningMean(SinglePrecisionState):
-    """The running mean of all features: set by the first batch, then moved by a tenth, as BatchNorm does."""
+    """The running mean of all features: the first batch sets it, and later ones have momentum 0.1, as in BatchNorm."""
 
     value: Tensor
     steps: Tensor
@@ -27,13 +27,13 @@ class RunningMean(SinglePrecisionState):
         self.register_buffer("steps", torch.zeros((), device=device, dtype=torch.int64))
 
     def reset_parameters(self) -> None:
-        """Forgets all batches."""
+        """Resets the mean to zero and the step count to 0."""
         self.value.zero_()
         self.steps.zero_()
 
     @torch.no_grad()
     def update(self, mean: Tensor, is_valid: Tensor | None = None) -> None:
-        """Takes in the mean of one batch, (feature_dim,), unless `is_valid`, a boolean scalar, is false."""
+        """Updates with the mean of one batch, (feature_dim,), unless the boolean scalar `is_valid` is False."""
         mean = mean.to(self.value.dtype)
         if is_valid is None:
             self.value.lerp_(mean, max(1 - int(self.steps), GLOBAL_MEAN_MOMENTUM))
@@ -41,35 +41,40 @@ class RunningMean(SinglePrecisionState):
             return
         # 1 for the first batch.
         share = (1 - self.steps).to(mean.dtype).clamp(min=GLOBAL_MEAN_MOMENTUM)
-        # Not lerp_, which torch.func.vmap does not know with a tensor.
+        # Not lerp_, which torch.func.vmap does not support with a tensor weight.
         self.value.copy_(torch.where(is_valid, torch.lerp(self.value, mean, share), self.value))
         self.steps.add_(is_valid)
 
 
 class BatchMeans(NamedTuple):
-    """What one training step learns about the means; both carry gradient to the batch's features."""
+    """The means after one batch, both differentiable in its features."""
 
     centered_class_means: Tensor
-    """The running class means with this batch in them, (num_classes, feature_dim)."""
+    """The updated running class means, (num_classes, feature_dim)."""
     global_mean: Tensor
     """The mean of this batch alone, (feature_dim,)."""
 
 
 class RunningClassMeans(SinglePrecisionState):
-    """Exponential moving average of the centered class means, normalized to unit Frobenius norm (paper, section 3.5).
+    r"""Exponential moving average of the centered class means, normalized to unit Frobenius norm (paper, section 3.5).
 
-    Step t takes in the batch with the share a = max(2/(t+1), 1e-4):
+    Batch $t$ updates the means $\tilde H$, (num_classes, feature_dim), with weight $a_t$:
 
-        running <- a r/|r| + (1 - a) running,      r_c = mean of class c in the batch - global mean of the batch
+    $$
+    \tilde H \leftarrow (1 - a_t) \, \tilde H + a_t \, \frac{R}{\lVert R \rVert_F}, \qquad
+    a_t = \max\left(\tfrac{2}{t+1}, 10^{-4}\right),
+    $$
 
-    For a class that is absent from the batch, r_c is its running mean rescaled to the size of the others, so that it stays where it
-    is. A class that was never seen sits at the global mean, and enters at full value when it is first seen. Soft labels y give the
-    class means sum_i y_ic h_i / sum_i y_ic. With every class in every batch this is the paper's formula.
+    where row $c$ of $R$ is the mean of class $c$ in the batch minus the mean of the batch. This is the paper's formula if every
+    batch contains every class. Otherwise, the rows of absent classes are their running means, rescaled to the size of the
+    others, so that absent classes stay where they are. Classes that were never seen are zero, and enter at full value with
+    their first batch.
 
-    Means are taken over the batches of all processes. The gradient is that of the new running means with respect to the batch.
+    Soft labels $y$ give the class means $\sum_i y_{ic} h_i / \sum_i y_{ic}$. In distributed training, means are over the batches of
+    all processes.
 
     Args:
-        feature_dim: d.
+        feature_dim: d, at least 1.
         num_classes: C, at least 2.
         check_values, device, dtype: as for `Head`.
 
@@ -78,20 +83,22 @@ class RunningClassMeans(SinglePrecisionState):
         >>> from guided_collapse import RunningClassMeans
         >>> means = RunningClassMeans(8, 3)
         >>> batch = means.update(torch.randn(4, 8), torch.tensor([0, 1, 0, 1]))
+        >>> batch.centered_class_means.shape
+        torch.Size([3, 8])
         >>> means.seen.tolist(), int(means.steps)
         ([True, True, False], 1)
     """
 
     running: Tensor
-    """The class means up to the factor `factor`, (num_classes, feature_dim)."""
+    """The class means divided by `factor`, (num_classes, feature_dim)."""
     factor: Tensor
-    """What `running` has to be multiplied by, (1,): rescaling all absent classes touches no row."""
+    """The common factor of the rows of `running`, (1,), which rescales all absent classes without touching their rows."""
     row_squares: Tensor
-    """The squared norms of the class means, (num_classes,)."""
+    """Squared norms of the class means, (num_classes,)."""
     seen: Tensor
-    """Which classes have been in a batch, (num_classes,)."""
+    """Whether each class has been in a batch, (num_classes,)."""
     smallest_share: float = 1e-4
-    """The lower limit of a batch's share."""
+    """The minimum weight of a batch."""
 
     def __init__(
         self,
@@ -109,7 +116,7 @@ class RunningClassMeans(SinglePrecisionState):
         self.check_values = check_values
         dtype = state_dtype(dtype)
         self.register_buffer("running", torch.empty(num_classes, feature_dim, device=device, dtype=dtype))
-        # torch.compile turns float64 scalars on a CPU into Python numbers and loses writes to them; hence (1,).
+        # Of shape (1,), because torch.compile turns float64 scalars on a CPU into Python numbers and loses writes to them.
         self.register_buffer("factor", torch.empty(1, device=device, dtype=dtype))
         self.register_buffer("row_squares", torch.empty(num_classes, device=device, dtype=dtype))
         self.register_buffer("seen", torch.empty(num_classes, device=device, dtype=torch.bool))
@@ -117,7 +124,7 @@ class RunningClassMeans(SinglePrecisionState):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Forgets all batches."""
+        """Resets the class means to zero, as before the first batch."""
         for state in (self.running, self.row_squares, self.seen):
             state.zero_()
         self.factor.fill_(1)
@@ -125,33 +132,42 @@ class RunningClassMeans(SinglePrecisionState):
 
     @property
     def steps(self) -> Tensor:
-        """The number of batches so far, an integer scalar."""
+        """Number of batches so far, an integer scalar."""
         return self.global_mean.steps
 
     def update(self, features: Tensor, labels: Tensor) -> BatchMeans:
-        """Takes in one batch and returns the class means with it, with gradient to the features.
+        """Updates the means with one batch and returns them, differentiable in its features.
 
-        Features, (..., feature_dim), and labels are those of `Head.forward`, which also says what is refused.
+        Args:
+            features: (num_samples, feature_dim) or (..., feature_dim).
+            labels: as for `Head.forward`.
+
+        Raises:
+            TypeError, ValueError: as for `Head.forward`.
         """
         features, is_clean = checked(features, labels, self)
         features = wide(features).flatten(0, -2)
         batch = Batch(features, flat_labels(labels, features), is_clean=is_clean)
-        class_means, _ = self.take_in(batch)
+        class_means, _ = self.add_batch(batch)
         assert class_means is not None
         return BatchMeans(class_means, batch.mean(features))
 
     def value(self) -> Tensor:
-        """The class means, (num_classes, feature_dim), without gradient; folds the common factor into the rows."""
+        """The class means, (num_classes, feature_dim), without gradient. Folds `factor` into the rows."""
         with torch.no_grad():
             self.running.mul_(self.factor)
             self.factor.fill_(1)
         return self.running
 
-    def take_in(self, batch: Batch, *, only_state: bool = False) -> tuple[Tensor | None, Tensor | None]:
-        """Takes in one checked batch; returns the class means with it, (num_classes, feature_dim), with gradient, and its validity.
+    def add_batch(self, batch: Batch, *, only_state: bool = False) -> tuple[Tensor | None, Tensor | None]:
+        """Updates the means with a batch that has been checked.
 
-        With `only_state` a batch of few samples touches only the rows of their classes, and None takes the place of the class
-        means, which `value()` knows; call it without gradient.
+        With `only_state`, which requires that gradients are disabled, a batch smaller than num_classes touches only the rows of its
+        classes.
+
+        Returns:
+            The class means, (num_classes, feature_dim), with gradient, or None if only some rows were touched; `value()` has them.
+            And whether the batch is valid, a boolean scalar, or None if it is known to be.
         """
         global_mean, is_valid = batch.global_mean()
         counts = batch.class_counts(self.num_classes)
@@ -166,11 +182,11 @@ class RunningClassMeans(SinglePrecisionState):
         state = self.running, self.row_squares, self.seen, self.steps
         stored, row_squares, seen, steps = (snapshot(tensor, only_compiled=True) for tensor in state)
         dtype = torch.promote_types(means.dtype, stored.dtype)
-        # Where values are known anyway, plain numbers are quicker than tensors.
+        # Python numbers are faster than tensors if values are read anyway.
         number: Any = float if is_valid is None else lambda value: value
 
         norm = number(torch.linalg.vector_norm(means))
-        # Features that are all the same leave rounding errors. Such a batch says nothing about classes.
+        # If all features are equal, only rounding errors remain, which say nothing about classes.
         size = batch.scale or number(torch.linalg.vector_norm(global_mean))
         is_real = norm > 4 * torch.finfo(means.dtype).eps * math.sqrt(self.num_classes) * size
         share = _at_least(2 / (number(steps.to(dtype)) + 2), self.smallest_share)
@@ -178,14 +194,14 @@ class RunningClassMeans(SinglePrecisionState):
         has_all = is_valid is None and bool(is_real) and float(counts.min()) > 0 and bool(seen.all())
         if not has_all:
             present = (counts > 0) & is_real
-            # With u the means of present classes at unit norm, r/|r| = shrink (u, rescale absent): all classes in the same size.
+            # R/|R| = shrink (u, rescale v), with u the means of present classes at unit norm and v those of absent ones.
             num_seen, num_present = number(seen.sum(dtype=dtype)), number(present.sum(dtype=dtype))
             squares, absent_squares = number(row_squares.sum()), number(row_squares.masked_fill(present, 0).sum())
             squared_rescale = num_seen / _at_least(num_present * squares, TINY)
             shrink = (1 + squared_rescale * absent_squares) ** -0.5
             kept = share * shrink * squared_rescale**0.5 + before
             before = torch.where(present, _scalar(before, means, dtype), _scalar(kept, means, dtype))[:, None]
-            # A new class enters at full value; its row was zero.
+            # A new class, whose row is zero, enters at full value.
             from_batch = torch.where(seen, _scalar(share * shrink, means, dtype), _scalar(shrink, means, dtype))[:, None]
         norm = norm.masked_fill(~is_real, math.inf) if isinstance(is_real, Tensor) else norm if is_real else math.inf
         if few is None:
@@ -207,12 +223,12 @@ class RunningClassMeans(SinglePrecisionState):
     def _update_rows(
         self, few: PresentClasses, stored: Tensor, present: Tensor, *, before: Any, from_batch: Tensor, kept: Any
     ) -> None:
-        """Blends class means into the rows of their classes; all other classes are multiplied by `kept`, through the factor."""
+        """Updates the rows of the classes in `few`, and multiplies all others by `kept` through `factor`."""
         rows = stored[few.classes]
         updated = torch.addcmul(rows * (self.factor * before), few.means, from_batch[few.classes])
         factor = _scalar(self.factor * kept, rows, rows.dtype)
         factor = torch.where(factor > 0, factor, 1.0)
-        change = torch.where((few.stands & present[few.classes])[:, None], updated / factor - rows, 0.0)
+        change = torch.where((few.is_first & present[few.classes])[:, None], updated / factor - rows, 0.0)
         self.running.index_add_(0, few.classes, change.to(stored.dtype))
         self.factor.copy_(factor)
         norms = torch.linalg.vector_norm(self.running[few.classes], dim=1) * self.factor
@@ -224,7 +240,7 @@ def _at_least(value: Any, least: float) -> Any:
 
 
 def _choose(condition: Any, value: Any, otherwise: Any) -> Any:
-    """The value if a condition holds, a bool or a boolean scalar tensor."""
+    """torch.where for a condition that is a bool or a boolean scalar tensor."""
     if isinstance(condition, Tensor):
         return torch.where(condition, value, otherwise)
     return value if condition else otherwise
@@ -269,7 +285,7 @@ def _update_backward(
 
 
 _updated = ClosedGradient(_update, _update_backward)
-"""before + from_batch r/|r|, (num_classes, feature_dim), of a batch's features, with its class means r.
+"""before + from_batch R/|R|, (num_classes, feature_dim), differentiable in a batch's features, where R are its class means.
 
-`means` and `norm` are r and |r| as constants; an infinite norm leaves r out.
+`means` and `norm` are R and |R| as constants; an infinite norm leaves out the batch.
 """

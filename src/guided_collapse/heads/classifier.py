@@ -1,4 +1,4 @@
-"""A backbone and a head, joined."""
+"""`Classifier`, which joins a backbone and a head."""
 
 import copy
 from collections.abc import Mapping
@@ -11,13 +11,16 @@ from guided_collapse.heads.head import Head, exported_unit_norm, unit_norm
 
 
 class Classifier(nn.Module):
-    """`model(inputs, labels)` in training mode, `model(inputs)` in eval mode, and always for a head that needs no labels.
+    """A backbone followed by a head: `model(inputs, labels)` in training mode, `model(inputs)` in eval mode.
+
+    If the head needs no labels, `model(inputs)` works in training mode, too.
 
     Args:
         backbone: maps inputs to features, (num_samples, feature_dim).
-        head: maps features to logits; a `Head`, or any module that takes features alone, such as `nn.Linear`.
-        neck: the width of the backbone's features, if it is not the head's: a learned linear layer maps the one to the other. It
-            has a bias, because an older model's features, to which an `AnchoredHead` leads, need not lie around the origin.
+        head: maps features to logits, (num_samples, num_classes): a `Head`, or any module that takes only features, such as
+            `nn.Linear`.
+        neck: the width of the backbone's features, if it differs from the head's feature_dim; adds a learned linear layer from the
+            one to the other. The layer has a bias, because the features that an `AnchoredHead` aims at need not be centered.
 
     Example:
         >>> import torch
@@ -35,37 +38,41 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """The logits of a batch, (num_samples, num_classes) or (..., num_classes); labels as the head takes them."""
+        """Returns the logits, (num_samples, num_classes) or (..., num_classes). Labels are those of the head."""
         features = self.features(inputs)
         logits: Tensor = self.head(features, labels) if isinstance(self.head, Head) else self.head(features)
         return logits
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the head takes, (num_samples, feature_dim): the backbone's features, through the neck if there is one."""
+        """Returns the input of the head, (num_samples, feature_dim): the features after the neck, if there is one."""
         features: Tensor = self.backbone(inputs)
         return features if self.neck is None else self.neck(features)
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """What goes into an index, (num_samples, feature_dim), of unit norm: `head.embed` of the features, or h/|h|.
+        """Returns embeddings for an index, (num_samples, feature_dim), of unit norm: `head.embed(features)`, or h/|h|.
 
-        Compare embeddings by dot products. It changes no state; call `eval()` first, for the sake of the backbone.
+        Compare embeddings by dot products. Does not change the head's state; call `eval()` first for the backbone.
         """
         features = self.features(inputs)
         return self.head.embed(features) if isinstance(self.head, Head) else unit_norm(features)
 
     def points(self, inputs: Tensor) -> Tensor:
-        """What the head's weight multiplies, (num_samples, feature_dim): the features, on their sphere if the head has one.
+        """Returns what the head's weight multiplies, (num_samples, feature_dim): the features, on the sphere for a `Head`.
 
-        This is what to measure: `metric.update(model.points(inputs), labels)`. It changes no state, whatever the mode.
+        Measure collapse on these: `metric.update(model.points(inputs), labels)`. Does not change the head's state in any mode.
         """
         features = self.features(inputs)
         return self.head.on_sphere(features) if isinstance(self.head, Head) else features
 
     def export(self, *, embedding: bool = False, rms_norm: bool = True) -> nn.Module:
-        """A copy in eval mode of stock torch layers after the backbone; it takes inputs alone and never needs labels.
+        """Returns a copy in eval mode whose head consists of stock torch layers and which takes only inputs.
 
-        The head is exported in the backbone's floating-point type. With `embedding`, the copy computes `embed` instead of the
-        logits. `rms_norm` is that of `Head.export`.
+        Args:
+            embedding: whether to export `embed` instead of the logits.
+            rms_norm: as for `Head.export`.
+
+        Returns:
+            An `nn.Sequential` of backbone, neck if any, and head, the latter in the backbone's dtype.
         """
         backbone, neck = copy.deepcopy(self.backbone), copy.deepcopy(self.neck)
         if isinstance(self.head, Head):
@@ -80,12 +87,13 @@ class Classifier(nn.Module):
         """Writes `model.safetensors`, `config.json` and a model card, `README.md`, to a folder.
 
         Args:
-            folder: created if necessary; these files in it are replaced.
+            folder: created if necessary; existing files of a saved model are replaced.
             data: what the model was trained on, for the card.
             metrics: for the card, such as `collapse_of(model, loader).scalars()`.
 
         Raises:
-            ValueError: for metrics that are not finite, or if safetensors is missing.
+            ValueError: if metrics are not finite, the folder holds files of another library, or safetensors is missing.
+            TypeError: if the head is neither a head of this library nor `nn.Linear`.
         """
         from guided_collapse.integrations import hub
 
@@ -95,16 +103,16 @@ class Classifier(nn.Module):
     def from_pretrained(
         cls, source: str | Path, *, backbone: nn.Module, revision: str | None = None, token: str | bool | None = None
     ) -> Self:
-        """A saved model, in eval mode. Nothing is unpickled.
+        """Loads a saved model, in eval mode, without unpickling anything.
 
         Args:
-            source: a folder, or the name of a repository on the Hugging Face hub.
-            backbone: built as it was when the model was saved; its weights are replaced.
+            source: a folder, or the name of a repository on the Hugging Face Hub.
+            backbone: of the same architecture as when the model was saved; its weights are replaced.
             revision: branch, tag or commit of the repository.
             token: for a private repository.
 
         Raises:
-            ValueError: if there is no such model, it is damaged, it does not fit the backbone, or a package is missing.
+            ValueError: if the model does not exist, is damaged or does not match the backbone, or if a package is missing.
         """
         from guided_collapse.integrations import hub
 
@@ -119,13 +127,13 @@ class Classifier(nn.Module):
         private: bool | None = None,
         token: str | bool | None = None,
     ) -> str:
-        """Uploads what `save_pretrained` writes to the Hugging Face hub and returns the address of the model's page.
+        """Uploads what `save_pretrained` writes to the Hugging Face Hub and returns the address of the model's page.
 
         Args:
             repository: "name/model"; created if necessary.
             data, metrics: as for `save_pretrained`.
-            private: whether a new repository is private; None leaves it to the owner's default.
-            token: with write access; None uses the one of `hf auth login`.
+            private: whether a new repository is private; if None, the owner's default.
+            token: with write access; if None, that of `hf auth login`.
 
         Raises:
             ValueError: as for `save_pretrained`, or if huggingface_hub is missing.
@@ -136,9 +144,9 @@ class Classifier(nn.Module):
 
 
 def _neck(width: int, head: nn.Module, backbone: nn.Module) -> nn.Linear:
-    """The layer from a backbone to a head, on the backbone's device and in its type."""
+    """The linear layer between backbone and head, on the backbone's device and in its dtype."""
     if isinstance(width, bool) or not isinstance(width, int):
-        raise TypeError(f"neck must be the width of the backbone's features, a whole number; got {width!r}.")
+        raise TypeError(f"neck must be the width of the backbone's features, an integer; got {width!r}.")
     if width < 1:
         raise ValueError(f"neck must be the width of the backbone's features, at least 1; got {width}.")
     neck, like = nn.Linear(width, _width(head)), _floating_parameter(backbone)
@@ -146,10 +154,10 @@ def _neck(width: int, head: nn.Module, backbone: nn.Module) -> nn.Linear:
 
 
 def _width(head: nn.Module) -> int:
-    """The number of features that a head takes."""
+    """The feature_dim of a head."""
     width = getattr(head, "in_features", None)
     if not isinstance(width, int):
-        raise TypeError(f"head must have in_features, as heads and nn.Linear have; got a {type(head).__name__} without.")
+        raise TypeError(f"head must have in_features, as heads and nn.Linear do; got a {type(head).__name__} without.")
     return width
 
 

@@ -1,4 +1,4 @@
-"""The learned classifier on spheres: cosines of features and weight rows, times a scale."""
+"""A learned classifier on spheres: scaled cosines between features and weight rows."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ from guided_collapse.heads.state import snapshot
 
 
 class CosineHead(Head):
-    """A learned linear layer on normalized features with normalized rows (the paper's "standard" classifier).
+    """A learned linear layer with normalized features and normalized weight rows (the paper's "standard" classifier).
 
-    Every forward pass in training mode brings the rows back to norm 1, and their gradient is tangent to the spheres, so plain
-    gradient descent on the weight is Riemannian gradient descent on a product of spheres. A weight that is computed, as by
-    `weight_norm` or under `torch.func.functional_call`, is normalized where it is used and otherwise left alone.
+    Every forward pass in training mode renormalizes the rows, and their gradient is tangent to the spheres, so gradient descent on
+    the weight is Riemannian gradient descent on a product of spheres. A weight that is not a parameter, as with `weight_norm` or
+    `torch.func.functional_call`, is normalized on use and never overwritten. The head needs no labels.
 
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        scale: what multiplies the cosines; None picks it from the sizes (see `Head`).
-        center: whether to subtract the global mean of the features; the paper's classifier does not.
-        normalize_weight: False leaves the norms of the rows free: a linear layer on normalized features.
-        generator: source of the initial weight; None uses torch's global generator.
+        scale: the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`.
+        center: whether to subtract the mean of the features. The paper's classifier does not.
+        normalize_weight: whether rows have norm 1. If False, the head is a linear layer on normalized features.
+        generator: for the initial weight; if None, torch's global generator.
         check_values, device, dtype: as for `Head`.
 
     Example:
@@ -67,13 +67,13 @@ class CosineHead(Head):
 
     @property
     def weight(self) -> Tensor:
-        """W, (num_classes, feature_dim): unit rows, unless their norms are free."""
-        # A copy: the next forward pass overwrites the parameter, perhaps before this one's backward pass.
+        """W, (num_classes, feature_dim), with unit rows if `normalize_weight`."""
+        # A copy, because the next forward pass may overwrite the parameter before this one's backward pass.
         weight = snapshot(self.learned_weight)
         return functional.normalize(weight, dim=1) if self.normalize_weight else weight
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draws the weight anew and forgets all batches."""
+        """Redraws the weight and resets the running mean."""
         super().reset_parameters()
         bound = self.feature_dim**-0.5
         nn.init.uniform_(self.learned_weight, -bound, bound, generator=generator)

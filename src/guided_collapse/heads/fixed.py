@@ -1,4 +1,4 @@
-"""A classifier fixed at a simplex ETF from the start: the network has to turn its features toward it."""
+"""A classifier fixed at a simplex ETF."""
 
 from typing import Any
 
@@ -12,15 +12,17 @@ from guided_collapse.heads.head import FrameHead, Options
 
 
 class FixedETFHead(FrameHead):
-    """A frame that never moves: a simplex ETF, or a tight frame with unit rows for num_classes > feature_dim + 1.
+    """A classifier head that stays at a fixed simplex ETF, so that the network learns to align its features with it.
+
+    For num_classes > feature_dim + 1 it is a tight frame with unit rows. The head has no parameters and needs no labels.
 
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        scale: what multiplies the cosines; None picks it from the sizes (see `Head`).
-        direction: "canonical", or "random" for a Haar-random one.
-        center: whether to subtract the global mean of the features.
-        generator: source of a random direction; None uses torch's global generator.
+        scale: the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`.
+        direction: "canonical", or "random" for a Haar-random frame.
+        center: whether to subtract the mean of the features.
+        generator: for a random direction; if None, torch's global generator.
         check_values, device, dtype: as for `Head`.
 
     Example:
@@ -56,7 +58,7 @@ class FixedETFHead(FrameHead):
         return self._logits(batch, self.frame)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Sets the frame, drawing a random direction anew, and forgets all batches."""
+        """Resets the frame, redrawn if random, and the running mean."""
         super().reset_parameters()
         frame = tight_frame(
             self.feature_dim, self.num_classes, direction=self.direction, generator=generator, dtype=self.frame.dtype

@@ -1,4 +1,4 @@
-"""What all classifier heads share: features on a sphere, centering, evaluation that never looks at the batch, and export."""
+"""The base class of classifier heads: features on a sphere, centering, evaluation sample by sample, and export."""
 
 import math
 import warnings
@@ -21,7 +21,7 @@ from guided_collapse.heads.class_means import RunningMean
 from guided_collapse.heads.sphere import SMALLEST_NORM, on_sphere
 from guided_collapse.heads.state import SinglePrecisionState, replace, snapshot, state_dtype
 
-# The default scale is the one whose lowest possible loss gives the right class this probability.
+# The probability of the right class at the lowest possible loss, for the default scale.
 BEST_PROBABILITY = 0.9
 
 
@@ -35,31 +35,40 @@ class Options(TypedDict):
 
 
 class Head(nn.Module, ABC):
-    """A classifier head: `head(features, labels)` in training mode and `head(features)` in eval mode return logits.
+    r"""Base class of classifier heads: `head(features, labels)` in training mode, `head(features)` in eval mode.
 
-        logits = (f - f_G) W',      f = scale h/|h|
+    Heads return logits, (num_samples, num_classes),
 
-    The global mean f_G is the batch's in training, with its gradient, and a running mean in evaluation, so the logits of a sample
-    never depend on the rest of its batch. Everything is computed in float32 or wider, even under autocast.
+    $$
+    (f - \bar f) \, W^\top, \qquad f = \tau \, h / \lVert h \rVert
+    $$
 
-    Heads whose `needs_labels` is false take `head(features)` in training mode, too. Inside a model whose forward takes inputs
-    alone, labels come by `with head.labels(labels): logits = model(inputs)`.
+    of features $h$, (num_samples, feature_dim). In training mode, $\bar f$ is the mean of the batch, with gradient; in eval
+    mode, it is a running mean, so the logits of a sample never depend on the rest of its batch. In distributed training,
+    statistics are those of the global batch. Computation is in float32 or wider, even under autocast.
 
-    Like BatchNorm, a head updates its state in every forward pass in training mode. It therefore refuses activation checkpointing,
-    and needs batches with several samples of several classes: centered, a single sample is zero. Features that are all zero have no
-    direction: they stay zero and get no gradient.
+    Heads whose `needs_labels` is False take `head(features)` in training mode, too. If the head is inside a model whose forward
+    pass takes only inputs, pass labels by `with head.labels(labels): logits = model(inputs)`.
 
-    A training step never synchronizes with an accelerator, so values are not checked there: NaN features give NaN logits and leave
-    the state unchanged. On a CPU, or with `check_values=True`, NaN features and labels out of range raise before anything changes.
+    Like BatchNorm, a head updates its state in every forward pass in training mode. So it raises inside activation
+    checkpointing, and needs batches with several samples of several classes: centering turns a single sample into zero.
+    Features that are all zero have no direction; they stay zero and get no gradient.
+
+    A training step never synchronizes with an accelerator, so it does not check values there: NaN features give NaN logits and
+    leave the state unchanged. On a CPU, or with `check_values=True`, NaN features and labels out of range raise before any
+    state changes.
 
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        scale: what multiplies the cosines (the paper's tau). None picks the scale whose lowest possible cross-entropy leaves the
-            right class a probability of 0.9: 4.0 for 10 classes, 6.7 for 100.
-        center: whether to subtract the global mean.
-        check_values: whether to check values in every step; None does on a CPU.
-        device, dtype: of weight and state; state is never below float32.
+        scale: tau, the factor that multiplies the cosines. If None, the scale whose lowest possible cross-entropy leaves the right
+            class a probability of 0.9: 4.0 for 10 classes, 6.7 for 100.
+        center: whether to subtract the mean.
+        check_values: whether to check values in every step; if None, only on a CPU.
+        device, dtype: of the weight and the state; the state is at least float32.
+
+    Raises:
+        TypeError, ValueError: for arguments of the wrong type or out of range.
 
     Example:
         >>> import torch
@@ -71,7 +80,7 @@ class Head(nn.Module, ABC):
     """
 
     needs_labels: bool = True
-    """True for heads that classify with the batch's own class means."""
+    """Whether training mode requires labels: True for heads that classify with the class means of the batch."""
 
     def __init__(self, feature_dim: int, num_classes: int, *, center: bool, **options: Unpack[Options]) -> None:
         super().__init__()
@@ -79,8 +88,8 @@ class Head(nn.Module, ABC):
         check_feature_dim(feature_dim)
         if feature_dim < 2:
             raise ValueError(
-                "feature_dim must be at least 2 for features on a sphere: in one dimension a sphere is two points, with nothing to "
-                f"learn between them; got feature_dim={feature_dim}. Widen the last layer, or use nn.Linear."
+                "feature_dim must be at least 2, because a sphere in one dimension has only two points; "
+                f"got feature_dim={feature_dim}. Widen the last layer, or use nn.Linear."
             )
         scale = default_scale(feature_dim, num_classes) if options["scale"] is None else options["scale"]
         if isinstance(scale, bool) or not isinstance(scale, (int, float)):
@@ -97,36 +106,35 @@ class Head(nn.Module, ABC):
     @property
     @abstractmethod
     def weight(self) -> Tensor:
-        """W, (num_classes, feature_dim): unit rows."""
+        """W, (num_classes, feature_dim), with unit rows."""
 
     @property
     def bias(self) -> Tensor:
-        """b = -W f_G, (num_classes,), as eval mode adds it."""
+        """-W f_G, (num_classes,): the bias of eval mode."""
         if self.running_mean is None:
             return self.weight.new_zeros(self.num_classes)
-        # A copy: the weight may carry a gradient, and training overwrites the running mean.
+        # A copy, because the weight may require gradients and training overwrites the running mean.
         return -(self.weight @ snapshot(self.running_mean.value).to(self.weight.dtype))
 
     @property
     def running_mean(self) -> RunningMean | None:
-        """The running global mean f_G; None if the head does not center."""
+        """The running mean f_G, or None if the head does not center."""
         return self.centering
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         """The logits of a batch.
 
         Args:
-            features: (num_samples, feature_dim), or (..., feature_dim) for the tokens of a text or the pixels of an image.
-            labels: class indices, (num_samples,) or (...), or soft labels, (..., num_classes): floating-point shares of the classes
-                that sum to 1 in each row, as mixup makes them. Samples with the index -100, the `ignore_index` of torch's
-                cross-entropy, are left out of all means and get logits like the others. Required in training mode by heads with
-                `needs_labels`; ignored in eval mode.
+            features: (num_samples, feature_dim), or (..., feature_dim) for tokens of a text or pixels of an image.
+            labels: class indices, (num_samples,) or (...), or soft labels, (..., num_classes): floating-point probabilities that
+                sum to 1, as from mixup. Samples with the label -100, the default `ignore_index` of torch's cross-entropy, are left
+                out of all means but get logits. Required in training mode if `needs_labels`; ignored in eval mode.
 
         Returns:
             (num_samples, num_classes) or (..., num_classes), float32 or float64.
 
         Raises:
-            TypeError, ValueError: for a batch that does not fit; the state is then unchanged.
+            TypeError, ValueError: for an invalid batch; the state is then unchanged.
             RuntimeError: inside activation checkpointing.
         """
         features, labels, is_clean = self._checked(features, labels)
@@ -140,52 +148,52 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def _training_logits(self, batch: Batch) -> Tensor:
-        """The logits in training mode, (num_samples, num_classes); also updates the state with the batch."""
+        """Updates the state and returns the logits in training mode, (num_samples, num_classes)."""
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """What the weight multiplies: f = scale h/|h|, of the features' shape, in float32 or wider."""
+        """The features on the sphere, f = scale h/|h|, (..., feature_dim), in float32 or wider: the input of the weight."""
         return on_sphere(wide(features), scale=self.scale)
 
     def embed(self, features: Tensor) -> Tensor:
-        """The features on the unit sphere, h/|h|, (..., feature_dim), in float32 or wider: what goes into an index.
+        """The features on the unit sphere, h/|h|, (..., feature_dim), in float32 or wider: the embeddings for an index.
 
-        It is the same in training and in eval mode. Compare embeddings by dot products, which are their cosines.
+        They are the same in training and eval mode. Compare them by dot products, which are cosines.
 
         Raises:
-            TypeError, ValueError: for features that do not fit, as in eval mode.
+            TypeError, ValueError: for invalid features.
         """
         return self._directions(checked(features, None, self, training=False)[0])
 
     def _directions(self, features: Tensor) -> Tensor:
-        """What `embed` returns."""
+        """The result of `embed`, for valid features."""
         return unit_norm(features)
 
     def _constant_logits(self, features: Tensor) -> Tensor:
-        """The logits of eval mode, which do not depend on the batch, (..., num_classes)."""
-        # With gradient a copy of the weight: training may overwrite it before the backward pass.
+        """The logits of eval mode, (..., num_classes)."""
+        # With gradients, a copy of the weight, because training may overwrite it before the backward pass.
         weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
         return functional.linear(self.on_sphere(features), weight.to(features.dtype), self.bias.to(features.dtype))
 
     def _logits(self, batch: Batch, weight: Tensor) -> Tensor:
-        """The logits of a training batch for this weight; the running mean, if the head centers, takes in that of the batch."""
+        """The logits of a training batch for this weight. Updates the running mean if the head centers."""
         if self.centering is not None:
             self.centering.update(*batch.global_mean())
         return batch.logits(weight, center=self.centering is not None)
 
     def _checked(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None, bool]:
-        """The batch of this call, once it is known to fit, and whether it is known to be clean."""
+        """The features and labels of this call, after validation, and whether the batch is known to be clean (see `Batch`)."""
         if self.training and self._labels is not None:
             if labels is not None:
                 raise ValueError(
-                    "labels must come one way; got them both in the call and by head.labels(...). "
-                    "Leave out the block if the model passes labels on to its head."
+                    "labels must be passed only once; got them both in the call and through head.labels(...). "
+                    "Remove the with block if the model passes labels to its head."
                 )
             labels = self._labels
         features, is_clean = checked(features, labels, self, training=self.training, needs_labels=self.needs_labels)
         single = self.training and self.running_mean is not None and features.numel() == self.feature_dim
         if single and not torch.compiler.is_compiling() and num_processes() == 1:
             warnings.warn(
-                "a training batch of one sample is zero once it is centered: its logits and gradients are zero. "
+                "centering turns a training batch of one sample into zero, with zero logits and gradients. "
                 "Pass drop_last=True to the DataLoader, or use larger batches.",
                 stacklevel=4,
             )
@@ -193,9 +201,9 @@ class Head(nn.Module, ABC):
 
     @contextmanager
     def labels(self, labels: Tensor) -> Iterator[None]:
-        """Hands labels to a head inside a model: `with head.labels(labels): logits = model(inputs)`.
+        """Context manager that passes labels to a head inside a model: `with head.labels(labels): logits = model(inputs)`.
 
-        Every call of the head in training mode inside the block uses these labels. Blocks may be nested: the innermost counts.
+        Every call of the head in training mode within the block uses these labels. If blocks are nested, the innermost applies.
         """
         before, self._labels = self._labels, labels
         try:
@@ -204,28 +212,27 @@ class Head(nn.Module, ABC):
             self._labels = before
 
     def update(self, labels: Tensor) -> None:
-        """Takes in the batch that a lagged `NearestETFHead` has classified without labels; a RuntimeError for any other head."""
+        """Updates a lagged `NearestETFHead` with the labels of its last batch; any other head raises a RuntimeError."""
         raise RuntimeError(
-            "head.update(labels) is for a lagged NearestETFHead, which takes in a batch after classifying it; got a "
+            "head.update(labels) is for a lagged NearestETFHead, which updates after it classifies; got a "
             f"{type(self).__name__} that is not lagged. Remove the call, or use `with head.labels(labels): logits = model(inputs)`."
         )
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Starts over, in place; call it after `to_empty` for a head built on the meta device. Draws from the generator, if any."""
+        """Resets parameters and state in place. Call it after `to_empty` for a head built on the meta device."""
         if self.running_mean is not None:
             self.running_mean.reset_parameters()
 
     @torch.no_grad()
     def export(self, *, embedding: bool = False, rms_norm: bool = True) -> nn.Module:
-        """The eval-mode logits as stock torch layers, which need this package neither to load nor to run.
+        """Returns the eval-mode head as stock torch layers, which load and run without this package.
 
-        An RMSNorm without parameters, which projects onto a sphere of radius sqrt(feature_dim), and a linear layer whose weight
-        makes up for the radius.
+        The layers are an RMSNorm without parameters, which projects onto a sphere of radius sqrt(feature_dim), and a linear layer
+        whose weight compensates for the radius.
 
         Args:
-            embedding: True exports `embed` instead of the logits.
-            rms_norm: False replaces `nn.RMSNorm` by plain operations, for `torch.onnx.export(..., dynamo=False)`, which does not
-                know the layer.
+            embedding: whether to export `embed` instead of the logits.
+            rms_norm: whether to use `nn.RMSNorm`. `torch.onnx.export(..., dynamo=False)` does not support it; pass False.
         """
         if embedding:
             return exported_unit_norm(self.feature_dim, rms_norm=rms_norm)
@@ -235,16 +242,16 @@ class Head(nn.Module, ABC):
         return nn.Sequential(_exported_sphere(self.feature_dim, rms_norm=rms_norm), linear).eval()
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments as plain values, for `config.json`; device, dtype and generator are not part of it."""
+        """The constructor's arguments as plain values, for `config.json`, without device, dtype and generator."""
         return {"feature_dim": self.feature_dim, "num_classes": self.num_classes, "scale": self.scale}
 
     @classmethod
     def from_config(cls, **config: Any) -> Self:
-        """A head with the arguments that `config()` returned, for a state dict to fill."""
+        """Returns a head with the arguments that `config()` returned; load its state dict next."""
         return cls(**config)
 
     def extra_repr(self) -> str:
-        """The part of `repr(head)` beside the submodules."""
+        """The arguments in `repr(head)`."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config().items())
 
 
@@ -252,7 +259,7 @@ class FrameHead(SinglePrecisionState, Head):
     """A head without parameters whose weight is a frame: a simplex ETF, or a tight frame for num_classes > feature_dim + 1."""
 
     frame: Tensor
-    """W, (num_classes, feature_dim). Not called `weight`, so that the checkpoint of a linear layer does not fit by accident."""
+    """W, (num_classes, feature_dim). Not named `weight`, so that the checkpoint of a linear layer does not load by accident."""
 
     def __init__(
         self, feature_dim: int, num_classes: int, *, center: bool, direction: Direction, **options: Unpack[Options]
@@ -264,7 +271,7 @@ class FrameHead(SinglePrecisionState, Head):
 
     @property
     def weight(self) -> Tensor:
-        """W, (num_classes, feature_dim): unit rows."""
+        """W, (num_classes, feature_dim), with unit rows."""
         return self.frame
 
     def _load_from_state_dict(self, *args: Any) -> None:
@@ -295,7 +302,7 @@ def exported_unit_norm(feature_dim: int, *, rms_norm: bool) -> nn.Module:
 
 
 def _exported_sphere(feature_dim: int, *, rms_norm: bool) -> nn.Module:
-    """A layer that projects onto the sphere of radius sqrt(feature_dim)."""
+    """A stock layer that projects onto the sphere of radius sqrt(feature_dim)."""
     epsilon = SMALLEST_NORM**2 / feature_dim
     if rms_norm:
         return nn.RMSNorm(feature_dim, eps=epsilon, elementwise_affine=False)
@@ -303,7 +310,7 @@ def _exported_sphere(feature_dim: int, *, rms_norm: bool) -> nn.Module:
 
 
 def default_scale(feature_dim: int, num_classes: int) -> float:
-    """The scale whose lowest possible cross-entropy is -log(0.9), to three digits; (C-1)/C log(9 (C-1)) for a simplex ETF."""
+    """The scale whose lowest possible cross-entropy is -log(0.9): (C-1)/C log(9 (C-1)) for a simplex ETF. Three digits."""
     low, high = 0.0, 1.0
     target = -math.log(BEST_PROBABILITY)
     while tight_frame_cross_entropy_bound(feature_dim, num_classes, high) > target:

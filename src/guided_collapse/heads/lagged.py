@@ -1,4 +1,4 @@
-"""Frames that follow class means a step behind: when they move, and batches whose labels come after the forward pass."""
+"""Lagged frames, which classify before they update: when they move, and labels that come after the forward pass."""
 
 import math
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from guided_collapse.heads.state import snapshot
 
 
 class LaggedFrameHead(FrameHead):
-    """What `NearestETFHead` needs in order to be lagged; see there for the arguments."""
+    """The lagged mode of `NearestETFHead`, which documents the arguments."""
 
     class_means: RunningClassMeans
     proximal_weight: float
     solver: Solver | None
     _solve: Callable[[Tensor], NearestFrame]
-    """The frame nearest to the class means, pulled toward the present one."""
-    _keep: Callable[[NearestFrame, Tensor | None], None]
-    """Makes a solution the state of the head unless the batch, by a boolean scalar, is invalid."""
+    """Solves for the frame nearest to the class means, with the present one as proximal point."""
+    _store: Callable[[NearestFrame, Tensor | None], None]
+    """Stores a solution as the state of the head, unless a boolean scalar marks the batch as invalid."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class LaggedFrameHead(FrameHead):
         self.lagged = not self.is_simplex if lagged is None else lagged
         self.needs_labels = not self.lagged
         self.every = _checked_every(every, lagged=self.lagged, default=default_every(feature_dim, num_classes))
-        # The number of batches so far, as far as it is known without synchronizing with the device.
+        # The number of batches so far, or None where only the device knows it.
         self._known_steps: int | None = 0
-        self._waiting: Tensor | None = None
+        self._pending: Tensor | None = None
 
     @property
     def running_mean(self) -> RunningMean:
@@ -58,22 +58,22 @@ class LaggedFrameHead(FrameHead):
         raise NotImplementedError
 
     @torch.no_grad()
-    def _follow(self, batch: Batch) -> None:
-        """Updates the class means with a batch and, if it is due, the frame."""
+    def _update_frame(self, batch: Batch) -> None:
+        """Updates the class means with a batch and, every `every` steps, the frame."""
         means = self.class_means
-        class_means, is_valid = means.take_in(batch, only_state=True)
+        class_means, is_valid = means.add_batch(batch, only_state=True)
         if torch.compiler.is_compiling() and not (self.is_simplex and self.every == 1):
             self._known_steps = None
             solver = checked_solver(self.solver, self.frame.device)
             state = means.value(), snapshot(self.basis.T), snapshot(means.seen), means.steps
             basis = _basis_when_due(*state, self.every, self.proximal_weight, solver).T
             weight = frame_weight(basis) if self.is_simplex else math.sqrt(self.num_classes / self.feature_dim) * basis.T
-            self._keep(NearestFrame(basis, weight, means.running, None), is_valid)
+            self._store(NearestFrame(basis, weight, means.running, None), is_valid)
         elif torch.compiler.is_compiling() or (self._count_step() - 1) % self.every == 0:
-            self._keep(self._solve(means.value() if class_means is None else class_means), is_valid)
+            self._store(self._solve(means.value() if class_means is None else class_means), is_valid)
 
     def _count_step(self) -> int:
-        """The number of batches so far. Where values are checked anyway, the state itself is asked; elsewhere it is asked once."""
+        """The number of batches so far, read from the state where values are checked anyway, elsewhere only once."""
         steps = self.class_means.steps
         if self._known_steps is None or (checks_values(self.check_values, steps.device) and not is_transformed()):
             self._known_steps = int(steps)
@@ -82,60 +82,60 @@ class LaggedFrameHead(FrameHead):
         return self._known_steps
 
     def update(self, labels: Tensor) -> None:
-        """Takes in the batch that the last forward pass in training mode classified without labels.
+        """Updates a lagged head with the labels of the batch that its last forward pass classified without labels.
 
-        For a lagged head, `logits = model(inputs)`, the loss, and then `head.update(labels)` does what passing the labels to the
-        forward pass does, except that ignored samples (-100) have already taken part in the centering. A forward pass without
-        labels under `torch.no_grad()` leaves no batch to take in.
+        `logits = model(inputs)`, the loss, and then `head.update(labels)` is equivalent to passing the labels to the forward pass,
+        except that ignored samples (-100) have already taken part in the centering. Forward passes under `torch.no_grad()` leave
+        nothing to update.
 
         Args:
             labels: as for `forward`.
 
         Raises:
-            RuntimeError: for a head that is not lagged, or if no batch waits.
-            TypeError, ValueError: for labels that do not fit; the state is then unchanged and the batch still waits.
+            RuntimeError: if the head is not lagged, or no batch is pending.
+            TypeError, ValueError: for invalid labels; the state is then unchanged and the batch still pending.
         """
         if not self.lagged:
             super().update(labels)
-        features = self._waiting
+        features = self._pending
         if features is None:
             raise RuntimeError(
-                "head.update(labels) must follow a forward pass in training mode, with gradients and without labels; no batch is "
-                "waiting. Call model(inputs) first, once for each update; a batch that came with labels is already taken in."
+                "head.update(labels) must follow a forward pass in training mode, with gradients enabled and without labels; no "
+                "batch is pending. Call model(inputs) first, once per update; batches that came with labels need none."
             )
         if isinstance(labels, Tensor) and labels.ndim > 1:
             labels = flat_labels(labels, features)
         features, is_clean = checked(features, labels, self)
         with without_autocast(features.device):
-            self._follow(Batch(features, flat_labels(labels, features), scale=self.scale, is_clean=is_clean))
-        self._waiting = None
+            self._update_frame(Batch(features, flat_labels(labels, features), scale=self.scale, is_clean=is_clean))
+        self._pending = None
 
     def forget(self) -> None:
-        """Drops the batch that waits for its labels, if there is one."""
-        self._waiting = None
+        """Drops the batch whose labels are pending, if there is one."""
+        self._pending = None
 
-    def _wait_for_labels(self, batch: Batch) -> None:
-        """Keeps a batch that came without labels for `update`, unless nobody will train on it."""
+    def _keep_pending(self, batch: Batch) -> None:
+        """Keeps a batch that came without labels for `update`, unless gradients are disabled."""
         if torch.is_grad_enabled():
-            self._waiting = batch.features.detach()
+            self._pending = batch.features.detach()
 
-    def _check_nothing_waits(self, batch: Batch) -> None:
-        if self._waiting is not None and (len(batch.labels) > 0 or torch.is_grad_enabled()):
+    def _check_nothing_pending(self, batch: Batch) -> None:
+        if self._pending is not None and (len(batch.labels) > 0 or torch.is_grad_enabled()):
             raise RuntimeError(
-                "a lagged head must take in every training batch before the next one; got a forward pass while the labels of the "
-                f"previous batch, {len(self._waiting)} samples, are missing. Call head.update(labels) after each forward pass in "
-                "training mode, or head.forget() to drop a batch; under torch.no_grad() no batch waits."
+                "a lagged head needs the labels of every training batch before the next one; got a forward pass while those of the "
+                f"previous batch, {len(self._pending)} samples, are pending. Call head.update(labels) after each forward pass in "
+                "training mode, or head.forget() to drop the batch. Forward passes under torch.no_grad() need no labels."
             )
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Forgets all batches."""
+        """Resets the class means and drops a pending batch."""
         self.class_means.reset_parameters()
         self._known_steps = 0
-        self._waiting = None
+        self._pending = None
 
     def _load_from_state_dict(self, *args: Any) -> None:
         self._known_steps = None
-        self._waiting = None
+        self._pending = None
         super()._load_from_state_dict(*args)
 
 
@@ -143,23 +143,23 @@ def _checked_every(every: int | None, *, lagged: bool, default: int) -> int:
     if every is None:
         return default if lagged else 1
     if isinstance(every, bool) or not isinstance(every, int):
-        raise TypeError(f"every must be a whole number of steps; got {every!r}.")
+        raise TypeError(f"every must be an integer; got {every!r}.")
     if every < 1:
         raise ValueError(f"every must be at least 1; got {every}.")
     if every > 1 and not lagged:
         raise ValueError(
-            "every must be 1 unless the head is lagged: one that classifies with the batch's own means solves at every step; "
+            "every must be 1 unless the head is lagged, because other heads solve at every step; "
             f"got every={every}. Pass lagged=True."
         )
     return every
 
 
-# An operation, because a compiled graph cannot branch on the number of steps. It reads that number from the device.
+# A custom operation, because a compiled graph cannot branch on the number of steps. Reading it synchronizes with the device.
 @operation("basis_when_due")
 def _basis_when_due(
     class_means: Tensor, rows: Tensor, seen: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str
 ) -> Tensor:
-    """U', (num_classes, feature_dim), of a new solve at steps 1, 1 + every, 1 + 2 every, ..., and `rows` itself at others."""
+    """U', (num_classes, feature_dim): a new solve at steps 1, 1 + every, 1 + 2 every, ..., otherwise `rows`."""
     step = int(steps)
     if (step - 1) % every:
         return rows.clone(memory_format=torch.contiguous_format)

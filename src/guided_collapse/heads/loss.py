@@ -1,4 +1,4 @@
-"""The head as a loss, for training loops built around losses of embeddings."""
+"""The nearest-ETF head as a loss of embeddings and labels."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from guided_collapse.heads.nearest import NearestETFHead
 
 
 class NearestETFLoss(nn.Module):
-    """The cross-entropy of embeddings classified by the simplex ETF nearest to their own class means.
+    """The cross-entropy of embeddings, classified by the simplex ETF nearest to their own class means.
 
-    It takes the place of a classification loss of pytorch-metric-learning, such as NormalizedSoftmaxLoss, with the same order of
-    arguments. It has no parameters, so it needs no optimizer. In eval mode it only measures.
+    A drop-in replacement for classification losses of pytorch-metric-learning, such as NormalizedSoftmaxLoss, with the same order
+    of arguments. It has no parameters, so it needs no optimizer of its own. In eval mode, it does not update its class means.
 
     Args:
         num_classes: C, at least 2.
-        embedding_size: d, the width of the embeddings.
-        options: of `NearestETFHead`, such as `scale` and `lagged`.
+        embedding_size: d, at least 2.
+        options: for `NearestETFHead`, such as `scale` and `lagged`.
 
     Example:
         >>> import torch
@@ -34,24 +34,22 @@ class NearestETFLoss(nn.Module):
         self.head = NearestETFHead(embedding_size, num_classes, **options)
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: None = None) -> Tensor:
-        """The mean loss of a batch, a scalar.
+        """Returns the mean loss of a batch, a scalar.
 
         Args:
             embeddings: (num_samples, embedding_size).
-            labels: (num_samples,), class indices.
-            indices_tuple: must be None, which trainers without a miner pass.
+            labels: class indices, (num_samples,).
+            indices_tuple: must be None, as trainers without a miner pass it.
 
         Raises:
-            TypeError, ValueError: for pairs or triplets of a miner, and for a batch that does not fit.
+            TypeError, ValueError: for an invalid batch, and for pairs or triplets from a miner.
         """
         if indices_tuple is not None:
-            raise ValueError(
-                "indices_tuple must be None: this loss uses every sample once, not pairs or triplets. Remove the miner."
-            )
+            raise ValueError("indices_tuple must be None, because this loss uses samples, not pairs or triplets. Remove the miner.")
         return cross_entropy(self.head(embeddings, labels), labels.long())
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """The eval-mode logits of embeddings, (num_samples, num_classes), whatever the mode of the loss."""
+        """Returns the eval-mode logits of embeddings, (num_samples, num_classes), in any mode of the loss."""
         training = self.head.training
         try:
             logits: Tensor = self.head.eval()(embeddings)

@@ -16,55 +16,75 @@ from guided_collapse.heads.state import held, replace, state_dtype
 
 
 class NearestETFHead(LaggedFrameHead):
-    """The simplex ETF nearest to the network's own class means, re-solved at every training step.
+    r"""A classifier head that is always the simplex ETF nearest to the network's own class means.
 
-    One training step, given features h and their labels:
-
-        1. Project onto the sphere, f = scale h/|h|, and center by the batch's mean f_G. Blend the batch's class means, scaled to
-           unit Frobenius norm, into the running class means H with weight a = max(2/(t+1), 1e-4) at step t. Classes absent from
-           the batch stay where they are; a class that was never seen is zero, and enters at full value when it is.
-        2. Solve for the basis U with U'U = I that minimizes |H~ - U M~|^2 + (delta/2) |U - U_prox|^2, in closed form. U_prox is
-           the previous step's U; H~ and M~ are H and the simplex ETF M = sqrt(C/(C-1)) (I - 11'/C) at unit Frobenius norm. The
-           first step has no previous U: it solves without the proximal term (the initial direction settles what the means leave
-           open), and then with that solution as U_prox. For d = C - 1 the problem is solved on the complement of 1.
-        3. Classify with W = M U', the `frame`: logits = (f - f_G) W'.
-
-    The head has no parameters. With `implicit_gradient` the loss is also differentiated through the solve (the paper's method);
-    that part of the gradient is proportional to a, so it fades as training goes on. f_G carries gradient; U_prox and the running
-    means before the batch are constants. Eval mode classifies with the last W and a running mean for f_G.
-
-    In training mode W depends on the batch's own labels, so early training accuracy says little: compare heads in eval mode.
-    `lagged=True` removes that leak: step t classifies with the frame from the previous steps and only then updates it, with labels
-    from the call or from `head.update(labels)` afterward.
-
-    For num_classes > feature_dim + 1 no simplex ETF exists, and the head becomes a `NearestTightFrameHead`.
-
-    Args:
-        feature_dim: d, at least 2.
-        num_classes: C, at least 2.
-        scale: tau, the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`. The paper uses 5.
-        proximal_weight: delta. As in the paper, it is not rescaled with C: at collapse, its weight relative to the class means is
-            delta (C-1)/2, by default 0.0045 with 10 classes and 0.5 with 1000.
-        implicit_gradient: whether gradients flow through the solve; no effect on a lagged head.
-        lagged: whether to classify with the frame from the previous steps; if None, only for num_classes > feature_dim + 1.
-        every: number of steps between moves of a lagged frame; if None, 1, or more for a tight frame that is costly to move.
-        direction: initial direction, "canonical" or "random".
-        solver: "factors" or "products", see `nearest_etf`; if None, factors on a CPU and products elsewhere.
-        generator: for a random direction; if None, torch's global generator.
-        check_values, device, dtype: as for `Head`.
+    It replaces the last `nn.Linear` of a network and has no parameters.
 
     Example:
         >>> import torch
         >>> from guided_collapse import NearestETFHead
-        >>> head = NearestETFHead(8, 3)
-        >>> head(torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2])).shape
-        torch.Size([6, 3])
-        >>> head.eval()(torch.randn(2, 8)).shape
-        torch.Size([2, 3])
+        >>> backbone = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU())
+        >>> head = NearestETFHead(64, 10)  # 64 features, 10 classes
+        >>> optimizer = torch.optim.SGD(backbone.parameters(), lr=0.1)
+        >>> inputs, labels = torch.randn(100, 20), torch.arange(100) % 10
+        >>> logits = head(backbone(inputs), labels)  # training mode: with labels
+        >>> torch.nn.functional.cross_entropy(logits, labels).backward()
+        >>> optimizer.step()
+        >>> head.eval()(backbone(inputs)).shape  # eval mode: without labels
+        torch.Size([100, 10])
+
+    In training mode, the head takes features $h$, (num_samples, feature_dim), and their labels, (num_samples,), and
+
+    1. projects the features onto the sphere of radius $\tau$, the `scale`, and centers them by the mean of the batch:
+       $f = \tau h / \lVert h \rVert - \bar f$;
+    2. updates the running class means $\tilde H$ with those of the batch (see `RunningClassMeans`);
+    3. solves for the frame nearest to them, with the previous solution as proximal point (see `nearest_etf`):
+
+        $$
+        W = M U^\top, \qquad
+        U = \operatorname*{arg\,min}_{U^\top U = I} \; \lVert \tilde H - U \tilde M \rVert_F^2
+        + \frac{\delta}{2} \lVert U - U_{\text{prox}} \rVert_F^2;
+        $$
+
+    4. returns the logits $f W^\top$, (num_samples, num_classes).
+
+    Gradients flow through all four steps, as in the paper (sections 3.2 to 3.6), while $U_{\text{prox}}$ and the class means of
+    earlier batches are constants. With `implicit_gradient=False`, no gradient flows through steps 2 and 3. That part is
+    proportional to the weight of the batch in the running class means, so it fades as training goes on.
+
+    In eval mode, the head is a constant classifier: the last $W$, centered by a running mean. It takes no labels, and the logits of
+    a sample do not depend on the rest of its batch.
+
+    In training mode, $W$ depends on the labels of the batch that it classifies, so accuracy in training mode is biased: judge
+    models in eval mode. `lagged=True` removes this leak. A lagged head classifies with the frame of the steps before and updates it
+    afterward, either with the labels from the call or, after `head(features)` and the loss, by `head.update(labels)`.
+
+    The `scale` multiplies the cosines between features and rows of $W$. The larger it is, the lower the least possible loss,
+    $\log(1 + (C-1) e^{-\tau C / (C-1)})$. The default leaves the right class a probability of 0.9 there: 4.0 for 10 classes, 6.7
+    for 100.
+
+    For num_classes > feature_dim + 1 there is no room for a simplex ETF, and the head becomes a `NearestTightFrameHead`.
+
+    Args:
+        feature_dim: d, the width of the features, at least 2.
+        num_classes: C, at least 2.
+        scale: tau, the factor that multiplies the cosines; if None, chosen from the sizes as above. The paper uses 5.
+        proximal_weight: delta. As in the paper, it is not rescaled with C: at collapse, its weight relative to the class means is
+            delta (C-1)/2, by default 0.0045 with 10 classes and 0.5 with 1000.
+        implicit_gradient: whether gradients flow through the solve; no effect on a lagged head.
+        lagged: whether to classify with the frame of the steps before; if None, only for num_classes > feature_dim + 1.
+        every: number of steps between moves of a lagged frame; if None, 1, or more for a tight frame that is costly to move.
+        direction: initial frame, "canonical" or "random".
+        solver: "factors" or "products", see `nearest_etf`; if None, factors on a CPU and products elsewhere.
+        generator: for a random direction; if None, torch's global generator.
+        check_values, device, dtype: as for `Head`.
+
+    Raises:
+        TypeError, ValueError: for arguments of the wrong type or out of range.
     """
 
     transposed_basis: Tensor
-    """U' from the last solve, (num_classes, feature_dim): the proximal point of the next."""
+    """U' from the last solve, (num_classes, feature_dim): the proximal point of the next solve."""
 
     def __init__(
         self,
@@ -98,18 +118,18 @@ class NearestETFHead(LaggedFrameHead):
         self.reset_parameters(generator)
 
     def _training_logits(self, batch: Batch) -> Tensor:
-        self._check_nothing_waits(batch)
+        self._check_nothing_pending(batch)
         if self.lagged:
             logits = batch.logits(held(self.frame), center=True)
             if len(batch.labels) > 0:
-                self._follow(batch)
+                self._update_frame(batch)
             else:
-                self._wait_for_labels(batch)
+                self._keep_pending(batch)
             return logits
-        class_means, is_valid = self.class_means.take_in(batch)
+        class_means, is_valid = self.class_means.add_batch(batch)
         assert class_means is not None
         nearest = self._solve(class_means if self.implicit_gradient else class_means.detach())
-        self._keep(nearest, is_valid)
+        self._store(nearest, is_valid)
         return batch.logits(nearest.weight, center=True)
 
     def _solve(self, class_means: Tensor) -> NearestFrame:
@@ -122,7 +142,7 @@ class NearestETFHead(LaggedFrameHead):
         )
 
     @torch.no_grad()
-    def _keep(self, nearest: NearestFrame, is_valid: Tensor | None) -> None:
+    def _store(self, nearest: NearestFrame, is_valid: Tensor | None) -> None:
         """Stores a solution as the state of the head, unless the batch is invalid."""
         replace(self.transposed_basis, nearest.basis.T, is_valid)
         replace(self.frame, nearest.weight, is_valid)

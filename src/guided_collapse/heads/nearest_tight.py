@@ -1,4 +1,4 @@
-"""The nearest-frame head for more classes than a simplex ETF has room for: num_classes > feature_dim + 1."""
+"""The nearest-frame head for more classes than a simplex ETF has room for."""
 
 import math
 from typing import Any
@@ -15,11 +15,11 @@ from guided_collapse.heads.state import held, replace, snapshot
 
 
 class NearestTightFrameHead(NearestETFHead):
-    """The tight frame with unit rows nearest to the network's own class means: similar classes end up next to each other.
+    """The tight frame with unit rows nearest to the network's own class means; similar classes end up next to each other.
 
-    It is what `NearestETFHead(feature_dim, num_classes)` builds for num_classes > feature_dim + 1, with the same arguments. It is
-    lagged by default: then a step touches only the classes of its batch, and the state is two matrices of the weight's size. With
-    `lagged=False` gradients flow through the alternating projection.
+    `NearestETFHead(feature_dim, num_classes)` builds it for num_classes > feature_dim + 1; the arguments are the same. It is lagged
+    by default, so that a step touches only the classes in its batch, and its state is two matrices of the weight's size. With
+    `lagged=False`, gradients flow through the alternating projections.
     """
 
     def _solve(self, class_means: Tensor) -> NearestFrame:
@@ -31,15 +31,15 @@ class NearestTightFrameHead(NearestETFHead):
         return solve(*state, first_step=self.class_means.steps == 1, **options)
 
     @torch.no_grad()
-    def _keep(self, nearest: NearestFrame, is_valid: Tensor | None) -> None:
+    def _store(self, nearest: NearestFrame, is_valid: Tensor | None) -> None:
         is_finite = torch.isfinite(nearest.weight).all()
         replace(self.frame, nearest.weight, is_finite if is_valid is None else is_valid & is_finite)
 
     def _register_basis(self, device: Any, dtype: torch.dtype) -> None:
-        """The basis of a tight frame is a multiple of the frame: there is nothing more to keep."""
+        """Registers nothing, because the basis of a tight frame is a multiple of the frame."""
         if self.is_simplex:
             raise ValueError(
-                "num_classes must exceed feature_dim + 1 for a tight frame that is no simplex ETF; "
+                "num_classes must be greater than feature_dim + 1 for a tight frame that is not a simplex ETF; "
                 f"got feature_dim={self.feature_dim}, num_classes={self.num_classes}. Use NearestETFHead."
             )
 
@@ -49,7 +49,7 @@ class NearestTightFrameHead(NearestETFHead):
         return self.frame.T * math.sqrt(self.feature_dim / self.num_classes)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Sets the frame to its initial direction, drawing a random one anew, and forgets all batches."""
+        """Resets the frame to its initial direction, redrawn if random, and the class means."""
         super(NearestETFHead, self).reset_parameters()
         sizes = self.feature_dim, self.num_classes
         frame = tight_frame(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype)
@@ -57,10 +57,10 @@ class NearestTightFrameHead(NearestETFHead):
 
 
 def solve(class_means: Tensor, basis: Tensor, seen: Tensor, *, first_step: bool | Tensor = False, **options: Any) -> NearestFrame:
-    """The tight frame nearest to the class means, with the few rounds toward unit rows that a training step takes.
+    """The tight frame nearest to the class means, with the few rounds toward unit rows of a training step.
 
-    Classes that are not `seen`, (num_classes,), stay at their rows of the present frame, in the size of the other means: at zero,
-    with nothing to tell them apart, they would be drawn together. The other arguments are those of `nearest_frame`.
+    Classes that are not `seen`, (num_classes,), keep their row of the present frame as their mean, at the size of the other means.
+    Means of zero would draw their rows together. The other arguments are those of `nearest_frame`.
     """
     feature_dim, num_classes = basis.shape
     size = torch.linalg.vector_norm(class_means) / seen.sum(dtype=class_means.dtype).clamp(min=1).sqrt()
@@ -72,7 +72,7 @@ def solve(class_means: Tensor, basis: Tensor, seen: Tensor, *, first_step: bool 
 def solve_lagged(
     class_means: Tensor, basis: Tensor, seen: Tensor, *, proximal_weight: float, solver: Solver | None, first_step: bool
 ) -> NearestFrame:
-    """`solve` for a lagged head: the first step has a vanishing pull toward the initial direction instead of a solve of its own."""
+    """`solve` for a lagged head, whose first step has a vanishing proximal weight instead of a solve of its own."""
     vanishing = vanishing_pull(basis.shape[0] + 1, proximal_weight)
     pull = vanishing if first_step else max(proximal_weight, vanishing)
     return solve(class_means, basis, seen, proximal_weight=pull, solver=solver)

@@ -1,4 +1,4 @@
-"""Heads in third-party models: finding the last linear layer and putting a head in its place."""
+"""Heads in third-party models: finding the last linear layer and replacing it."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from guided_collapse.heads.nearest import NearestETFHead
 AnyHead = TypeVar("AnyHead", bound=Head)
 
 USUAL_NAMES = ("fc", "classifier", "heads.head", "head")
-"""What torchvision and Hugging Face call the last layer, or the part of the model that ends in it."""
+"""Names in torchvision and Hugging Face of the last layer, or of the part of the model that ends in it."""
 
 
 def replace_classifier(
@@ -22,28 +22,31 @@ def replace_classifier(
     layer: str | None = None,
     **options: Any,
 ) -> AnyHead:
-    """Replaces a model's last linear layer with a head, and returns the head.
+    """Replaces the last linear layer of a model with a head, in place, and returns the head.
 
-    The model keeps its class, its methods and, apart from the layer's, the names in its state dict. In training mode labels reach
-    the head by `with head.labels(labels): logits = model(inputs)`, or, after the forward pass of a lagged head, by
-    `head.update(labels)`. Replace the layer before creating the optimizer and before wrapping the model for several processes.
+    Works for models of torchvision, timm and Hugging Face, and for any other whose last layer is an `nn.Linear`. Call it before
+    creating the optimizer and before wrapping the model for distributed training. The rest of the model, including the keys of its
+    state dict, stays as it is.
 
-    Without `layer`, it is what timm's `get_classifier()` returns; or the last linear layer in `fc`, `classifier`, `heads.head` or
-    `head`, as in torchvision and Hugging Face; or the end of an `nn.Sequential`; or the model's only linear layer.
+    To train, pass labels by `with head.labels(labels): logits = model(inputs)`, or by `head.update(labels)` after the forward pass
+    of a lagged head. In eval mode, call `model(inputs)`.
+
+    Without `layer`, the replaced layer is the one that timm's `get_classifier()` returns; otherwise the last linear layer in `fc`,
+    `classifier`, `heads.head` or `head`; otherwise the last layer of an `nn.Sequential`; otherwise the only linear layer.
 
     Args:
         model: any module.
-        head: the head's class, a function that builds one from (feature_dim, num_classes), or a head, such as an `AnchoredHead`.
-        num_classes: C; None keeps the layer's, or takes that of a head.
+        head: a head class, a function that builds a head from (feature_dim, num_classes), or a head, such as an `AnchoredHead`.
+        num_classes: C; if None, that of the layer or of the given head.
         layer: the name of the layer, as in `model.named_modules()`.
-        options: of the head's class, such as `scale` and `lagged`.
+        options: for the head class, such as `scale` and `lagged`.
 
     Returns:
-        The head, on the layer's device and in its mode.
+        The head, on the device of the layer, in its dtype and mode.
 
     Raises:
-        ValueError: if the layer cannot be found or does not fit the head.
-        TypeError: for options that the head does not have.
+        ValueError: if the layer cannot be found or does not match the head.
+        TypeError: for options that the head does not take.
 
     Example:
         >>> import torch
@@ -67,7 +70,7 @@ def replace_classifier(
         built = head(replaced.in_features, num_classes, **options)
     built.to(replaced.weight).train(replaced.training)
     model.set_submodule(name, built)
-    # Methods of timm's and Hugging Face's models ask for the number of classes there.
+    # Methods of timm and Hugging Face models read the number of classes from these attributes.
     for owner, attribute in ((model, "num_classes"), (model, "num_labels"), (getattr(model, "config", None), "num_labels")):
         if isinstance(getattr(owner, attribute, None), int) and getattr(owner, attribute) != num_classes:
             setattr(owner, attribute, num_classes)
@@ -75,7 +78,7 @@ def replace_classifier(
 
 
 def last_layer(model: nn.Module) -> str:
-    """The name of a model's last linear layer, found as `replace_classifier` says; ValueError unless there is one candidate."""
+    """The name of a model's last linear layer, as `replace_classifier` finds it. Raises unless there is exactly one."""
     modules = dict(model.named_modules())
     places = _classifiers_of_timm(model) or [name for name in USUAL_NAMES if name in modules]
     found = [names[-1] for names in (linear_names(modules[place], place) for place in places) if names]
@@ -83,14 +86,14 @@ def last_layer(model: nn.Module) -> str:
         found = _end_of_sequence(model) or linear_names(model)
     if len(found) != 1:
         raise ValueError(
-            f"the model must have one layer that is clearly its last linear one; {type(model).__name__} has "
+            f"the model must have exactly one candidate for its last linear layer; {type(model).__name__} has "
             f"{', '.join(found) or 'none'}. {_candidates(model)}"
         )
     return found[0]
 
 
 def linear_layer(model: nn.Module, name: str) -> nn.Linear:
-    """The linear layer of that name; ValueError if the model has none."""
+    """The linear layer of this name. Raises a ValueError if there is none."""
     found = dict(model.named_modules()).get(name)
     if not name or not isinstance(found, nn.Linear):
         kind = "no module of that name" if found is None else f"a {type(found).__name__}"
@@ -99,17 +102,17 @@ def linear_layer(model: nn.Module, name: str) -> nn.Linear:
 
 
 def linear_names(model: nn.Module, prefix: str = "") -> list[str]:
-    """The names of all linear layers, in the order of modules, each with the prefix."""
+    """The names of all linear layers, in module order, with the prefix."""
     return [name for name, module in model.named_modules(prefix=prefix) if isinstance(module, nn.Linear) and name]
 
 
 def _check_fit(head: Head, replaced: nn.Linear, num_classes: int | None, options: dict[str, Any]) -> None:
     if options:
-        raise TypeError(f"options are for the class of a head, not for a head itself; got {', '.join(options)}.")
+        raise TypeError(f"options require a head class, because a head is already built; got {', '.join(options)}.")
     if head.feature_dim != replaced.in_features:
         raise ValueError(
             f"the head must have the layer's feature_dim={replaced.in_features}; got feature_dim={head.feature_dim}. "
-            f"Take the layer off and use Classifier(backbone, head, neck={replaced.in_features}), which learns a projection."
+            f"Remove the layer and use Classifier(backbone, head, neck={replaced.in_features}), which learns a projection."
         )
     if num_classes not in (None, head.num_classes):
         raise ValueError(f"num_classes must be that of the head, {head.num_classes}, or None; got {num_classes}.")
@@ -121,7 +124,7 @@ def _candidates(model: nn.Module) -> str:
 
 
 def _classifiers_of_timm(model: nn.Module) -> list[str]:
-    """The names of timm's classifiers, of which distillation models have two; none for other models."""
+    """The names of the classifiers of a timm model, two for distillation models; empty for other models."""
     get_classifier = getattr(model, "get_classifier", None)
     if get_classifier is None:
         return []
@@ -131,7 +134,7 @@ def _classifiers_of_timm(model: nn.Module) -> list[str]:
 
 
 def _end_of_sequence(model: nn.Module) -> list[str]:
-    """The name of the linear layer that ends a (nested) `nn.Sequential`, if one does."""
+    """The name of the linear layer at the end of a (nested) `nn.Sequential`, if there is one."""
     names: list[str] = []
     while isinstance(model, nn.Sequential) and len(model) > 0:
         name, model = list(model.named_children())[-1]

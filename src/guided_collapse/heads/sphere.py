@@ -1,6 +1,6 @@
-"""Features on a sphere, f = scale h/|h|, with a short backward pass.
+"""Projection onto a sphere, f = scale h/|h|, with a cheap backward pass.
 
-Features without a direction, of a norm up to SMALLEST_NORM, are zero on the sphere and get no gradient.
+Features of norm up to SMALLEST_NORM have no direction: they become zero and get no gradient.
 """
 
 import math
@@ -15,21 +15,21 @@ SMALLEST_NORM = 1e-12
 
 
 def sphere_factors(features: Tensor, scale: float) -> Tensor:
-    """What features, (..., feature_dim), are multiplied by to be on the sphere: scale/|h|, (..., 1)."""
-    # Over infinity, features without a direction become zero.
+    """scale/|h| of features h, (..., feature_dim): the factors that project them onto the sphere, (..., 1)."""
+    # Division by infinity makes the factor of features without a direction zero.
     return scale / functional.threshold(torch.linalg.vector_norm(features, dim=-1, keepdim=True), SMALLEST_NORM, math.inf)
 
 
 def differentiable_factors(features: Tensor, scale: float, factors: Tensor | None = None) -> Tensor:
-    """The factors, constant if they are known and nothing is recorded."""
+    """The factors of `sphere_factors`, as constants if they are given and autograd does not record the features."""
     return sphere_factors(features, scale) if factors is None or is_recorded(features) else factors
 
 
 def from_sphere(grad: Tensor, features: Tensor, factors: Tensor, *, scale: float) -> Tensor:
-    """The gradient with respect to features h, given that with respect to f = factors h."""
+    """The gradient with respect to h, given that with respect to f = factors h."""
     products = grad * features
     along = products.sum(dim=-1, keepdim=True).mul_(factors).mul_(factors)
-    # Large tensors are costly to allocate: this one is used twice.
+    # Reuses a buffer, because large tensors are expensive to allocate.
     return torch.addcmul(grad, features, along, value=-(scale**-2), out=products).mul_(factors)
 
 

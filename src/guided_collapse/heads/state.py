@@ -1,4 +1,4 @@
-"""Buffers that keep their precision, and safe ways to read and replace them inside a forward pass."""
+"""Buffers that keep their precision, and safe ways to read and overwrite them within a forward pass."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -12,15 +12,15 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def state_dtype(dtype: torch.dtype | None = None) -> torch.dtype:
-    """The dtype for new state: the given one, or torch's default, but never below float32."""
+    """The dtype of state: the given one or torch's default, but at least float32."""
     return torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
 
 
 class SinglePrecisionState(nn.Module):
-    """A module whose buffers stay in float32 or wider when the model is cast to half precision or loaded from it.
+    """A module whose buffers stay in float32 or wider when the model is cast to half precision, or loaded from a half checkpoint.
 
-    Half precision would round away the small share that a batch has in a running mean, and the rows of a frame would no longer be
-    orthogonal. Integer and boolean buffers keep their type, too.
+    In half precision, small updates of running means would be rounded away, and frames would lose their exact angles. Integer and
+    boolean buffers keep their dtype, too.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -28,7 +28,7 @@ class SinglePrecisionState(nn.Module):
         before = self.__dict__.get("_buffers", {}).get(name)
         if isinstance(value, Tensor) and isinstance(before, Tensor):
             kept = value.to(_kept_dtype(before, value.dtype))
-            # Transformers marks the tensors it has loaded and reinitializes those without a mark.
+            # Transformers marks loaded tensors by attributes, and reinitializes those without.
             kept.__dict__.update(value.__dict__)
             value = kept
         super().__setattr__(name, value)
@@ -49,12 +49,12 @@ def _kept_dtype(state: Tensor, requested: torch.dtype) -> torch.dtype:
 
 
 def snapshot(state: Tensor, *, only_compiled: bool = False) -> Tensor:
-    """A differentiable copy of a buffer or parameter that the same forward pass later overwrites.
+    """A differentiable copy of a buffer or parameter that the same forward pass overwrites later.
 
-    With `only_compiled`, eager mode gets the state itself, for results that are computed at once.
+    With `only_compiled`, eager mode returns the state itself, for results that do not outlive the overwriting.
 
-    In a compiled graph a plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of keeping
-    the clone (pytorch/pytorch pull request 197039). It does not look inside a registered operation.
+    In a compiled graph, a plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of saving
+    the clone (pytorch/pytorch pull request 197039). It cannot do so through a custom operation.
     """
     if torch.compiler.is_compiling():
         return _snapshot(state)
@@ -75,9 +75,9 @@ _snapshot.register_autograd(lambda ctx, grad: grad)
 
 
 def replace(state: Tensor, value: Tensor, is_valid: Tensor | None = None) -> None:
-    """Gives a buffer a new value, unless `is_valid`, a boolean scalar, is false.
+    """Sets a buffer to a new value, unless the boolean scalar `is_valid` is False.
 
-    Graphs that hold the old value, by `held`, keep it. Nobody may change the new one in place.
+    Autograd graphs that hold the old value through `held` keep it. The new value must not be modified in place.
     """
     value = value.detach() if is_valid is None else torch.where(is_valid, value, state)
     if _replaces_memory():
@@ -87,11 +87,11 @@ def replace(state: Tensor, value: Tensor, is_valid: Tensor | None = None) -> Non
 
 
 def held(state: Tensor) -> Tensor:
-    """The present value of a buffer that changes by `replace` alone, for a graph to hold; a copy only where it must be one."""
-    # Not detached, which would make in-place changes of the buffer an error although it has other memory by then.
+    """The value of a buffer that only `replace` changes, safe for an autograd graph to hold; a copy only where necessary."""
+    # .data, because autograd would reject later changes of the buffer after .detach(), although they go to other memory.
     return state.data if _replaces_memory() else snapshot(state)
 
 
 def _replaces_memory() -> bool:
-    # Compilers and torch.func need changes in place, and a tensor made in inference mode must not become state.
+    # torch.compile and torch.func require in-place changes, and inference tensors must not become state.
     return not (torch.compiler.is_compiling() or is_transformed() or torch.is_inference_mode_enabled())

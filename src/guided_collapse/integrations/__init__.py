@@ -1,4 +1,4 @@
-"""Callbacks for the trainers of other libraries, and the Hugging Face hub; each library is imported when it is first needed."""
+"""Callbacks for the trainers of Lightning and transformers, and the Hugging Face Hub. Libraries are imported on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Saved classifiers: weights in safetensors, `config.json` and a model card, in a folder or on the Hugging Face hub.
+"""Saved classifiers: weights in safetensors, `config.json` and a model card, in a folder or on the Hugging Face Hub.
 
 `Classifier.save_pretrained`, `from_pretrained` and `push_to_hub` call `save`, `load` and `push`, and document their arguments.
-Nothing is pickled or unpickled, and `config.json` can name nothing but heads.
+Nothing is pickled or unpickled, and `config.json` can only name heads.
 """
 
 import html
@@ -22,7 +22,7 @@ from guided_collapse.metrics.declared import metrics_of_results
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 LIBRARY, FORMAT = "guided-collapse", 1
 NOT_SAVED = {"generator", "device", "dtype"}
-"""Arguments of heads that `config.json` does not have."""
+"""Arguments of heads that `config.json` must not contain."""
 Kind = TypeVar("Kind", bound=Classifier)
 Token = str | bool | None
 
@@ -30,14 +30,14 @@ Token = str | bool | None
 def save(
     model: Classifier, folder: Path, *, data: str | None, metrics: Mapping[str, float] | None, place: str | None = None
 ) -> None:
-    """Writes the three files, all of them complete before the first one is replaced.
+    """Writes the three files. All are complete before the first existing one is replaced.
 
-    The card tells how to load the model from `place`; None takes the folder's name.
+    `place` is where the card says to load the model from; if None, the name of the folder.
     """
     safetensors = optional("safetensors.torch", extra="hub")
     metrics = {name: float(value) for name, value in (metrics or {}).items()}
     if infinite := [name for name, value in metrics.items() if not math.isfinite(value)]:
-        raise ValueError(f"metrics must be finite numbers; got others for {', '.join(infinite)}. Pass result.scalars().")
+        raise ValueError(f"metrics must be finite; got NaN or infinity for {', '.join(infinite)}. Pass result.scalars().")
     config = {
         "library": LIBRARY,
         "format": FORMAT,
@@ -49,7 +49,7 @@ def save(
         "metrics": metrics,
     }
     if (folder / CONFIG).exists():
-        _read_config(folder / CONFIG)  # so that the files of a run or of another library are not overwritten
+        _read_config(folder / CONFIG)  # raises rather than overwriting files of a run or of another library
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as staged:
         safetensors.save_model(model, str(Path(staged, WEIGHTS)), metadata={"format": "pt"})
@@ -67,10 +67,10 @@ def load(cls: type[Kind], source: str | Path, *, backbone: nn.Module, revision: 
     model = _build(cls, backbone, config, source)
     try:
         safetensors.load_model(model, weights)
-    except Exception as error:  # a damaged file, or weights of another model, fail in several layers and ways
+    except Exception as error:  # a damaged file and weights of another model raise many kinds of errors
         raise ValueError(
-            f"{source}: {WEIGHTS} must hold the weights of this backbone and of the {type(model.head).__name__} in {CONFIG}; "
-            f"loading them failed: {error}. Pass the backbone that the model was saved with, a {config.get('backbone')}."
+            f"{source}: {WEIGHTS} must contain the weights of this backbone and of the {type(model.head).__name__} in {CONFIG}; "
+            f"loading failed: {error}. Pass the backbone that the model was saved with, a {config.get('backbone')}."
         ) from error
     return model.eval()
 
@@ -78,7 +78,7 @@ def load(cls: type[Kind], source: str | Path, *, backbone: nn.Module, revision: 
 def push(
     model: Classifier, repository: str, *, data: str | None, metrics: Mapping[str, float] | None, private: bool | None, token: Token
 ) -> str:
-    """Uploads what `save` writes to a repository of the hub, created if necessary, and returns the address of its page."""
+    """Uploads what `save` writes to a Hub repository, created if necessary, and returns the URL of its page."""
     hub = optional("huggingface_hub", extra="hub")
     api = hub.HfApi(token=token, library_name=LIBRARY, library_version=version(LIBRARY))
     with tempfile.TemporaryDirectory() as folder:
@@ -89,21 +89,23 @@ def push(
 
 
 def _files(source: str | Path, revision: str | None, token: Token) -> list[Path]:
-    """`config.json` and the weights, downloaded if the source is not a folder."""
+    """The paths of `config.json` and the weights, downloaded if the source is not a folder."""
     if Path(source).is_dir():
         return [Path(source, name) for name in (CONFIG, WEIGHTS)]
     hub = optional("huggingface_hub", extra="hub")
     try:
         return [Path(hub.hf_hub_download(str(source), name, revision=revision, token=token)) for name in (CONFIG, WEIGHTS)]
     except (OSError, ValueError) as error:
-        raise ValueError(f"source must be a folder or a repository on the hub; got {source}, and the hub says: {error}") from error
+        raise ValueError(
+            f"source must be a folder or a repository on the Hugging Face Hub; got {source}, and the Hub says: {error}"
+        ) from error
 
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file} must be a JSON file; reading it failed: {error}") from error
+        raise ValueError(f"{file} must be a JSON file; reading failed: {error}") from error
     expected = {"library": LIBRARY, "format": FORMAT}
     if not isinstance(config, dict) or not expected.items() <= config.items() or not isinstance(config.get("head"), dict):
         raise ValueError(f"{file} must describe a classifier saved by {LIBRARY}, format {FORMAT}. Choose another folder.")
@@ -135,7 +137,7 @@ def _build(cls: type[Kind], backbone: nn.Module, config: Mapping[str, Any], sour
 
 
 def _card(config: Mapping[str, Any], place: str) -> str:
-    """The model card: Markdown with a YAML header."""
+    """The model card, Markdown with a YAML header."""
     head = dict(config["head"])
     kind = head.pop("class")
     neck = {} if config["neck"] is None else {"neck": f"from {config['neck']} features"}
@@ -154,13 +156,13 @@ def _card(config: Mapping[str, Any], place: str) -> str:
         f"backbone = ...  # the {config['backbone']} that the model was saved with\n"
         f"model = Classifier.from_pretrained({json.dumps(place)}, backbone=backbone)\nlogits = model(inputs)\n```",
         "## Metrics",
-        _table(("metric", "value", "at collapse"), rows) if rows else "None were given.",
+        _table(("metric", "value", "at collapse"), rows) if rows else "None given.",
         f"Saved by {LIBRARY} {config['version']}.",
     )
     return "\n\n".join(sections) + "\n"
 
 
 def _table(heading: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    """A Markdown table whose cells are text on one line, neither markup nor the end of a cell."""
+    """A Markdown table, with cells escaped and on one line."""
     cells = ([html.escape(" ".join(str(value).split()), quote=False).replace("|", "&#124;") for value in row] for row in rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in (heading, ("---",) * len(heading), *cells))

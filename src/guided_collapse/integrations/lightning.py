@@ -9,25 +9,26 @@ from guided_collapse.integrations.measurement import RepeatedMeasurement
 from guided_collapse.lazy import optional
 from guided_collapse.metrics.measure import Loader
 
-# Lightning comes in two packages, and the trainer of each accepts only its own callbacks.
+# Lightning has two packages, whose trainers accept only their own callbacks.
 _PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 _INSTALLED = [module for name, module in _PACKAGES.items() if find_spec(name)] or ["lightning.pytorch"]
 _BASES = tuple(optional(module, extra="integrations").Callback for module in _INSTALLED)
 
 
 class LightningCollapse(*_BASES):  # type: ignore[misc]  # known at run time
-    """Measures how collapsed a model is at the end of an epoch, and logs the numbers to the trainer's loggers.
+    """A Lightning callback that measures how collapsed the model is every few epochs, and logs the metrics to the trainer's
+    loggers.
 
-    `collapse_of` puts the model in eval mode, and back. Several processes share the batches, and all log the same numbers, those of
-    a single process. The trainer itself calls `set_epoch` of a `StratifiedBatchSampler`.
+    Measures by `collapse_of`, in eval mode. Several processes share the batches, and all of them log the metrics of the whole data
+    set.
 
     Args:
-        loader: batches of all samples, the same in every process, without augmentation, as `collapse_of` takes them.
-        every: measure every so many epochs.
-        model: the model that takes the loader's inputs; None takes the LightningModule itself.
-        test_loader: batches of other samples, judged by the class means of `loader`.
-        classifier: the name of the last linear layer; None finds it.
-        prefix: precedes the names of the numbers.
+        loader: batches of (inputs, labels), without augmentation, the same in every process.
+        every: number of epochs between measurements.
+        model: the model that takes the inputs; if None, the LightningModule itself.
+        test_loader: batches of test samples, judged by the class means of `loader`.
+        classifier: the name of the last linear layer; if None, it is found as by `replace_classifier`.
+        prefix: of the names of the metrics.
     """
 
     def __init__(
@@ -45,6 +46,6 @@ class LightningCollapse(*_BASES):  # type: ignore[misc]  # known at run time
         self.measurement = RepeatedMeasurement(loader, every, test_loader, classifier, prefix)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measures and logs if it is due."""
+        """Measures and logs every `every` epochs."""
         if (trainer.current_epoch + 1) % self.measurement.every == 0:
             pl_module.log_dict(self.measurement.scalars(pl_module if self.model is None else self.model), sync_dist=True)

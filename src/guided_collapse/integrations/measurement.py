@@ -1,4 +1,4 @@
-"""What the callbacks share: when to measure a model, and how processes share the work."""
+"""What both callbacks share: when to measure, and how processes share the work."""
 
 from collections.abc import Iterator, Sized
 from itertools import islice
@@ -11,14 +11,14 @@ from guided_collapse.sampling import checked_integer, world_size_and_rank
 
 
 class RepeatedMeasurement:
-    """Measures a model every few epochs; the arguments are those of the callbacks."""
+    """A measurement every few epochs, with the arguments of the callbacks."""
 
     def __init__(self, loader: Loader, every: int, test_loader: Loader | None, classifier: str | None, prefix: str) -> None:
         self.every = checked_integer(every, "every", at_least=1)
         self.loader, self.test_loader, self.classifier, self.prefix = loader, test_loader, classifier, prefix
 
     def scalars(self, model: nn.Module) -> dict[str, float]:
-        """Returns the numbers of `collapse_of`, the same in every process; each process takes its share of the batches."""
+        """Returns the metrics of `collapse_of`, the same in every process; each measures its share of the batches."""
         test_loader = None if self.test_loader is None else _OwnBatches(self.test_loader)
         result = collapse_of(model, _OwnBatches(self.loader), test_loader=test_loader, classifier=self.classifier)
         return result.scalars(self.prefix)
@@ -33,7 +33,7 @@ class _OwnBatches:
         num_batches = len(loader) if isinstance(loader, Sized) else None
         if self.processes > 1 and (num_batches is None or num_batches < self.processes):
             raise ValueError(
-                "the loader must have a length and at least one batch per process, or processes would wait for each other forever; "
+                "the loader must have a length and at least one batch per process, or processes would deadlock; "
                 f"got {num_batches or 'no length'} for {self.processes} processes. Use smaller batches, or a DataLoader."
             )
 

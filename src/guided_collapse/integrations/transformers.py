@@ -11,14 +11,14 @@ TrainerCallback: Any = optional("transformers", extra="integrations").TrainerCal
 
 
 class TransformersCollapse(TrainerCallback):  # type: ignore[misc]  # known at run time
-    """Measures how collapsed a model is at the end of an epoch, and logs the numbers through the trainer.
+    """A callback for the Hugging Face Trainer that measures how collapsed the model is every few epochs, and logs the metrics.
 
-    Add it with `trainer.add_callback(TransformersCollapse(trainer, loader))`. The numbers go to `trainer.log`, and so to everything
-    in `report_to`. It also calls `set_epoch` of the training loader's `StratifiedBatchSampler`, which the trainer does not.
+    Add it by `trainer.add_callback(TransformersCollapse(trainer, loader))`. The metrics go to `trainer.log`, and from there to
+    everything in `report_to`. The callback also calls `set_epoch` of a `StratifiedBatchSampler`, which the trainer does not.
 
     Args:
-        trainer: the one that the callback is added to.
-        loader: as for `LightningCollapse`, like all other arguments.
+        trainer: the trainer that the callback is added to.
+        loader, every, test_loader, classifier, prefix: as for `LightningCollapse`.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class TransformersCollapse(TrainerCallback):  # type: ignore[misc]  # known at r
         self.measurement = RepeatedMeasurement(loader, every, test_loader, classifier, prefix)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
-        """Selects the sampler's next order."""
+        """Sets the epoch of the sampler."""
         sampler = getattr(train_dataloader, "batch_sampler", None)
         if isinstance(sampler, SeededBatchSampler):
             sampler.set_epoch(int(state.epoch or 0))
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Measures and logs if it is due."""
+        """Measures and logs every `every` epochs."""
         if round(state.epoch) % self.measurement.every == 0:
             self.trainer.log(self.measurement.scalars(self.trainer.model))

@@ -1,4 +1,4 @@
-"""Measures neural collapse: from features, from a stream of batches, from a model and a loader, or from a file."""
+"""Metrics of neural collapse, of features, streams of batches, models and files."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""The one list of metrics, read from declared.toml: what each is called, what it means, what it needs, and how it is shown.
+"""The list of metrics, read from declared.toml: their names, meanings, requirements, and how they are shown.
 
-The printed table, what a result leaves out, what a run records and the report follow from it. It does not import torch, so reports
+Printed tables, missing values of a result, records of runs and the report follow from it. Does not import torch, so that reports
 start fast.
 """
 
@@ -19,26 +19,26 @@ Reference = Literal["loss_lower_bound", "ideal_margin"]
 
 @dataclass(frozen=True)
 class MetricDeclaration:
-    """One metric: what it is called, what it requires, and how it is shown."""
+    """One metric: its name, its requirements, and how it is shown."""
 
     name: str  # in results and records
     label: str  # in the printed table
-    meaning: str  # what it measures, one sentence
-    formula: str  # in plain text, as its value at collapse
+    meaning: str  # one sentence
+    formula: str  # in plain text, like the next
     at_collapse: str = "0"
-    section: str | None = None  # of the printed table; None if only a run can tell, from the head's own logits
-    needs: Sequence[Need] = ()  # besides class statistics
-    splits: Sequence[Split] = ("train",)  # which samples it is measured on; on "test" a result calls it "test_..."
-    recorded: bool = True  # by a run
-    charts: Mapping[Split, str] = field(default_factory=dict)  # titles of its charts in the report
-    percent: bool = False  # whether it is a fraction that is shown in percent
-    log: bool = False  # whether its chart starts with a logarithmic axis
-    reference: Reference | None = None  # the value that theory predicts for training samples, a line in its chart
-    occasional: bool = False  # whether it applies to some runs only, so its absence needs no comment
+    section: str | None = None  # of the printed table; None if only runs measure it, from the logits of their head
+    needs: Sequence[Need] = ()  # in addition to class statistics
+    splits: Sequence[Split] = ("train",)  # what it is measured on; a result names it "test_..." for "test"
+    recorded: bool = True  # whether runs record it
+    charts: Mapping[Split, str] = field(default_factory=dict)  # chart titles in the report
+    percent: bool = False  # whether it is a fraction to show in percent
+    log: bool = False  # whether its chart starts on a logarithmic axis
+    reference: Reference | None = None  # a line in its chart: what theory predicts for training samples
+    occasional: bool = False  # whether it applies only to some runs, so that its absence needs no comment
 
 
 def metrics_of_results() -> Iterator[MetricDeclaration]:
-    """Yields every number of a result; those of the test samples come last, in their own section, and are called "test_..."."""
+    """Yields the metrics of a result; those of test samples, named "test_...", come last in a section of their own."""
     listed = [metric for metric in METRICS.values() if metric.section is not None]
     yield from listed
     for metric in listed:
@@ -48,15 +48,15 @@ def metrics_of_results() -> Iterator[MetricDeclaration]:
 
 
 def recorded(split: Split) -> dict[str, str]:
-    """Maps the names of a split's metrics in a record to their names in a result."""
+    """Maps the names of a split's metrics in records to their names in results."""
     names = [name for name, metric in METRICS.items() if metric.section and metric.recorded and split in metric.splits]
     return {name: f"test_{name}" if split == "test" else name for name in names}
 
 
 def best_margin(feature_dim: int, num_classes: int) -> float | None:
-    """The largest possible value of the smallest cosine margin of C classes in d dimensions; None if it is unknown.
+    """The largest possible one-against-rest cosine margin of C classes in d dimensions, or None if it is unknown.
 
-    It is the margin of unit rows that are as far as possible from the convex hull of all others; for C > d + 1 at most 1.
+    It is that of unit rows which are as far as possible from the convex hull of all others; for C > d + 1 at most 1.
     """
     if num_classes <= feature_dim + 1:
         return num_classes / (num_classes - 1)  # simplex ETF
@@ -69,7 +69,7 @@ def best_margin(feature_dim: int, num_classes: int) -> float | None:
 
 _TABLES = tomllib.loads(resources.files("guided_collapse.metrics").joinpath("declared.toml").read_text(encoding="utf-8"))
 METRICS: Mapping[str, MetricDeclaration] = {name: MetricDeclaration(name, **fields) for name, fields in _TABLES.items()}
-"""By name, in the order in which they are listed."""
+"""All metrics by name, in the order of declared.toml."""
 LOSS, TOP1, NC1, NC1_NORMALIZED = (METRICS[name] for name in ("loss", "top1", "nc1", "nc1_normalized"))
 NC2, NC2_MEANS, NC3, NC4, EQUINORM = (METRICS[name] for name in ("nc2", "nc2_means", "nc3", "nc4", "equinorm"))
 MARGIN, BEST_MARGIN = METRICS["mean_cosine_margin"], METRICS["ideal_cosine_margin"]

@@ -1,7 +1,8 @@
 """The metrics as functions of class statistics, class means and weights.
 
-For C <= d + 1 classes in d dimensions, frames are compared with a simplex ETF. For more classes there is none, and a tight frame
-takes its place: its Gram matrix up to scale is not P = I - 11'/C but one of many projectors of rank d on the complement of 1.
+For C <= d + 1 classes in d dimensions, frames are compared with a simplex ETF, whose Gram matrix is proportional to the projector
+P = I - 11'/C. For more classes none exists, and a tight frame takes its place: its Gram matrix is proportional to one of many
+projectors of rank d on the complement of 1.
 """
 
 import math
@@ -20,14 +21,14 @@ EPSILON = torch.finfo(torch.float64).eps
 CLOSE_PAIR = 1e-6
 SMALL_EIGENVALUE = 1e-6
 NUMBERS_AT_ONCE = 2**24
-"""How many entries of a product are held at once: those of all pairs of 4096 classes."""
+"""Maximum number of entries of a product in memory: those of all pairs of 4096 classes."""
 
 
 def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
     """| G/|G|_F - Pi/sqrt(m) |_F with G = L R' and m = min(d, C-1): NC2 for L = R, NC3 for weights and means; NaN if G is zero.
 
-    Pi is the projector nearest to G, of rank m on the complement of 1. For C <= d + 1 there is only one, P = I - 11'/C.
-    L and R are (num_classes, feature_dim), float64; None for R takes L.
+    Pi is the nearest projector of rank m on the complement of 1; for C <= d + 1, this is P = I - 11'/C. L and R are
+    (num_classes, feature_dim), float64; if R is None, R = L.
     """
     num_classes, feature_dim = left.shape
     other = left if right is None else right
@@ -35,9 +36,9 @@ def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
         gram = left @ other.T
         target = simplex_etf(num_classes, dtype=gram.dtype, device=gram.device) / math.sqrt(num_classes)
     else:
-        # Both in an orthonormal basis of the span of 1 and the columns of L and R, outside of which they are zero. Its first vector
-        # is 1, so the others are orthogonal to it even if L and R are rank-deficient. Pi projects on the eigenvectors of the d
-        # largest eigenvalues of P (G + G') P.
+        # In an orthonormal basis of the span of 1 and the columns of L and R, outside of which both matrices are zero. Its first
+        # vector is 1, so the others are orthogonal to 1 even if L and R are rank-deficient. Pi projects on the eigenvectors of the
+        # d largest eigenvalues of P (G + G') P.
         basis = torch.linalg.qr(torch.cat([left.new_ones(num_classes, 1), left, *(() if right is None else (right,))], dim=1)).Q
         gram = (basis.T @ left) @ (other.T @ basis)
         vectors = torch.linalg.eigh(gram[1:, 1:] + gram[1:, 1:].T).eigenvectors[:, -feature_dim:]
@@ -66,13 +67,13 @@ def smallest_angle(rows: Tensor) -> float:
     unit = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     cosines, pairs = [], []
     for block in _blocks_of_rows(len(unit), len(unit)):
-        # Each pair once: the rows of the block with those after it.
+        # Each pair once: rows of the block with themselves and later rows.
         later = unit[block.start :]
         largest, place = (unit[block] @ later.T).fill_diagonal_(-torch.inf).flatten().max(dim=0)
         cosines.append(largest)
         pairs.append((later[place // len(later)], later[place % len(later)]))
     first, second = pairs[int(torch.stack(cosines).argmax())]
-    # Unlike the inverse cosine, exact for small and for large angles.
+    # Unlike acos, accurate for small and large angles.
     half = torch.atan2(torch.linalg.vector_norm(first - second), torch.linalg.vector_norm(first + second))
     return math.degrees(2 * float(half))
 
@@ -80,7 +81,8 @@ def smallest_angle(rows: Tensor) -> float:
 def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
     """min_c cos(mu_c, w_c) - max_{j != c} cos(mu_c, w_j): the smallest cosine margin of a class mean; NaN if a row is zero.
 
-    Both are centered, float64: the means (num_present, feature_dim), of the classes in `classes`, the weight one row per class.
+    The means, (num_present, feature_dim), are those of `classes`, (num_present,); the weight is (num_classes, feature_dim). Both
+    are centered, in float64.
     """
     unit_means, unit_weight = (normalize(rows, dim=1, eps=0) for rows in (means, weight))
     margins = []
@@ -94,8 +96,8 @@ def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
 def nearest_frame_distance(means: Tensor) -> float:
     """The squared distance of class means, centered and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
 
-    |.|_* is the nuclear norm. H~ P has rank m = min(d, C-1) at most, so other singular values are rounding errors and left out. NaN
-    if the means are all zero. For C > d + 1 the frame is tight, with rows of norm 1 only in the mean.
+    |.|_* is the nuclear norm. H~ P has at most rank m = min(d, C-1); further singular values are rounding errors and left out. NaN
+    if all means are zero. For C > d + 1 the frame is tight, with rows of norm 1 on average.
     """
     num_classes, feature_dim = means.shape
     if num_classes <= feature_dim + 1:
@@ -113,9 +115,13 @@ def nearest_frame_distance(means: Tensor) -> float:
 
 
 def cross_entropy_lower_bound(num_classes: int, scale: float) -> float:
-    """The smallest mean cross-entropy of unit weights and features of norm tau: log(1 + (C-1) exp(-tau C/(C-1))).
+    r"""Returns the smallest possible mean cross-entropy of weights with unit rows and features of norm tau.
 
-    It is attained exactly at neural collapse, where every feature is tau times its class's row of a simplex ETF.
+    $$
+    \log \left( 1 + (C-1) \, e^{-\tau C / (C-1)} \right)
+    $$
+
+    It is attained exactly at neural collapse, where every feature is tau times the row of its class in a simplex ETF.
 
     Args:
         num_classes: C, at least 2.
@@ -130,25 +136,23 @@ def cross_entropy_lower_bound(num_classes: int, scale: float) -> float:
 
 
 class BetweenClasses(NamedTuple):
-    """The directions in which the class means differ: S_B = (1/C) V diag(values)^2 V'."""
+    """The directions in which class means differ: S_B = (1/C) V diag(values)^2 V'."""
 
     directions: Tensor  # V, (feature_dim, rank), orthonormal columns
-    values: Tensor  # The positive singular values of the centered class means, (rank,), largest first
-    spread: Tensor  # V diag(values), (feature_dim, rank), where each dimension has as many correct digits as in the class means
+    values: Tensor  # positive singular values of the centered class means, (rank,), in descending order
+    spread: Tensor  # V diag(values), (feature_dim, rank), as accurate in each dimension as the class means
 
 
 def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
-    """The singular directions of the centered class means, cut at rank C-1.
+    """The singular directions of the centered class means, without those that are rounding errors.
 
-    Centering removes one dimension, so S_B has rank C-1 at most, and the last singular value is a rounding error that an inverse
-    would turn into the largest term. Means that coincide remove more: values below the rounding level of the means, as they were
-    before centering, are dropped too.
-    `magnitude` is the largest norm of a class mean before centering.
+    Centered means have at most rank C-1. A further singular value is a rounding error, which an inverse would turn into the largest
+    term; so are values below the rounding level of the means before centering, whose largest norm is `magnitude`.
     """
     num_classes, feature_dim = centered_class_means.shape
     most = min(num_classes - 1, feature_dim)
     floor = 4 * math.sqrt(num_classes) * EPSILON * magnitude
-    # The Gram matrix is several times faster than an SVD, and as good while no eigenvalue is small compared with the largest.
+    # Several times faster than an SVD, and as accurate if no eigenvalue is small relative to the largest.
     few_rows = num_classes <= feature_dim + 1
     gram = centered_class_means @ centered_class_means.T if few_rows else centered_class_means.T @ centered_class_means
     squares, vectors = torch.linalg.eigh(gram)
@@ -165,8 +169,8 @@ def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenC
 def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -> float:
     """NC1 = tr(S_W pinv(S_B)) / C, never negative; NaN if all class means coincide.
 
-    With the directions v_i and singular values s_i of the centered means it is sum_i v_i' S_W v_i / s_i^2, so no pseudo-inverse of
-    size feature_dim x feature_dim is needed.
+    Computed as sum_i v_i' S_W v_i / s_i^2 over the singular directions v_i and values s_i of the centered means, without a
+    pseudoinverse of size feature_dim x feature_dim.
     """
     if len(between.values) == 0:
         return math.nan
@@ -177,10 +181,9 @@ def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -
 def variability_collapse_index(statistics: ClassStatistics, between: BetweenClasses) -> float:
     """VCI = 1 - tr(pinv(S_T) S_B) / min(d, C-1) with S_T = S_W + S_B, between 0 (collapsed) and 1.
 
-    Computed as the small quantity it is near collapse, without inverses that are infinite if a direction has no scatter: let G be
-    the scatter in the span of the class means that scatter outside of it does not explain, the Schur complement of S_W, and M the
-    part of S_B there, which is all of it. Then rank - tr(pinv(S_T) S_B) = tr(G (G + M)^-1). NaN if S_W is not positive
-    semidefinite.
+    Near collapse it is small, and computed without cancellation and without inverting directions that have no scatter: let G be the
+    Schur complement of S_W in the span of the class means, that is, the scatter there that scatter outside does not explain, and M
+    the matrix of S_B in that span. Then rank - tr(pinv(S_T) S_B) = tr(G (G + M)^-1). NaN if S_W is not positive semidefinite.
     """
     num_classes, feature_dim = statistics.class_means.shape
     most, rank = min(feature_dim, num_classes - 1), len(between.values)
@@ -188,17 +191,17 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     if rank == 0 or not bool(within.any()):
         return (most - rank) / most
     spread = between.spread / math.sqrt(num_classes)
-    # The index does not depend on the units of a dimension. Units that make the diagonal of S_T 1 keep small dimensions from
-    # drowning in large ones; a dimension that is constant up to rounding errors does not count.
+    # The index does not depend on the scale of a dimension. Scaling the diagonal of S_T to 1 preserves the digits of small
+    # dimensions. Dimensions that are constant up to rounding errors do not count.
     varies = spread.any(dim=1) | (within.diagonal().abs() > statistics.rounding.square())
     units = torch.where(varies, (within.diagonal() + spread.square().sum(dim=1)).abs().rsqrt(), 0)
     spread *= units[:, None]
     within *= units * units[:, None]
     reflectors, lengths = torch.geqrf(spread)
     rotated = torch.ormqr(reflectors, lengths, within, left=True, transpose=True)
-    # The span of the means comes last, where a Cholesky factor holds the factor of the Schur complement of the rest.
+    # The span of the means comes last, where the Cholesky factor contains that of the Schur complement.
     rotated = torch.ormqr(reflectors, lengths, rotated, left=False).flip(0, 1)
-    # A direction without scatter has rounding errors instead of zeros, which must not explain anything.
+    # Directions without scatter have rounding errors instead of zeros, which must not explain anything.
     rotated.diagonal().add_(8 * EPSILON * rotated.diagonal().sum())
     factor, failed = torch.linalg.cholesky_ex(rotated)
     if bool(failed):
@@ -213,17 +216,17 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
 def class_distance_normalized_variance(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
     """CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
 
-    Infinite or NaN if two class means coincide. The means may be relative to any common point, (num_present, feature_dim), float64.
+    Infinite or NaN if two class means coincide. The means, (num_present, feature_dim), float64, may have any common offset.
     """
     variances = statistics.class_scatter / statistics.counts[statistics.present]
     number, sums = len(variances), []
     for block in _blocks_of_rows(number, number):
-        # Each pair once: the rows of the block with those after it.
+        # Each pair once: rows of the block with themselves and later rows.
         means, centered, later = (rows[block.start :] for rows in (statistics.class_means, centered_class_means, variances))
         own, squares = variances[block], centered.square().sum(dim=1)
         sizes = squares[: len(own), None] + squares
         distances = sizes - 2 * (centered[: len(own)] @ centered.T)
-        # Directly for pairs so close that inner products would cancel.
+        # Directly for close pairs, where inner products cancel.
         for close in torch.split((distances <= CLOSE_PAIR * sizes).triu_(1).nonzero(), 4096):
             first, second = close.T
             distances[first, second] = (means[first] - means[second]).square().sum(dim=1)
@@ -232,12 +235,12 @@ def class_distance_normalized_variance(statistics: ClassStatistics, centered_cla
 
 
 def norm_of_any_size(values: Tensor) -> Tensor:
-    """The Euclidean norm, a scalar, also of values whose squares overflow or vanish."""
+    """The Euclidean norm, a scalar, without overflow or underflow of squares."""
     largest = values.abs().amax()
     return torch.where(largest > 0, largest * torch.linalg.vector_norm(values / largest), largest)
 
 
 def _blocks_of_rows(num_rows: int, num_columns: int) -> Iterator[slice]:
-    """Yields parts of the rows of a product of these sizes, each of which fits into memory."""
+    """Yields slices of the rows of a product of this size that limit the memory it takes."""
     length = max(1, NUMBERS_AT_ONCE // num_columns)
     return (slice(start, start + length) for start in range(0, num_rows, length))

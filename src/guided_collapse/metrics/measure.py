@@ -1,4 +1,4 @@
-"""The measurement of features, of a model on a loader, and of a file."""
+"""Measurements of features, of a model on a loader, and of a file."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,27 +40,30 @@ def measure_collapse(
     global_mean: GlobalMean = "samples",
     center_weight: bool = False,
 ) -> CollapseResult:
-    """Measures how collapsed features are and, given a weight, how well they and the classifier fit together.
+    """Measures the neural collapse of features and, with a weight, of the classifier: NC1 to NC4, margins and more.
 
-    Pass the features that the weight multiplies, of clean data, from a model in eval mode. Classes without samples have no mean and
-    are left out wherever class means are involved; the result names them. Numbers are right to about 1e-6 for float32 features (VCI
-    to 1e-4) and 1e-9 for float64 ones. Features on Apple's devices, which lack float64, are measured on the CPU.
+    Pass the features that the weight multiplies, of data without augmentation, from a model in eval mode. Metrics are accurate to
+    about 1e-6 for float32 features (VCI to 1e-4) and 1e-9 for float64. Features on Apple's devices, which lack float64, are
+    measured on the CPU.
 
     Args:
         features: (num_samples, feature_dim).
-        labels: (num_samples,), class indices.
-        weight: W, (num_classes, feature_dim), as in nn.Linear; None leaves out what needs it.
-        bias: b, (num_classes,); None for a classifier without one.
-        num_classes: C; None takes the rows of the weight, or else the largest label + 1.
-        test_features: (num_test_samples, feature_dim); their nearest centers are the class means of `features`.
+        labels: class indices, (num_samples,). Classes without samples are left out of metrics of class means.
+        weight: W, (num_classes, feature_dim), as in `nn.Linear`; if None, metrics of the classifier are left out.
+        bias: b, (num_classes,); None for a classifier without bias.
+        num_classes: C; if None, the number of rows of the weight or, without one, the largest label + 1.
+        test_features: (num_test_samples, feature_dim), judged by the class means of `features`.
         test_labels: (num_test_samples,).
-        global_mean: "samples", the mean of all samples, as in the paper, or "classes", the mean of the class means.
-        center_weight: whether to center weights by their mean before NC2, NC3, equinorm and equiangularity; the paper does not.
-            Cosine margins always use centered weights.
+        global_mean: "samples" for the mean of all samples, as in the paper, or "classes" for the mean of class means.
+        center_weight: whether to center the weight by its mean row before NC2, NC3, equinorm and equiangularity. The paper does
+            not. Cosine margins always use the centered weight.
+
+    Returns:
+        A `CollapseResult`, such as `result.nc1`; `print(result)` shows a table.
 
     Raises:
         TypeError: for arguments of the wrong type.
-        ValueError: for input that does not fit together, is not finite, or has samples of fewer than two classes.
+        ValueError: for shapes that do not match, values that are not finite, or samples of fewer than two classes.
 
     Example:
         >>> import torch
@@ -76,7 +79,7 @@ def measure_collapse(
     num_classes = check_samples(features, labels, num_classes)
     if (test_features is None) != (test_labels is None):
         given = "test_labels" if test_features is None else "test_features"
-        raise ValueError(f"test_features and test_labels go together; got {given} alone. Pass both or neither.")
+        raise ValueError(f"test_features and test_labels must be passed together; got only {given}. Pass both or neither.")
     if test_features is not None and test_labels is not None:
         check_samples(test_features, test_labels, num_classes, feature_dim=features.shape[1], prefix="test_")
         if len(test_features) == 0:
@@ -87,7 +90,9 @@ def measure_collapse(
 
 
 def nc1(features: Tensor, labels: Tensor) -> float:
-    """Within-class variability: tr(S_W pinv(S_B)) / C, 0 at collapse. Arguments as for `measure_collapse`.
+    r"""Returns the within-class variability $\operatorname{tr}(\Sigma_W \Sigma_B^\dagger) / C$: 0 at collapse.
+
+    Arguments are those of `measure_collapse`.
 
     Example:
         >>> import torch
@@ -100,10 +105,15 @@ def nc1(features: Tensor, labels: Tensor) -> float:
 
 @torch.no_grad()
 def nc2(weight: Tensor) -> float:
-    """Distance of the weights, (num_classes, feature_dim), from a simplex ETF: | WW'/|WW'|_F - P/sqrt(C-1) |_F, 0 at collapse.
+    r"""Returns the distance of a weight, (num_classes, feature_dim), from a simplex ETF: 0 at collapse.
 
-    P is I - 11'/C. For C > d + 1 it is the distance from a tight frame: Pi/sqrt(d) replaces P/sqrt(C-1), with the nearest projector
-    Pi of rank d on the complement of 1.
+    $$
+    \left\lVert \frac{W W^\top}{\lVert W W^\top \rVert_F} - \frac{P}{\sqrt{C-1}} \right\rVert_F, \qquad
+    P = I - \tfrac{1}{C} \mathbf{1}\mathbf{1}^\top
+    $$
+
+    For C > d + 1, it is the distance from a tight frame: in place of $P / \sqrt{C-1}$ comes $\Pi / \sqrt d$, where $\Pi$ is the
+    nearest projector of rank d on the complement of $\mathbf{1}$.
 
     Example:
         >>> import torch
@@ -118,9 +128,14 @@ def nc2(weight: Tensor) -> float:
 
 
 def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
-    """How far weights and class means are from being dual: | W Hbar/|W Hbar|_F - P/sqrt(C-1) |_F, 0 at collapse.
+    r"""Returns how far weight and class means are from being dual to each other: 0 at collapse.
 
-    For C > d + 1 with Pi/sqrt(d) instead of P/sqrt(C-1), as in `nc2`. Arguments as for `measure_collapse`.
+    $$
+    \left\lVert \frac{W H^\top}{\lVert W H^\top \rVert_F} - \frac{P}{\sqrt{C-1}} \right\rVert_F
+    $$
+
+    The rows of $H$ are the centered class means. For C > d + 1, $\Pi / \sqrt d$ replaces $P / \sqrt{C-1}$, as in `nc2`. Arguments
+    are those of `measure_collapse`.
 
     Example:
         >>> import torch
@@ -134,9 +149,9 @@ def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
 
 
 def nc4(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None) -> float:
-    """The fraction of samples whose predicted class is not that of the nearest class mean, 0 at collapse.
+    """Returns the fraction of samples whose predicted class is not that of the nearest class mean: 0 at collapse.
 
-    Arguments as for `measure_collapse`.
+    Arguments are those of `measure_collapse`.
 
     Example:
         >>> import torch
@@ -167,25 +182,32 @@ def collapse_of(
     global_mean: GlobalMean = "samples",
     center_weight: bool = False,
 ) -> CollapseResult:
-    """Measures how collapsed a model is on the data of a loader.
+    """Measures the neural collapse of a model on the data of a loader.
 
-    The model is put in eval mode, and back. The features are the input of its last linear layer, found as `replace_classifier`
-    finds it; for a model with a head of this package, they are the points on the sphere that the head's weight multiplies.
+    Features are the inputs of the last linear layer, found as by `replace_classifier`; for a model with a head of this library,
+    they are the points on the sphere that the head's weight multiplies. The model runs in eval mode, and its modes are restored.
 
-    Give clean data, without augmentation: the loader is iterated twice, the second time for NC4, accuracies and margins, and must
-    yield the same samples. Under several processes each takes its own share of the data.
+    The loader is iterated twice, the second time for NC4, accuracies and margins, and must yield the same samples both times: no
+    augmentation. In distributed training, every process passes its own share of the data.
 
     Args:
-        model: maps inputs to anything.
-        loader: yields batches (inputs, labels), labels (num_samples,), class indices; or dictionaries with labels under "labels" or
-            "label", the rest of which is passed to the model by name.
-        layer: the name of the module whose output are the features, (num_samples, feature_dim); None takes the classifier's input.
-        classifier: the last linear layer, or its name; None finds it, unless there is a `layer`.
+        model: any module whose last layer is an `nn.Linear` or a head.
+        loader: yields batches (inputs, labels) with class indices, (num_samples,), or dictionaries with "labels" or "label", whose
+            other entries are passed to the model by name.
+        layer: the name of the module whose outputs are the features, (num_samples, feature_dim); if None, features are the inputs
+            of the classifier.
+        classifier: the last linear layer, or its name; if None, it is found, unless a `layer` is given.
         num_classes: C; required without a classifier.
-        test_loader: batches of other samples, judged by the class means of `loader`.
-        keep_features: whether to keep all features in memory, so that one pass over the loader is enough.
-        device: where inputs go; None takes the device of the model's parameters.
+        test_loader: batches of test samples, judged by the class means of `loader`.
+        keep_features: whether to keep all features in memory, which takes only one pass over the loader.
+        device: where to move inputs; if None, the device of the model's parameters.
         global_mean, center_weight: as for `measure_collapse`.
+
+    Returns:
+        A `CollapseResult`; `print(result)` shows a table.
+
+    Raises:
+        TypeError, ValueError: if features or labels are invalid, or if the last linear layer cannot be found.
 
     Example:
         >>> import torch
@@ -198,7 +220,7 @@ def collapse_of(
     capture = Capture(model, layer, classifier)
     if num_classes is None:
         if capture.weight is None:
-            raise ValueError("num_classes must be given if there is no classifier to count the rows of; got None.")
+            raise ValueError("num_classes is required with layer= and without classifier=; got None.")
         num_classes = len(capture.weight)
     with capture.listening():
         first = feature_batches(capture, loader, device)
@@ -214,7 +236,7 @@ def collapse_of(
 def feature_batches(
     capture: "Capture", loader: Loader, device: torch.device | str | None = None, *, again: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields features and labels of every batch, of which there must be one; `again` says that it is not the first time."""
+    """Yields (features, labels) of every batch. Raises if there is none; `again` tells that this is the second iteration."""
     if device is None:
         tensors = chain(capture.model.parameters(), capture.model.buffers())
         device = next((tensor.device for tensor in tensors), torch.device("cpu"))
@@ -238,23 +260,25 @@ def feature_batches(
             found = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
             raise TypeError(
                 f"the loader must yield batches (inputs, labels); got {found}. "
-                "Wrap it so that it does, or so that it yields dictionaries with the labels under 'labels'."
+                "Wrap it to yield these, or dictionaries with the labels under 'labels'."
             )
         yield features, torch.as_tensor(labels).to(features.device)
     if is_empty and again:
         raise ValueError(
-            "the loader must be one that can be iterated twice; it yielded nothing the second time. "
+            "the loader must allow two iterations; it yielded nothing the second time. "
             "Pass a DataLoader or a list, or keep_features=True."
         )
     if is_empty:
-        raise ValueError("the loader must yield at least one batch; got none. Pass one that is not used up, such as a DataLoader.")
+        raise ValueError(
+            "the loader must yield at least one batch; got none. Pass a nonempty DataLoader or list, not an exhausted iterator."
+        )
 
 
 class Capture:
-    """Takes the features out of a model while it runs. Arguments as for `collapse_of`.
+    """Captures features of a model during its forward pass. Arguments are those of `collapse_of`.
 
-    A head of this package multiplies its weight with the features on their sphere, so these are taken. With `embedding`, features
-    have unit norm, and are those of `embed` for a model with such a head.
+    For a model with a head of this library, features are on the sphere of the head. With `embedding`, they are those of
+    `head.embed`, or normalized to unit norm for other models.
     """
 
     def __init__(
@@ -279,12 +303,12 @@ class Capture:
             self.finish = self.classifier.embed if embedding else self.classifier.on_sphere
 
     def __call__(self, *inputs: Any, **named: Any) -> tuple[Tensor, Any]:
-        """Runs the model; returns the features, (num_samples, feature_dim), and its output."""
+        """Runs the model and returns the features, (num_samples, feature_dim), and the model's output."""
         self.features = None
         output = self.model(*inputs, **named)
         features, self.features = self.features, None
         if features is None:
-            raise ValueError("the named module must take part in model(inputs); it was never called. Name another one.")
+            raise ValueError("the named module must be called by model(inputs), but was not. Name another module.")
         if features.ndim != 2:
             raise ValueError(
                 f"features must be (num_samples, feature_dim); got {tuple(features.shape)}. "
@@ -294,7 +318,7 @@ class Capture:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Eval mode without gradients, and a hook that keeps the features; afterwards every module is in its own mode again."""
+        """Context manager that captures features, in eval mode and without gradients, and restores all modes afterward."""
         module = self.classifier if self.layer is None else self.layer
         assert module is not None
         handle = module.register_forward_hook(self._keep, with_kwargs=True)
@@ -312,7 +336,7 @@ class Capture:
     def _keep(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
         features = output
         if self.layer is None:
-            # A classifier's first parameter, whether it is passed by position or by name.
+            # The first argument of the classifier, passed by position or by name.
             features = next(iter(inspect.signature(module.forward).bind(*inputs, **named).arguments.values()), None)
         if not isinstance(features, Tensor):
             raise TypeError(
@@ -321,10 +345,10 @@ class Capture:
             )
         if self.features is not None:
             raise ValueError(
-                "the named module must be called once in model(inputs); it was called again. "
+                "the named module must be called only once by model(inputs), but was called again. "
                 "Name a module that is used in one place only."
             )
-        # A copy: what follows in the model may work in place, as nn.ReLU(inplace=True) does.
+        # A copy, because later modules may work in place, as nn.ReLU(inplace=True) does.
         self.features = features.clone()
 
 

@@ -1,4 +1,4 @@
-"""The result of a measurement: every number, what was left out and why, and how it is shown."""
+"""The result of a measurement: every metric, what was left out and why, and the printed table."""
 
 import math
 from collections.abc import Iterator
@@ -21,12 +21,14 @@ LONGEST_LIST = 10
 
 @dataclass(frozen=True, eq=False)
 class CollapseResult:
-    """How collapsed features and classifier are. `print` and notebooks show a table; declared.toml has meanings and formulas.
+    """All metrics of a measurement, as attributes; `print` and notebooks show them as a table.
 
-    A number is None if what it needs was not given, with the reason in `left_out`, and NaN or infinite if it is undefined, with the
-    reason in `notes`. C counts the classes with samples wherever class means are involved, and all classes for metrics of the
-    weights alone (`nc2`, `weight_equinorm`, `weight_equiangularity`, `bias_collapse`) and for predictions and margins. `nc3` and
-    `equinorm` use the weights of the classes with samples. `test_...` judges test samples by the means of the other samples.
+    A metric is None if something it needs was not passed, with the reason in `left_out`, and NaN or infinite if it is undefined,
+    with the reason in `notes`. `test_...` are metrics of test samples, judged by the class means of the other samples. The docs
+    page "How collapsed is a model?" explains every metric.
+
+    Classes without samples have no mean. Metrics of class means leave them out, and `nc3` and `equinorm` also leave out their
+    weights; metrics of weights alone, predictions and margins cover all classes.
 
     Example:
         >>> import torch
@@ -41,7 +43,7 @@ class CollapseResult:
     nc2_means: float
     nc3: float | None
     nc4: float | None
-    bias_collapse: float | None  # called NC4 in some code; 0 by construction for b = -W mu_G
+    bias_collapse: float | None  # some code calls it NC4; 0 by construction for b = -W mu_G
     weight_equinorm: float | None
     mean_equinorm: float
     equinorm: float | None
@@ -69,16 +71,16 @@ class CollapseResult:
     num_samples: int
     num_classes: int
     feature_dim: int
-    counts: tuple[int, ...]  # samples of each class
+    counts: tuple[int, ...]  # number of samples of each class
     missing_classes: tuple[int, ...]  # classes without samples, which have no mean
-    between_class_rank: int  # dimensions in which the class means differ: min(d, C-1) unless they are degenerate
-    global_mean: GlobalMean  # as for `measure_collapse`, like the next one
+    between_class_rank: int  # dimensions in which class means differ: min(d, C-1) unless they are degenerate
+    global_mean: GlobalMean  # as for `measure_collapse`, like the next
     center_weight: bool
-    left_out: dict[str, str]  # what is None, and why
-    notes: tuple[str, ...]  # what a reader of the numbers should know
+    left_out: dict[str, str]  # the reason for every metric that is None
+    notes: tuple[str, ...]  # remarks on the numbers
 
     def to_dict(self) -> dict[str, object]:
-        """Returns everything as plain values that JSON can hold; NaN and infinity become None."""
+        """Returns all fields as plain values for JSON; NaN and infinity become None."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
@@ -95,7 +97,7 @@ class CollapseResult:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Returns a table with each number's value at collapse; its meaning shows when the mouse rests on its name."""
+        """Returns a table with the value at collapse of each metric; meanings are tooltips of the names."""
         caption = "<br>".join(map(escape, self._heading()))
         parts = [f"<table><caption>{caption}</caption><tr><th></th><th>value</th><th>at collapse</th></tr>"]
         for section, rows in self._rows().items():
@@ -117,7 +119,7 @@ class CollapseResult:
         ]
 
     def _rows(self) -> dict[str, list[tuple[str, str, str, str]]]:
-        """The numbers by section: label, value, value at collapse, and meaning."""
+        """Rows of (label, value, value at collapse, meaning), by section."""
         sections: dict[str, list[tuple[str, str, str, str]]] = {}
         for metric in metrics_of_results():
             value = getattr(self, metric.name)
@@ -145,13 +147,13 @@ def _plain(value: object) -> object:
 def collapse_result(
     measured: Measured, samples: SampleCounts | None = None, test_samples: SampleCounts | None = None
 ) -> CollapseResult:
-    """Computes every metric that finished statistics, a classifier, and counts over their samples and over test samples allow."""
+    """Computes every metric that the statistics, the classifier, and counts over samples and test samples allow."""
     statistics, means, weight = measured.statistics, measured.centered_class_means, measured.weight
     feature_dim, num_classes = means.shape[1], len(statistics.counts)
     between = formulas.between_classes(means, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
     cdnv = formulas.class_distance_normalized_variance(statistics, means)
     if len(between.values) == 0:
-        # What is left is rounding error, whose shape must not be mistaken for that of the means.
+        # Only rounding errors are left, whose shape must not pass for that of the means.
         means = torch.zeros_like(means)
     left_out = _left_out(measured, samples, test_samples)
     values: dict[str, Any] = dict.fromkeys(left_out) | {
@@ -192,7 +194,7 @@ def collapse_result(
             if weight is not None:
                 values[f"{prefix}nc4"] = disagreements / number
                 values[f"{prefix}accuracy"] = correct / number
-                # The mean of no margins is NaN, as it should be.
+                # NaN without margins.
                 values[f"{prefix}mean_cosine_margin"] = float(found.margins.mean())
     if samples is not None and weight is not None:
         values["cosine_margins"] = samples.margins.sort().values
@@ -212,11 +214,11 @@ def collapse_result(
 
 
 def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
-    """The metrics that are None, each with the reason."""
+    """The metrics that are None, with the reasons."""
     (num_present, feature_dim), num_classes = measured.centered_class_means.shape, len(measured.statistics.counts)
     no_ranks, no_margin = measured.statistics.numerical_ranks is None, best_margin(feature_dim, num_classes) is None
     room = "needs feature_dim >= number of classes{} - 1, otherwise frames differ in their angles"
-    # Of several reasons, the first is given.
+    # If several apply, the first counts.
     lacking: dict[Need, tuple[bool, str]] = {
         "test samples": (test_samples is None, "no test samples were given"),
         "weight": (measured.weight is None, "needs the classifier's weight"),
@@ -230,7 +232,7 @@ def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: Sa
     for metric in metrics_of_results():
         if found := [reason for need, (is_lacking, reason) in lacking.items() if is_lacking and need in metric.needs]:
             reasons[metric.name] = found[0]
-    # The lists go with their means.
+    # Lists are left out with their means.
     for name, mean in (("cosine_margins", "mean_cosine_margin"), ("numerical_ranks", "numerical_rank")):
         if mean in reasons:
             reasons[name] = reasons[mean]

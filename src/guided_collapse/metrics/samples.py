@@ -1,4 +1,4 @@
-"""What needs every sample once the class means are known: predictions, nearest class means and cosine margins."""
+"""The pass over samples once class means are known: predictions, nearest class means and cosine margins."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ from guided_collapse.heads.checks import largest_finite
 from guided_collapse.metrics.statistics import ClassStatistics, GlobalMean, chunk_rows, product_dtype, safe_in_float32
 
 SMALLEST, LARGEST = 1e-140, 1e140
-"""Between these, sums of squares neither overflow nor vanish in float64."""
+"""Sizes between which sums of squares neither overflow nor underflow float64."""
 
 
 class Measured:
-    """What is measured: finished class statistics, and classifier and options as for `measure_collapse`; checked."""
+    """Finished class statistics with a validated classifier; arguments as for `measure_collapse`."""
 
     def __init__(
         self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None, global_mean: GlobalMean, center_weight: bool
@@ -25,35 +25,37 @@ class Measured:
         self.statistics, self.global_mean, self.center_weight = statistics, global_mean, center_weight
         self.center = statistics.global_mean(global_mean)
         centered = means - self.center
-        # A dimension in which the means differ by rounding errors only is set to zero.
+        # Zero out dimensions in which the means differ only by rounding errors.
         self.centered_class_means = torch.where(centered.abs().amax(dim=0) > statistics.rounding, centered, 0)
-        # Scores of h - mu_G, largest for the nearest class mean: |h - mu_c|^2 is |h - mu_G|^2 minus twice these.
+        # Scores of h - mu_G that are largest for the nearest class mean: |h - mu_c|^2 = |h - mu_G|^2 - 2 score.
         self.center_scores = LinearScores(self.centered_class_means, -self.centered_class_means.square().sum(dim=1) / 2)
         self.weight = self.class_scores = None
         if weight is not None:
-            # A copy: training may go on before the second pass is over.
+            # A copy, because training may continue before the second pass ends.
             self.weight = weight.detach().to(means.device).to(torch.float64, copy=True)
             logits = self.weight @ self.center
             logits = logits if bias is None else logits + bias.detach().to(means.device).to(logits)
-            # Largest for the predicted class: <w_j - w_G, h - mu_G> + (W mu_G + b)_j.
+            # Scores that are largest for the predicted class: <w_j - w_G, h - mu_G> + (W mu_G + b)_j.
             self.class_scores = LinearScores(center_classes(self.weight), logits)
 
 
 class SampleCounts(NamedTuple):
-    """Counts over samples, which add up over batches and processes, and the samples' margins."""
+    """Counts over samples, which add up over batches and processes, and the cosine margins of the samples."""
 
-    counts: Tensor  # (4,), int64: samples; nearest to their own class mean; predicted correctly; predicted otherwise than nearest
-    margins: Tensor  # Cosine margins, float64, of the samples that have one; empty without a classifier
+    counts: (
+        Tensor  # (4,), int64: samples; nearest to their own class mean; predicted correctly; predicted class differs from nearest
+    )
+    margins: Tensor  # float64, of the samples that have one; empty without a classifier
 
 
 def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
     """Counts predictions and nearest class means, and computes cosine margins.
 
-    The nearest center is argmin_c |h - mu_c| over the classes that have a mean; the prediction argmax_j <w_j, h> + b_j over all
+    The nearest center is argmin_c |h - mu_c| over classes that have a mean, and the prediction argmax_j <w_j, h> + b_j over all
     classes. The cosine margin of a sample of class c is cos_c - max_{j != c} cos_j, where cos_j is the cosine between h - mu_G and
-    w_j - w_G, with w_G the mean weight; samples at mu_G and weights at w_G have none and are left out.
+    w_j - w_G, and w_G the mean weight. Samples at mu_G and weights at w_G have no margin and are left out.
 
-    The large products have the features' own precision, at least float32. Decisions that are too close for it are made in float64.
+    Large products are in the dtype of the features, at least float32. Decisions too close for it are made in float64.
     """
     center, centers, classes = measured.center, measured.center_scores, measured.class_scores
     rows, dtype = chunk_rows(features.shape[1]), product_dtype(features.dtype)
@@ -78,7 +80,7 @@ def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> Sampl
 
 
 class Points(NamedTuple):
-    """Samples (num_samples, feature_dim) relative to a center, in the precision of products; norms and center are float64."""
+    """Samples, (num_samples, feature_dim), relative to a center, in the dtype for products; norms and center are float64."""
 
     features: Tensor
     center: Tensor
@@ -87,10 +89,10 @@ class Points(NamedTuple):
 
 
 def centered_points(features: Tensor, center: Tensor, dtype: torch.dtype) -> Points:
-    """Subtracts the center, in float32 or float64; in float64 as well if float32 cannot hold products of the points."""
+    """Subtracts the center, in `dtype`, or in float64 if float32 cannot hold products of the points."""
     leading = center.to(dtype)
     values = features.to(dtype) - leading
-    # In float32 the center comes in two parts, so that points near it have as many correct digits as those far away.
+    # In float32, subtract the center in two parts, so that points near it keep as many digits as those far away.
     values -= (center - leading).to(dtype)
     norms = torch.linalg.vector_norm(values, dim=1).to(torch.float64)
     if dtype != torch.float64 and not safe_in_float32(norms):
@@ -99,9 +101,9 @@ def centered_points(features: Tensor, center: Tensor, dtype: torch.dtype) -> Poi
 
 
 class LinearScores:
-    """<r_j, p> + o_j for rows r_j (num_rows, feature_dim) and offsets o_j (num_rows,), both float64, and any points p.
+    """Scores <r_j, p> + o_j of points p, for rows r_j, (num_rows, feature_dim), and offsets o_j, (num_rows,), both float64.
 
-    Products are taken in float32 where they can be; which score is the largest is decided as float64 would.
+    Products are in float32 if possible, but the largest score is the one that float64 finds.
     """
 
     def __init__(self, rows: Tensor, offsets: Tensor) -> None:
@@ -112,12 +114,12 @@ class LinearScores:
         self.narrow_rows = rows.to(torch.float32) if safe else rows
 
     def products(self, points: Points) -> Tensor:
-        """<r_j, p>, (num_samples, num_rows), in the precision of the points unless these rows need float64."""
+        """<r_j, p>, (num_samples, num_rows), in the dtype of the points, unless the rows need float64."""
         rows = self.narrow_rows if points.values.dtype == torch.float32 else self.rows
         return points.values.to(rows.dtype) @ rows.T
 
     def largest(self, products: Tensor, points: Points) -> Tensor:
-        """argmax_j <r_j, p> + o_j as float64 finds it, (num_samples,), from the products of these points."""
+        """argmax_j <r_j, p> + o_j, (num_samples,), as float64 finds it, given the products of these points."""
         scores = products + self.offsets.to(products.dtype)
         best, winners = scores.max(dim=1)
         if scores.dtype == torch.float64:
@@ -133,9 +135,9 @@ class LinearScores:
 
 
 def check_classifier(weight: Tensor | None, bias: Tensor | None, feature_dim: int, num_classes: int) -> None:
-    """Checks that weight and bias belong to these features and classes."""
+    """Raises unless weight and bias fit these features and classes."""
     if weight is None and bias is not None:
-        raise ValueError("a bias needs a weight; got a bias alone. Pass the classifier's weight too.")
+        raise ValueError("bias requires a weight; got only a bias. Pass the classifier's weight, too.")
     for name, value, shape in (("weight", weight, (num_classes, feature_dim)), ("bias", bias, (num_classes,))):
         if value is None:
             continue
@@ -149,7 +151,7 @@ def check_classifier(weight: Tensor | None, bias: Tensor | None, feature_dim: in
 
 
 def check_sizes(values: Tensor, name: str, *, not_vanishing: bool = False) -> None:
-    """Refuses NaN, infinite and huge entries; on request also values that are all tiny but not all zero."""
+    """Raises for NaN, infinite and huge entries and, if `not_vanishing`, for values that are tiny but not all zero."""
     largest = largest_finite(values, name)
     if largest > LARGEST or (not_vanishing and 0 < largest < SMALLEST):
         raise ValueError(f"{name} must be between {SMALLEST:.0e} and {LARGEST:.0e} in size; got up to {largest:.1e}. Rescale them.")

@@ -1,4 +1,4 @@
-"""Class statistics: counts, class means and within-class scatter, from all features at once or from parts that are merged."""
+"""Class statistics: counts, class means and within-class scatter, from all features at once or merged from parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from guided_collapse.geometry.operations import float32_is_float32
 GlobalMean = Literal["samples", "classes"]
 
 CHUNK_ENTRIES = 2**20
-"""How many entries are processed at a time: 4 MB in float32, so that they stay in the cache."""
+"""Entries processed at a time: 4 MB in float32, which stay in the cache."""
 UNCERTAIN_SCATTER = 1000 * torch.finfo(torch.float32).eps
-"""A direction with less scatter than this, relative to its dimensions, can be all rounding error in a sum of float32 products."""
+"""Scatter of a direction, relative to its dimensions, that can be all rounding errors in a sum of float32 products."""
 UNCERTAIN_RANK = 1e-4
-"""How much of the nuclear norm may come from singular values that drown in rounding errors."""
+"""Maximum share of the nuclear norm that may come from singular values below rounding errors."""
 COLUMN_BLOCKS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class ClassStatistics:
-    """Counts, means and scatter of each class. Classes without samples have no mean and no row."""
+    """Counts, means and scatter of each class. Classes without samples have no mean and thus no row."""
 
     counts: Tensor  # (num_classes,), int64
-    class_means: Tensor  # (num_present, feature_dim), float64, the means of the classes that have samples, in order
+    class_means: Tensor  # (num_present, feature_dim), float64, of the classes that have samples, in order
     scatter: Tensor  # sum over samples of (h - mu_c)(h - mu_c)', (feature_dim, feature_dim), float64
     class_scatter: Tensor  # sum over the samples of a class of |h - mu_c|^2, (num_present,), float64
-    numerical_ranks: Tensor | None = None  # (num_present,), float64; None if the features of a class were never together
+    numerical_ranks: Tensor | None = None  # (num_present,), float64; None if features were not kept together
 
     @property
     def present(self) -> Tensor:
@@ -37,12 +37,12 @@ class ClassStatistics:
 
     @property
     def rounding(self) -> Tensor:
-        """The size of rounding errors of class means and of deviations from them in each dimension, (feature_dim,)."""
+        """Rounding errors of class means and deviations from them in each dimension, (feature_dim,)."""
         return 64 * torch.finfo(torch.float64).eps * self.class_means.abs().amax(dim=0)
 
     @property
     def num_samples(self) -> int:
-        """N."""
+        """Number of samples, N."""
         return int(self.counts.sum())
 
     def global_mean(self, kind: GlobalMean) -> Tensor:
@@ -53,22 +53,25 @@ class ClassStatistics:
 
 
 def check_global_mean(kind: GlobalMean) -> None:
-    """Refuses an unknown kind of global mean."""
+    """Raises a ValueError for an unknown kind of global mean."""
     if kind not in get_args(GlobalMean):
         raise ValueError(f"global_mean must be one of {', '.join(get_args(GlobalMean))}; got {kind!r}.")
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether the device computes in float64; Apple's does not, so metrics run on the CPU instead."""
+    """Whether the device supports float64. Apple's does not, so metrics run on the CPU there."""
     return device.type != "mps"
 
 
 def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> ClassStatistics:
-    """Computes the statistics of features (num_samples, feature_dim) with labels (num_samples,), all at hand.
+    """Returns the statistics of features, (num_samples, feature_dim), with labels, (num_samples,).
 
-    Outer products of deviations have the features' own precision, at least float32, and are summed in float64: for float32 features
-    the scatter is right to 1e-6 of its largest direction, however small it is compared with the means. If that leaves directions
-    with hardly any scatter uncertain, everything is repeated in float64. ValueError if fewer than two classes have samples.
+    Outer products of deviations are computed in the dtype of the features, at least float32, and summed in float64. For float32
+    features, the scatter is accurate to 1e-6 of its largest direction, however small it is compared with the means. If directions
+    with hardly any scatter remain uncertain, the computation is repeated in float64.
+
+    Raises:
+        ValueError: if fewer than two classes have samples.
     """
     features = features.detach() if has_float64(features.device) else features.detach().cpu()
     labels = labels.to(features.device, torch.int64)
@@ -86,10 +89,10 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
 def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dtype: torch.dtype) -> ClassStatistics:
     """The statistics with products in `dtype`; `samples` holds the row indices of each class that has any."""
     feature_dim = features.shape[1]
-    # One buffer for all: memory that was used before is several times faster than new memory.
+    # One buffer for all groups, because reused memory is several times faster than new memory.
     buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim, dtype=dtype)
     scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=features.device)
-    groups: list[list[Tensor]] = []  # one class of at least feature_dim samples, or as many smaller ones as fill a chunk
+    groups: list[list[Tensor]] = []  # one class of at least feature_dim samples, or smaller ones that fill a chunk
     room = 0
     for indices in samples:
         is_large = len(indices) >= feature_dim
@@ -109,7 +112,7 @@ def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dty
 
 
 def chunk_rows(feature_dim: int) -> int:
-    """How many samples to process at a time: enough that their outer products cost more than adding these up."""
+    """Number of samples to process at a time: enough that outer products cost more than adding them up."""
     return max(feature_dim, CHUNK_ENTRIES // feature_dim)
 
 
@@ -118,7 +121,7 @@ _OfClasses = tuple[Tensor, Tensor, Tensor]
 
 
 def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tensor], buffer: Tensor) -> _OfClasses:
-    """Adds the outer products of the deviations of some classes to the upper block triangle of `scatter`."""
+    """Adds the outer products of deviations of small classes to the upper block triangle of `scatter`."""
     sizes = [len(indices) for indices in samples]
     classes = torch.arange(len(sizes), device=features.device).repeat_interleave(torch.tensor(sizes, device=features.device))
     deviations, means = _centered_rows(features, torch.cat(tuple(samples)), classes, buffer)
@@ -127,7 +130,7 @@ def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tens
     for own, mean, indices in zip(torch.split(deviations, sizes), means, samples, strict=True):
         gram = (own @ own.T).to(torch.float64)
         squares.append(gram.diagonal().sum())
-        # The Gram matrix of the samples themselves: |mu|^2 comes in as float64, because deviations can be tiny beside it.
+        # The Gram matrix of the samples themselves, with |mu|^2 in float64, because deviations can be tiny beside it.
         along = (own @ mean.to(own.dtype)).to(torch.float64)
         gram += along[:, None] + along + mean @ mean
         ranks.append(_numerical_rank(gram, torch.finfo(buffer.dtype).eps * squares[-1], features, indices, len(buffer)))
@@ -135,14 +138,14 @@ def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tens
 
 
 def _add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer: Tensor) -> _OfClasses:
-    """The same for one class of at least feature_dim samples, whose own scatter is the smaller Gram matrix."""
+    """The same for one class of at least feature_dim samples, whose scatter is its smaller Gram matrix."""
     own_scatter, part_means = torch.zeros_like(scatter), []
     parts = torch.split(samples, len(buffer))
     for part in parts:
         deviations, mean = _centered_rows(features, part, torch.zeros_like(part), buffer)
         add_outer_products(own_scatter, deviations)
         part_means.append(mean[0])
-    # Between the parts lies n_p (mu_p - mu)(mu_p - mu)'. Nothing is subtracted, so nothing cancels or becomes negative.
+    # The scatter between parts, n_p (mu_p - mu)(mu_p - mu)'. All terms are added, so none cancel.
     means, sizes = torch.stack(part_means), scatter.new_tensor([len(part) for part in parts])
     mean = sizes @ means / len(samples)
     add_outer_products(own_scatter, (means - mean) * sizes.sqrt()[:, None])
@@ -154,10 +157,10 @@ def _add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer:
 
 
 def _centered_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
-    """The samples at `indices` minus the means of their classes, and these means in float64.
+    """The samples at `indices` minus their class means, and these means in float64.
 
-    The deviations may lie in the buffer and have its dtype, or float64 if float32 cannot hold their products. `classes` has the
-    class of each row, ascending from 0 without gaps.
+    The deviations may use the buffer and its dtype, or are float64 if float32 cannot hold their products. `classes` are the classes
+    of the rows, ascending from 0 without gaps.
     """
     num_classes, rows = int(classes[-1]) + 1, buffer[: len(indices)]
     if features.dtype == rows.dtype:
@@ -172,11 +175,10 @@ def _centered_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: T
 
 
 def _center_in_place(rows: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """Subtracts the means of their classes from the rows, and returns these means in float64."""
+    """Subtracts class means from the rows, and returns these means in float64."""
     counts = torch.bincount(classes, minlength=num_classes)[:, None]
     means = rows.new_zeros(num_classes, rows.shape[1], dtype=torch.float64)
-    # The sum behind a mean has a rounding error that can exceed the deviations of a collapsed class. The mean of what is left after
-    # the first subtraction corrects it.
+    # The rounding error of a mean can exceed the deviations of a collapsed class. The mean of the first deviations corrects it.
     for _ in range(2):
         part = rows.new_zeros(num_classes, rows.shape[1]).index_add_(0, classes, rows) / counts
         rows -= part if num_classes == 1 else part.index_select(0, classes)
@@ -185,12 +187,17 @@ def _center_in_place(rows: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 
 
 def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tensor, rows_at_once: int) -> Tensor:
-    """|H_c|_*^2 / |H_c|_F^2, a scalar: how many directions the features of a class fill, as in the paper's code.
+    """|H_c|_*^2 / |H_c|_F^2, a scalar: the number of directions that the features of a class fill, as in the paper's code.
 
-    The features are not centered: a class that has collapsed to its mean has rank 1, a class of zeros rank 0. Singular values that
-    vanish come out as sqrt(error). If there are so many of them that it could show, the Gram matrix is computed again in float64.
-    `gram` is the smaller one of H_c' H_c and H_c H_c', of which the upper triangle is read, with entries that have this `error`;
-    `samples` are the rows of the class in `features`.
+    The features are not centered: a class that has collapsed to its mean has rank 1, a class of zeros rank 0. Rounding errors turn
+    singular values of 0 into sqrt(error). If there are so many that it could matter, the Gram matrix is computed again in float64.
+
+    Args:
+        gram: the smaller one of H_c' H_c and H_c H_c'; only its upper triangle is read.
+        error: of the entries of `gram`.
+        features: (num_samples, feature_dim).
+        samples: indices of the class in `features`.
+        rows_at_once: number of rows to process at a time.
     """
     values = torch.linalg.eigvalsh(gram, UPLO="U").clamp(min=0)
     if bool((values < error).sum() * error.sqrt() > UNCERTAIN_RANK * values.sqrt().sum()):
@@ -208,20 +215,20 @@ def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tens
 
 
 class Moments(NamedTuple):
-    """The class statistics of a part of the samples, with means relative to a reference for each class.
+    """The class statistics of a part of the samples, with means relative to a reference per class.
 
-    At collapse the samples of a class nearly coincide. Their differences from a nearby reference are then exact, and so is the mean
-    of these differences, other than the mean of the samples.
+    At collapse, the samples of a class nearly coincide. Their differences from a nearby reference, and the mean of these
+    differences, are then exact, whereas the mean of the samples is rounded.
     """
 
     counts: Tensor  # (num_classes,), int64
-    references: Tensor  # (num_classes, feature_dim), float64; meaningless for classes without samples
-    offsets: Tensor  # Class mean minus reference, (num_classes, feature_dim), float64; 0 for classes without samples
+    references: Tensor  # (num_classes, feature_dim), float64; arbitrary for classes without samples
+    offsets: Tensor  # class mean minus reference, (num_classes, feature_dim), float64; 0 for classes without samples
     scatter: Tensor  # sum (h - mu_c)(h - mu_c)', (feature_dim, feature_dim), float64, upper block triangle only
     class_scatter: Tensor  # sum |h - mu_c|^2 of each class, (num_classes,), float64
 
     def statistics(self) -> ClassStatistics:
-        """What the metrics are computed from; raises a ValueError if fewer than two classes have samples."""
+        """Returns the class statistics. Raises a ValueError if fewer than two classes have samples."""
         _check_enough_classes(self.counts)
         present = self.counts.nonzero().flatten()
         means = (self.references + self.offsets)[present]
@@ -236,13 +243,13 @@ def no_moments(feature_dim: int, num_classes: int, device: torch.device | None =
 
 
 def add_batch(total: Moments, features: Tensor, labels: Tensor) -> None:
-    """Adds a batch to the moments, in place. A class's first sample ever is its reference."""
+    """Adds a batch to the moments in place. The reference of a class is its first sample."""
     first = first_samples(features, labels, len(total.counts))
     merge(total, batch_moments(features, labels, torch.where((total.counts > 0)[:, None], total.references, first)))
 
 
 def batch_moments(features: Tensor, labels: Tensor, references: Tensor) -> Moments:
-    """The moments of a batch: features (num_samples, feature_dim), labels (num_samples,), references as in `Moments`."""
+    """The moments of a batch of features, (num_samples, feature_dim), labels, (num_samples,), and references as in `Moments`."""
     counts = torch.bincount(labels, minlength=len(references))
     deviations = features.to(references) - references[labels]
     offsets = torch.zeros_like(references).index_add_(0, labels, deviations) / counts.clamp(min=1)[:, None]
@@ -264,10 +271,10 @@ def first_samples(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 
 
 def merge(left: Moments, right: Moments) -> Moments:
-    """The moments of both parts together. Changes `left` in place and returns it.
+    """Merges the moments of `right` into `left`, in place, and returns `left`.
 
     For a class with n and m samples whose means differ by delta, the scatter about the common mean is the sum of both scatters plus
-    n m/(n+m) delta delta'. All terms are positive semidefinite: nothing cancels, whatever the references are.
+    n m/(n+m) delta delta'. All terms are positive semidefinite, so none cancel.
     """
     classes = right.counts.nonzero().flatten()
     here, there = left.counts[classes].to(torch.float64), right.counts[classes].to(torch.float64)
@@ -285,22 +292,22 @@ def merge(left: Moments, right: Moments) -> Moments:
 
 
 def product_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The precision of products of features: float32 for float32 and narrower types, else float64.
+    """The dtype for products of features: float32 for float32 and narrower dtypes, otherwise float64.
 
-    If TF32 or bfloat16 may replace float32 (`torch.set_float32_matmul_precision`), with two or three digits, it is always float64.
+    Always float64 if `torch.set_float32_matmul_precision` allows TF32 or bfloat16, which have two or three digits.
     """
     return torch.float32 if dtype != torch.float64 and float32_is_float32() else torch.float64
 
 
 def safe_in_float32(values: Tensor, offset: float = 0.0) -> bool:
-    """Whether sums of products of such values, and an offset of this size, stay in the range of float32."""
+    """Whether sums of products of these values, plus an offset of this size, stay within the range of float32."""
     return 1e-12 < float(torch.linalg.vector_norm(values)) < 1e12 and offset < 1e12
 
 
 def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
-    """Adds rows' rows to the upper block triangle of `scatter`, in place; products have the precision of the rows.
+    """Adds rows' rows to the upper block triangle of `scatter` in place, with products in the dtype of the rows.
 
-    Only blocks on and above the diagonal are computed, 5/8 of the multiplications. `symmetrized` fills in the rest in the end.
+    Blocks on and above the diagonal take 5/8 of the multiplications; `symmetrized` fills in the rest at the end.
     """
     width = -(-len(scatter) // COLUMN_BLOCKS)
     for start in range(0, len(scatter), width):
@@ -317,7 +324,7 @@ def symmetrized(scatter: Tensor) -> Tensor:
 
 
 def _is_nearly_singular(scatter: Tensor, tolerance: float) -> bool:
-    """Whether some direction has less than `tolerance` of the scatter that it would have with independent dimensions."""
+    """Whether some direction has less than `tolerance` times the scatter it would have if dimensions were uncorrelated."""
     units = torch.where(scatter.diagonal() > 0, scatter.diagonal().rsqrt(), 0)
     correlations = scatter * units * units[:, None]
     correlations.diagonal().fill_(1 - tolerance)
@@ -329,5 +336,5 @@ def _check_enough_classes(counts: Tensor) -> None:
     if present < 2:
         raise ValueError(
             f"at least two classes must have samples, because collapse compares classes; got samples of {present} of {len(counts)} "
-            "classes. Measure on more data."
+            "classes. Pass more data."
         )

@@ -1,4 +1,4 @@
-"""The measurement from a stream of batches, in one or two passes, under one or several processes."""
+"""Measurements from a stream of batches, in one or two passes, in one or several processes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
@@ -28,26 +28,26 @@ from guided_collapse.metrics.statistics import (
 
 
 class _ResultMetric(Metric):
-    """A torchmetrics metric whose result is a `CollapseResult`. Its state stays in float64, and on the CPU for Apple's device."""
+    """A torchmetrics metric that computes a `CollapseResult`. Its state stays in float64, on the CPU for devices without it."""
 
     full_state_update = False
     higher_is_better = None
     is_differentiable = False
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
-        """The same as `update`: a single batch has no result of its own."""
+        """The same as `update`; returns nothing, because a single batch has no result."""
         self.update(*args, **kwargs)
 
     def _wrap_compute(self, compute: Callable[[], CollapseResult]) -> Callable[[], CollapseResult]:
-        """Adds torchmetrics' caching and synchronization, hides the result: they take dataclasses apart and fail on frozen ones."""
+        """Wraps the result for torchmetrics' caching and synchronization, which rebuild dataclasses and fail on frozen ones."""
         wrapped = super()._wrap_compute(lambda: SimpleNamespace(result=compute()))
         return lambda: wrapped().result
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
-        """Implements `to`, `half` and `set_dtype`: moves the state, but does not change its type."""
+        """Moves the state, for `to`, `half` and `set_dtype`, but keeps its dtype."""
 
         def keeping_type(tensor: Tensor) -> Tensor:
-            # Asked with a type that every device has.
+            # Applied to an integer, a dtype that every device supports.
             device = fn(torch.empty(0, dtype=torch.int64, device=tensor.device)).device
             return tensor.to(device if has_float64(device) else "cpu")
 
@@ -56,20 +56,22 @@ class _ResultMetric(Metric):
 
 
 class CollapseMetrics(_ResultMetric):
-    """`measure_collapse` for features that come batch by batch: `update(features, labels)`, then `compute()` or `measure(weight)`.
+    """`measure_collapse` for a stream of batches, as a torchmetrics metric.
 
-    One pass in float64, with O(feature_dim^2 + num_classes feature_dim) memory for any number of samples. NC4, accuracies and
-    cosine margins need the finished class means: feed the samples again to `second_pass`, or keep the features. The result does not
-    depend on the order of the samples, on the batches, or on how samples are distributed over processes. On devices without float64
-    (Apple's), it computes on the CPU.
+    Call `update(features, labels)` with every batch, then `compute()`, or `measure(weight, bias)` to include the classifier. NC4,
+    accuracies and cosine margins require the final class means: pass the same batches again to `second_pass(weight, bias)`, or
+    keep the features.
+
+    Takes one pass in float64 and O(feature_dim^2 + num_classes feature_dim) memory. Up to rounding, the result does not depend on
+    the order of samples, on the batch size, or on the distribution of samples over processes. On Apple's devices, which lack
+    float64, it computes on the CPU.
 
     Args:
-        feature_dim: d.
+        feature_dim: d, at least 1.
         num_classes: C, at least 2.
-        keep_features: whether to keep all features, so that `measure` gives everything without a second pass (numerical ranks only
-            if one process has all samples).
-        global_mean: as in `measure_collapse`.
-        center_weight: as in `measure_collapse`.
+        keep_features: whether to keep all features, so that `measure` returns every metric without a second pass (numerical ranks
+            only if a single process has all samples).
+        global_mean, center_weight: as for `measure_collapse`.
 
     Example:
         >>> import torch
@@ -102,18 +104,23 @@ class CollapseMetrics(_ResultMetric):
         self.feature_dim, self.num_classes, self.keep_features = feature_dim, num_classes, keep_features
         self.global_mean, self.center_weight = global_mean, center_weight
         self.kept: list[tuple[Tensor, Tensor]] = []
-        # Scatters add up; what lies between the processes' means is added when they are merged.
+        # Sums of the scatter lack the part between the means of processes, which `_merged` adds.
         for name, value in no_moments(feature_dim, num_classes)._asdict().items():
             self.add_state(name, value, dist_reduce_fx="sum" if name in ("scatter", "class_scatter") else None)
         if keep_features:
-            # A MetricCollection updates only one of several metrics with equal states, and features are not part of the state. NaN
-            # equals nothing.
+            # A MetricCollection updates only one of several metrics whose states are equal. The features are not part of the state,
+            # so a NaN, which is not equal to itself, keeps this metric apart.
             self.add_state("apart", torch.tensor(torch.nan), dist_reduce_fx="sum")
 
     def update(self, features: Tensor, labels: Tensor) -> None:
-        """Adds a batch: features (num_samples, feature_dim), floating-point, and labels (num_samples,), class indices.
+        """Adds a batch.
 
-        A batch that does not fit raises a TypeError or a ValueError and changes nothing.
+        Args:
+            features: (num_samples, feature_dim), floating-point.
+            labels: class indices, (num_samples,).
+
+        Raises:
+            TypeError, ValueError: for an invalid batch; the state is then unchanged.
         """
         check_samples(features, labels, self.num_classes, feature_dim=self.feature_dim)
         features, labels = features.detach(), labels.to(features.device, torch.int64)
@@ -122,24 +129,27 @@ class CollapseMetrics(_ResultMetric):
         add_batch(self._moments(), features.to(self.counts.device), labels.to(self.counts.device))
 
     def compute(self) -> CollapseResult:
-        """Computes what class statistics alone tell, over all processes; at least two classes must have samples."""
+        """Returns the metrics of class means and scatter, over all processes. Raises unless at least two classes have samples."""
         return collapse_result(Measured(self._merged().statistics(), None, None, self.global_mean, self.center_weight))
 
     def statistics(self) -> ClassStatistics:
-        """Returns the class statistics so far, over all processes."""
+        """Returns the class statistics, over all processes."""
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             return self._merged().statistics()
 
     def measure(self, weight: Tensor | None = None, bias: Tensor | None = None) -> CollapseResult:
-        """Computes what class statistics and a classifier tell, over all processes; everything if the features were kept."""
+        """Returns the metrics of class means, scatter and a classifier, over all processes; with `keep_features`, all metrics.
+
+        `weight` is (num_classes, feature_dim) and `bias` (num_classes,), as in `nn.Linear`.
+        """
         if not self.keep_features:
             return collapse_result(Measured(self.statistics(), weight, bias, self.global_mean, self.center_weight))
         return collapse_in_passes(self, (), (), (), weight=weight, bias=bias)  # from the features that were kept
 
     def second_pass(self, weight: Tensor | None = None, bias: Tensor | None = None) -> "SecondPass":
-        """Returns a metric that takes the same samples again and then computes everything.
+        """Returns a metric for a second pass over the same samples, which computes all metrics.
 
-        The weight W is (num_classes, feature_dim), the bias b (num_classes,), as in nn.Linear.
+        `weight` is (num_classes, feature_dim) and `bias` (num_classes,), as in `nn.Linear`.
         """
         statistics = self.statistics()
         if sum(len(labels) for _, labels in self.kept) == statistics.num_samples:
@@ -148,12 +158,12 @@ class CollapseMetrics(_ResultMetric):
         return SecondPass(Measured(statistics, weight, bias, self.global_mean, self.center_weight))
 
     def reset(self) -> None:
-        """Forgets all samples."""
+        """Resets the metric to its state before the first batch."""
         super().reset()
         self.kept.clear()
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Adds the samples of another `CollapseMetrics` of the same sizes."""
+        """Merges another `CollapseMetrics` of the same sizes into this one."""
         if not isinstance(incoming_state, CollapseMetrics):
             raise TypeError(f"merge_state needs another CollapseMetrics; got {type(incoming_state).__name__}.")
         if incoming_state.references.shape != self.references.shape:
@@ -168,7 +178,7 @@ class CollapseMetrics(_ResultMetric):
         return Moments(self.counts, self.references, self.offsets, self.scatter, self.class_scatter)
 
     def _merged(self) -> Moments:
-        """The moments of all processes, from states that torchmetrics has gathered; those of this one if there are no others."""
+        """The merged moments of all processes if torchmetrics has gathered their states, otherwise those of this process."""
         if self.counts.ndim == 1:
             return self._moments()
         total = no_moments(self.feature_dim, self.num_classes, self.counts.device)
@@ -180,10 +190,9 @@ class CollapseMetrics(_ResultMetric):
 
 
 class SecondPass(_ResultMetric):
-    """Takes the samples again, batch by batch, and completes the measurement with NC4, accuracies and cosine margins.
+    """The second pass over the samples of a `CollapseMetrics`, which adds NC4, accuracies and cosine margins.
 
-    Created by `CollapseMetrics.second_pass`. It keeps one number per sample, its cosine margin. `measured` holds the finished
-    statistics and the classifier, the same in every process.
+    Created by `CollapseMetrics.second_pass`. Keeps the cosine margin of every sample, one number each.
 
     Example:
         >>> import torch
@@ -211,7 +220,7 @@ class SecondPass(_ResultMetric):
         self.to(measured.center.device)
 
     def update(self, features: Tensor, labels: Tensor, *, test: bool = False) -> None:
-        """Adds a batch as `CollapseMetrics.update` takes it; `test` says that it did not contribute to the class means."""
+        """Adds a batch, as for `CollapseMetrics.update`. Pass `test=True` for test samples, which were not in the first pass."""
         num_classes, feature_dim = len(self.measured.statistics.counts), len(self.measured.center)
         check_samples(features, labels, num_classes, feature_dim=feature_dim, prefix="test_" if test else "")
         if len(features) > 0:
@@ -220,11 +229,11 @@ class SecondPass(_ResultMetric):
             (self.test_margins if test else self.margins).append(batch.margins)
 
     def compute(self) -> CollapseResult:
-        """Computes the whole measurement; raises a ValueError unless the samples are as many as in the first pass."""
+        """Returns all metrics. Raises a ValueError unless the number of samples equals that of the first pass."""
         expected, found = self.measured.statistics.num_samples, int(self.counts[0])
         if found not in (0, expected):
             raise ValueError(
-                f"the second pass must see the same {expected} samples as the first; got {found}. Go through all the data again."
+                f"the second pass must see the same {expected} samples as the first; got {found}. Pass all batches again."
             )
         samples, test_samples = (
             SampleCounts(counts, dim_zero_cat(margins)) if int(counts[0]) > 0 else None
@@ -233,10 +242,10 @@ class SecondPass(_ResultMetric):
         return collapse_result(self.measured, samples, test_samples)
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Synchronizes the state between processes."""
+        """Synchronizes the state across processes."""
         for margins in (self.margins, self.test_margins):
             if not margins:
-                # Otherwise torchmetrics sends an empty float32 tensor to processes that expect float64.
+                # Otherwise, torchmetrics sends an empty float32 tensor to processes that expect float64.
                 margins.append(torch.empty(0, dtype=torch.float64, device=self.counts.device))
         super().sync(*args, **kwargs)
 
@@ -247,9 +256,9 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 def collapse_in_passes(
     metrics: CollapseMetrics, first: Batches, again: Batches, test: Batches, *, weight: Tensor | None, bias: Tensor | None
 ) -> CollapseResult:
-    """Measures batches (features, labels) in two passes, or in one if the metrics keep the features.
+    """Measures batches of (features, labels) in two passes, or in one if `metrics` keeps the features.
 
-    `again` yields the same batches as `first`, and is not consumed if the features are kept; `test` yields other samples.
+    `again` yields the same batches as `first` and is not consumed if features are kept. `test` yields test samples.
     """
     for features, labels in first:
         metrics.update(features, labels)
@@ -264,10 +273,10 @@ def collapse_in_passes(
 def check_samples(
     features: Tensor, labels: Tensor, num_classes: int | None, *, feature_dim: int | None = None, prefix: str = ""
 ) -> int:
-    """Checks features (num_samples, feature_dim) and labels (num_samples,), and returns the number of classes.
+    """Validates features, (num_samples, feature_dim), and labels, (num_samples,), and returns the number of classes.
 
-    A `num_classes` of None takes the largest label + 1, a `feature_dim` of None any width. The prefix precedes names in messages:
-    "test_" for test data.
+    If `num_classes` is None, it is the largest label + 1; if `feature_dim` is None, any width is valid. `prefix` precedes names in
+    error messages.
     """
     for name, value in ((f"{prefix}features", features), (f"{prefix}labels", labels)):
         if not isinstance(value, Tensor):
@@ -301,7 +310,7 @@ def check_samples(
     check_num_classes(num_classes)
     if lowest < 0 or highest >= num_classes:
         raise ValueError(
-            f"{prefix}labels must be in 0 ... num_classes - 1 = {num_classes - 1}; got values from {lowest} to {highest}. "
+            f"{prefix}labels must be from 0 to num_classes - 1 = {num_classes - 1}; got values from {lowest} to {highest}. "
             "Number the classes from 0, or pass a larger num_classes."
         )
     check_sizes(features, f"{prefix}features")

@@ -1,7 +1,7 @@
-"""The paper's derivative: the dense deep declarative node of Proposition 1, both of its ways to G, and the whole route.
+"""The paper's derivative: the dense deep declarative node of Proposition 1, with both of its ways to compute G.
 
-Matrices are vectorized row by row (the paper's rvec), so U of shape (d, C) becomes a vector of length dC, and a map
-dU -> dU N on the columns becomes I_d (x) N'.
+Matrices are vectorized row by row (the paper's rvec), so U, (d, C), becomes a vector of length dC, and the map dU -> dU N becomes
+the matrix I_d (x) N'.
 """
 
 import os
@@ -14,23 +14,23 @@ from guided_collapse.paper.trust_region import ProximalProblem, solve_by_trust_r
 
 Multipliers = Literal["linear-system", "embedded-gradient-field"]
 
-# The Riemannian gradient norm at which the trust region stops: pymanopt's own default.
+# The Riemannian gradient norm at which the trust region stops, pymanopt's default.
 GRADIENT_TOLERANCE = 1e-6
 
 
 def basis_by_paper_route(unit_means: Tensor, proximal_basis: Tensor, proximal_weight: float) -> Tensor:
-    """Returns the basis U of the simplex ETF nearest to the means, found and differentiated as in the paper.
+    """Returns the basis U of the simplex ETF nearest to the means, solved and differentiated as in the paper.
 
     Args:
-        unit_means: (num_classes, feature_dim), centered class means of unit Frobenius norm.
+        unit_means: centered class means of unit Frobenius norm, (num_classes, feature_dim).
         proximal_basis: U_prox, (feature_dim, num_classes), held constant; the trust region starts from it.
-        proximal_weight: delta, positive if the result is to be differentiated.
+        proximal_weight: delta; must be positive to differentiate the result.
 
     Returns:
         (feature_dim, num_classes), in the dtype of the means and on their device; computed in float64 on the CPU.
 
     Raises:
-        MemoryError: in the backward pass, if the dense matrices would not fit.
+        MemoryError: in the backward pass, if the dense matrices do not fit into memory.
     """
     basis: Tensor = _PaperRoute.apply(unit_means, proximal_basis.detach(), proximal_weight)  # type: ignore[no-untyped-call]
     return basis
@@ -62,20 +62,20 @@ def jacobian_by_declarative_node(
     """Returns dU/dH~ at the solution U, dense: G^-1 A' (A G^-1 A')^-1 A G^-1 B - G^-1 B (Proposition 1).
 
     Args:
-        problem: in float64, with a proximal point: without one G is singular.
+        problem: in float64, with a proximal point, without which G is singular.
         basis: the solution U, (feature_dim, num_classes).
-        multipliers: how to find the Lagrange multipliers in G.
-        available_bytes: memory it may use; None asks the operating system.
+        multipliers: how to compute the Lagrange multipliers in G.
+        available_bytes: memory limit; if None, what the operating system reports as available.
 
     Returns:
         (feature_dim * num_classes, feature_dim * num_classes): row-major U by row-major H~.
 
     Raises:
         ValueError: without a proximal point.
-        MemoryError: if the dense matrices would not fit.
+        MemoryError: if the dense matrices do not fit into memory.
     """
     if problem.weight_of_proximal_term <= 0:
-        raise ValueError("the declarative node needs a proximal point with a positive weight: without it G is singular.")
+        raise ValueError("the declarative node needs a proximal point with a positive weight, without which G is singular.")
     feature_dim, num_classes = basis.shape
     needed = dense_bytes(feature_dim, num_classes, multipliers)
     if available_bytes is None:
@@ -124,7 +124,7 @@ def commutation_matrix(size: int, dtype: torch.dtype) -> Tensor:
 
 
 def dense_bytes(feature_dim: int, num_classes: int, multipliers: Multipliers) -> int:
-    """Returns the bytes of the dense float64 matrices that are alive at the peak."""
+    """Returns the peak memory of the dense float64 matrices, in bytes."""
     unknowns = feature_dim * num_classes
     constraints = num_classes * (num_classes + 1) // 2
     copies = 2 if multipliers == "linear-system" else 1
@@ -132,7 +132,7 @@ def dense_bytes(feature_dim: int, num_classes: int, multipliers: Multipliers) ->
 
 
 def _constraint_curvature_by_linear_system(problem: ProximalProblem, basis: Tensor, constraint: Tensor) -> Tensor:
-    """Returns Lambda : D^2_UU J, with lambda' A = D_U f; each constraint ij curves by I (x) (e_i e_j' + e_j e_i')."""
+    """Returns Lambda : D^2_UU J, with lambda' A = D_U f; constraint ij has the curvature I (x) (e_i e_j' + e_j e_i')."""
     feature_dim, num_classes = basis.shape
     gradient = problem.gradient(basis).flatten()
     multipliers = torch.linalg.lstsq(constraint.T, gradient[:, None]).solution[:, 0]

@@ -1,6 +1,6 @@
-"""The paper's inner problem as the paper states it, with dense matrices, and its solver: a Riemannian trust region, by pymanopt.
+"""The paper's inner problem with dense matrices, and its solver, the Riemannian trust region of pymanopt.
 
-Matrices have the paper's orientation here: H~ and U are (feature_dim, num_classes).
+Matrices have the paper's orientation: H~ and U are (feature_dim, num_classes).
 """
 
 from dataclasses import dataclass
@@ -60,11 +60,11 @@ def solve_by_trust_region(problem: ProximalProblem, initial_basis: Tensor, *, gr
 
     Args:
         problem: in float64.
-        initial_basis: U_init, (feature_dim, num_classes), orthonormal columns.
-        gradient_tolerance: stop at this Riemannian gradient norm.
+        initial_basis: (feature_dim, num_classes), with orthonormal columns.
+        gradient_tolerance: the norm of the Riemannian gradient at which to stop.
 
     Raises:
-        MissingPackageError: without pymanopt.
+        MissingPackageError: if pymanopt is not installed.
     """
     pymanopt = optional("pymanopt", extra="paper")
     manifold = pymanopt.manifolds.Stiefel(*problem.unit_means.shape)

@@ -59,7 +59,7 @@ def test_without_weights_it_says_what_it_left_out(data, tmp_path, capsys):
     ("changes", "message"),
     [
         (lambda d: {"labels": d.labels[1:]}, "labels must be (num_samples,) = (70,)"),
-        (lambda d: {"labels": d.labels + 7}, "labels must be in 0 ... num_classes - 1 = 6"),
+        (lambda d: {"labels": d.labels + 7}, "labels must be from 0 to num_classes - 1 = 6"),
         (lambda d: {"features": d.features.where(d.features > 0, torch.nan)}, "NaN or infinite entries of 700"),
         (lambda d: {"labels": torch.zeros_like(d.labels)}, "samples of 1 of 7"),
         (lambda d: {"labels": None}, "it lacks labels and holds features, weight, bias"),
