@@ -1,5 +1,6 @@
 """Compares heads over seeds. Imports no torch before a run starts, so that the command line answers at once."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ class Comparison:
 
     def __str__(self) -> str:
         """A table, with ranges over seeds where they decide, and the verdict: at most 100 columns. Warns of damaged records."""
-        from guided_collapse.experiments.report.formats import medians, wrapped
+        from guided_collapse.experiments.report.formats import wrapped
         from guided_collapse.experiments.report.summaries import Experiment
         from guided_collapse.experiments.report.tables import outcome_table
         from guided_collapse.experiments.report.verdict import verdict
@@ -41,7 +42,9 @@ class Comparison:
                 if folder in self.finished:
                     warnings.warn(f"left out of the table: {folder.path}: {error}", RuntimeWarning, stacklevel=2)
         table = outcome_table(Experiment("", tuple(runs)))
-        return "\n".join([*aligned(medians(table)), *map(wrapped, table.notes), "", str(verdict(runs, searched=self.searched))])
+        groups = ["", *itertools.chain(*([heading, *[""] * (width - 1)] for heading, width in table.groups))]
+        rows = aligned([groups, table.columns, *table.cells.to_numpy().tolist()])
+        return "\n".join([*rows, *map(wrapped, table.notes), "", str(verdict(runs, searched=self.searched))])
 
 
 def compare(

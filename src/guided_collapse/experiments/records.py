@@ -48,7 +48,9 @@ class Quantity:
     split: Split  # training or test samples
     name: str  # in the record
     title: str  # for people
-    meaning: str  # what it measures, the formula, and the value at collapse
+    meaning: str  # what it measures
+    formula: str
+    at_collapse: str  # its value there
     percent: bool  # True if it is a fraction that is shown in percent
     log: bool  # True if its axis is logarithmic by default
     reference: Reference | None  # the value that theory gives
@@ -61,9 +63,18 @@ class Quantity:
 
 
 def _quantity(metric: MetricDeclaration, split: Split = "train") -> Quantity:
-    meaning = f"{metric.meaning} {metric.formula}; {metric.at_collapse} at collapse."
-    reference = metric.reference if split == "train" else None
-    return Quantity(split, metric.name, metric.charts[split], meaning, metric.percent, metric.log, reference, metric.occasional)
+    return Quantity(
+        split=split,
+        name=metric.name,
+        title=metric.charts[split],
+        meaning=metric.meaning,
+        formula=metric.formula,
+        at_collapse=metric.at_collapse,
+        percent=metric.percent,
+        log=metric.log,
+        reference=metric.reference if split == "train" else None,
+        occasional=metric.occasional,
+    )
 
 
 TRAIN_LOSS, TRAIN_TOP1 = _quantity(metrics.LOSS), _quantity(metrics.TOP1)

@@ -87,15 +87,6 @@ def wrapped(text: str, separator: str = "\n") -> str:
     return separator.join(lines)
 
 
-def medians(table: Table) -> list[list[str]]:
-    """The rows of a table for a narrow terminal, the headings first: ranges stand in the first column of numbers only."""
-    stub = table.stub + 1
-    headings = [[heading, *[""] * (width - 1)] for heading, width in table.groups]
-    rows = [[one_line(text) for text in row] for row in table.cells.to_numpy()]
-    short = [[*row[:stub], *(MEDIAN_AND_RANGE.sub(r"\1", text) for text in row[stub:])] for row in rows]
-    return [["", *itertools.chain(*headings)], table.columns, *short]
-
-
 def csv_text(table: Table) -> str:
     """The numbers as comma-separated values."""
 

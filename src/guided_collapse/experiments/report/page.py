@@ -15,13 +15,15 @@ from markupsafe import Markup
 
 from guided_collapse.experiments.records import QUANTITIES, Records, Run, one_line, short_commit, shortened
 from guided_collapse.experiments.report.formats import MEDIAN_AND_RANGE, Table, number_text
-from guided_collapse.experiments.report.page_data import MOST_POINTS, Animation, Panel, animations_of, page_data, panels_of
-from guided_collapse.experiments.report.styles import HeadStyle
-from guided_collapse.experiments.report.summaries import Experiment, outcome, span
-from guided_collapse.experiments.report.tables import end_tables, outcome_table, pairs_table
+from guided_collapse.experiments.report.formulas import mathml
+from guided_collapse.experiments.report.page_data import Animation, Panel, animations_of, page_data, panels_of
+from guided_collapse.experiments.report.styles import HeadStyle, label
+from guided_collapse.experiments.report.summaries import ABOVE_FLOOR, Experiment, outcome, span
+from guided_collapse.experiments.report.tables import end_tables, outcome_table, pairs_table, verdicts_table
+from guided_collapse.experiments.report.verdict import Verdict, verdict
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
-# Tables that have another place than among the tables of all experiments.
+# Tables that each experiment shows itself, or that have another place.
 ELSEWHERE = ("pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs")
 PROTOCOLS = {
     "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centering",
@@ -33,6 +35,8 @@ OWN = ("experiment", "head", "seed")  # fields of the configuration that every r
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
     """The page as HTML, with plotly.js inside. A policy lets it run its own scripts only, and make no request."""
+    searched = {search.experiment for search in records.searches}
+    verdicts = {each.name: verdict(each.runs, searched=each.name in searched) for each in experiments}
     panels = [panels_of(experiment) for experiment in experiments]
     animations = [animations_of(experiment) for experiment in experiments]
     plotly = _script(importlib.import_module("plotly.offline").get_plotlyjs())
@@ -40,21 +44,21 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
     machines = Counter(
         (_listed(run.hardware), _listed(run.versions), short_commit(run.commit or "not recorded")) for run in records.runs
     )
+    titles = {panel.title for of_experiment in panels for panel in of_experiment}
     template = templates().get_template("page.html")
     return template.render(
         policy=_policy(plotly, own),
         style=Markup(_asset("page.css")),
-        heads=styles,
-        # A single experiment says them itself.
-        results=None,
-        experiments=[experiment_section(*parts) for parts in zip(experiments, panels, animations, strict=True)],
+        heads={label(head): style for head, style in styles.items()},
+        calls=Counter(found.call for found in verdicts.values()),
+        verdicts=verdicts_table(verdicts),
+        experiments=[experiment_section(*parts) for parts in zip(experiments, verdicts.values(), panels, animations, strict=True)],
         tables=[table for table in tables if table.name not in ELSEWHERE],
         records=records,
         states=Counter(run.state for run in records.runs),
         machines=machines,
         run_table=next(table for table in tables if table.name == "runs"),
-        meanings=[(quantity.title, quantity.meaning) for quantity in QUANTITIES],
-        most_points=MOST_POINTS,
+        definitions=[quantity for quantity in (ABOVE_FLOOR, *QUANTITIES) if quantity.title in titles],
         data=page_data(panels, animations, styles),
         plotly=Markup(plotly),
         script=Markup(own),
@@ -71,7 +75,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    environment.filters |= {"number": number_text, "in_parts": _in_parts, "shortened": shortened}
+    environment.filters |= {"number": number_text, "in_parts": _in_parts, "label": label, "mathml": mathml, "shortened": shortened}
     return environment
 
 
@@ -83,24 +87,23 @@ def _in_parts(cell: str) -> list[str]:
     return [part for part in (found[1], f"({found[2]} to {found[3]})", found[4].removeprefix(",").strip()) if part]
 
 
-def experiment_section(experiment: Experiment, panels: Sequence[Panel], animations: Sequence[Animation]) -> dict[str, Any]:
+def experiment_section(
+    experiment: Experiment, judged: Verdict, panels: Sequence[Panel], animations: Sequence[Animation]
+) -> dict[str, Any]:
     """The part of the page that shows one experiment: the answer first, then the curves, tables and settings behind it."""
     titles = [panel.title for panel in panels]
     main = outcome(experiment).quantity.title
-    measurable = (quantity for quantity in QUANTITIES if quantity.split == "train" or experiment.has_test)
-    # Each with how many columns at the left the place already says.
-    results = [(outcome_table(experiment), 0), (pairs_table([experiment]), 1)]
     shared, differences = configurations(experiment)
     return {
         "name": experiment.name,
-        "results": [(table, without) for table, without in results if len(table.cells)],
+        "verdict": judged,
+        "outcome": outcome_table(experiment),
         "panels": dict(enumerate(panels)),
         "main": titles.index(main) if main in titles else None,
         "animations": animations,
         "sizes": ", ".join(f"{span([getattr(run, size) for run in experiment.runs])} {name}" for size, name in SIZES.items()),
         "protocol": "; ".join(protocols(experiment)),
-        "missing": [quantity.title for quantity in measurable if not quantity.occasional and quantity.title not in titles],
-        "tables": [table for table in end_tables([experiment]) if len(table.cells)],
+        "tables": [table for table in (pairs_table([experiment]), *end_tables([experiment])) if len(table.cells)],
         "differences": differences,
         "shared": shared,
     }

@@ -9,24 +9,23 @@ import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import MARGIN, QUANTITIES, Floats, Run, Trace, one_line
+from guided_collapse.experiments.records import MARGIN, QUANTITIES, TRAIN_LOSS, Floats, Run, Trace, one_line
 from guided_collapse.experiments.report.formats import number_text, spread_text
-from guided_collapse.experiments.report.styles import HeadStyle
-from guided_collapse.experiments.report.summaries import Experiment, Spread
+from guided_collapse.experiments.report.styles import HeadStyle, label
+from guided_collapse.experiments.report.summaries import ABOVE_FLOOR, Experiment, Spread
 from guided_collapse.metrics.declared import SPLITS
 
 MOST_POINTS = 1000  # of a curve: more than a chart has pixels
 MOST_MOMENTS = 120  # of an animation
 LARGEST = 32767  # of 16-bit integers
 SIGNIFICANT_DIGITS = 6
-REFERENCE_LABELS = {"loss_lower_bound": "lower bound", "ideal_margin": "best frame"}
+BEST_FRAME = "best frame"
 
 
 class Panel(NamedTuple):
     """One chart of the page."""
 
     title: str
-    meaning: str
     horizontal: str  # what the horizontal axis shows
     percent: bool
     log: bool | None  # whether the axis is logarithmic at first; None if it cannot be
@@ -42,22 +41,24 @@ class Panel(NamedTuple):
                 where = f"epoch {x:.0f}" if self.horizontal == "epoch" else f"{number_text(x)} {self.horizontal}"
                 ends.append(f"{spread_text(Spread(*numbers), percent=self.percent)} at {where}")
             seeds = int(curve["seeds"].iloc[-1])
-            said[head] = f"{'; '.join(ends)}; {seeds} {'seed' if seeds == 1 else 'seeds'}"
+            said[label(head)] = f"{'; '.join(ends)}; {seeds} {'seed' if seeds == 1 else 'seeds'}"
         return said
 
 
 def panels_of(experiment: Experiment) -> list[Panel]:
     """A panel for each quantity that some run has measured, and for the margins at the end."""
     panels = []
-    for quantity in QUANTITIES:
+    for quantity in (ABOVE_FLOOR, *QUANTITIES):
+        if quantity is TRAIN_LOSS:
+            continue  # above its floor it says the same, and compares heads
         if curves := experiment.curves(quantity):
-            references = [(REFERENCE_LABELS[quantity.reference or ""], value) for value in experiment.references(quantity)]
-            panels.append(Panel(quantity.title, quantity.meaning, "epoch", quantity.percent, quantity.log, references, curves))
+            references = [(BEST_FRAME, value) for value in experiment.references(quantity)]
+            panels.append(Panel(quantity.title, "epoch", quantity.percent, quantity.log, references, curves))
     for split in SPLITS:
         if curves := experiment.margins(split):
-            references = [(REFERENCE_LABELS["ideal_margin"], value) for value in experiment.references(MARGIN)]
-            title, meaning = f"Cosine margins at the end, {split}", f"The sorted cosine margins of all {split} samples."
-            panels.append(Panel(title, meaning, f"% of {split} samples", False, None, references, curves))
+            references = [(BEST_FRAME, value) for value in experiment.references(MARGIN)]
+            title = f"Cosine margins at the end, {split}"
+            panels.append(Panel(title, f"% of {split} samples, sorted", False, None, references, curves))
     return panels
 
 
@@ -118,7 +119,7 @@ def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[A
             numbers = {"spread": rounded(distances), "alignment": rounded(cosines)}
             animated.append({**entry, "labels": trace.sample_labels.tolist(), **numbers, **packed(trace)})
         experiments.append({"panels": shown, "animations": animated})
-    named = [{"name": one_line(head), "dash": style.dash, "marker": style.marker} for head, style in styles.items()]
+    named = [{"name": one_line(label(head)), "dash": style.dash, "marker": style.marker} for head, style in styles.items()]
     found = {"heads": named, "x": [rounded(x) for x in place_of], "experiments": experiments}
     return htmlsafe_json_dumps(found, allow_nan=False, separators=(",", ":"))
 

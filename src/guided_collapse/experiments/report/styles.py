@@ -29,9 +29,9 @@ STYLES = (
     HeadStyle("#00805d", "#00b488", "longdash", "11 4", (0, (8, 2)), "diamond", "D"),
     HeadStyle("#a3477f", "#cc79a7", "dashdot", "8 3 2 3", "-.", "triangle-up", "^"),
     HeadStyle("#8f6a00", "#f0c02a", "dot", "2 3", ":", "x", "X"),
-    HeadStyle("#2f86b8", "#56b4e9", "longdashdot", "11 3 2 3", (0, (8, 2, 1, 2)), "triangle-down", "v"),
     HeadStyle("#3c3c3c", "#e6e6e6", "5px,2px,1px,2px,1px,2px", "5 2 1 2 1 2", (0, (5, 2, 1, 2, 1, 2)), "star", "*"),
     HeadStyle("#9e2a2b", "#ef6f6c", "3px,3px,9px,3px", "3 3 9 3", (0, (3, 3, 9, 3)), "hexagon", "h"),
+    HeadStyle("#2f86b8", "#56b4e9", "longdashdot", "11 3 2 3", (0, (8, 2, 1, 2)), "triangle-down", "v"),
     HeadStyle("#5b7300", "#a9c72e", "9px,2px,2px,2px", "9 2 2 2", (0, (9, 2, 2, 2)), "pentagon", "p"),
 )
 

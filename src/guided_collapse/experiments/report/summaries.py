@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,15 @@ MOST_MARGINS = 501  # points of a curve of margins
 LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in per cent
 TOLERANCE = 1e-5  # of accuracies in per cent, which may have been rounded to float32; one sample is more in any data set here
 NEAR_THE_FLOOR = 1.01  # times the lower bound of the loss: this near, only the shape is left to improve
+ABOVE_FLOOR = replace(
+    TRAIN_LOSS,
+    title="Loss above its floor, train",
+    meaning="Cross-entropy minus the least that the scale of the head allows, which is 0 for nn.Linear.",
+    at_collapse="0",
+    log=True,
+    reference=None,
+)
+"""What is left of the train loss to learn, which heads with different floors can be compared by."""
 
 FACTS = ("experiment", "head", "seed", "state", "num_classes", "feature_dim", "loss_lower_bound")
 NEEDED = (*FACTS, "epoch", "seconds")
@@ -102,6 +111,8 @@ def spread(values: Sequence[float], epochs: Iterable[int] = ()) -> Spread:
 
 def measured(run: Run, quantity: Quantity) -> Series:
     """What a run has measured of a quantity, by epoch, in the units that are shown."""
+    if quantity is ABOVE_FLOOR:
+        return measured(run, TRAIN_LOSS) - floor(run)
     return Series(quantity.factor * run.epochs.of(quantity.split, quantity.name), run.epochs.numbers).dropna()
 
 
@@ -196,18 +207,17 @@ def outcome(experiment: Experiment) -> Outcome:
         for run in runs:
             near = measured(run, TRAIN_LOSS) <= NEAR_THE_FLOOR * floor(run)
             values.setdefault(run.head, {})[run.seed] = first_epoch(near)
-        return Outcome(f"epochs to {NEAR_THE_FLOOR} times the least loss", TRAIN_LOSS, False, True, values)
-    last = set()
+        return Outcome(f"epochs to {NEAR_THE_FLOOR} times the least loss", ABOVE_FLOOR, False, True, values)
+    quantity, last = TEST_TOP1 if experiment.has_test else ABOVE_FLOOR, set()
     for run in runs:
-        curve = measured(run, TEST_TOP1) if experiment.has_test else loss_above_floor(run)
+        curve = measured(run, quantity)
         if len(curve):
             values.setdefault(run.head, {})[run.seed] = float(curve.iat[-1])
             last.add(int(curve.index[-1]))
     after = span([*(last or [0])])
     after = f"after {after} {'epoch' if after == '1' else 'epochs'}"
-    if experiment.has_test:
-        return Outcome(f"test accuracy {after}, %", TEST_TOP1, True, False, values)
-    return Outcome(f"train loss above its floor {after}", TRAIN_LOSS, False, True, values)
+    title = f"test accuracy {after}, %" if experiment.has_test else f"train loss above its floor {after}"
+    return Outcome(title, quantity, experiment.has_test, not experiment.has_test, values)
 
 
 def floor(run: Run) -> float:
@@ -218,11 +228,6 @@ def floor(run: Run) -> float:
 def seconds_of(run: Run) -> float:
     """The training time of a run; NaN if it was not recorded."""
     return float(run.epochs.seconds.sum())
-
-
-def loss_above_floor(run: Run) -> Series:
-    """The train loss minus its floor, by epoch: what remains to be learned, and comparable between heads."""
-    return measured(run, TRAIN_LOSS) - floor(run)
 
 
 def span(values: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Literal
 
+import numpy as np
 from pandas import DataFrame, MultiIndex, Series, read_csv
 
 from guided_collapse.experiments import records
@@ -15,18 +16,19 @@ from guided_collapse.experiments.report import summaries
 from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, short_text, spread_text
 from guided_collapse.experiments.report.styles import in_order, label
 from guided_collapse.experiments.report.summaries import (
+    ABOVE_FLOOR,
     NEAR_THE_FLOOR,
     Experiment,
     Spread,
     at_epoch,
     floor,
-    loss_above_floor,
     measured,
     outcome,
     seconds_of,
     span,
     spread,
 )
+from guided_collapse.experiments.report.verdict import Verdict
 
 # The headings of a cell's row, its column, its text, and its numbers with every digit.
 Cell = tuple[tuple[str, ...], Any, str, Mapping[str, Any]]
@@ -210,20 +212,20 @@ def outcome_table(experiment: Experiment) -> Table:
     higher, lower = "higher is better", "lower is better"
     of_runs: dict[tuple[str, str], Callable[[Run], float]] = {
         (higher, "margin"): lambda run: _last(measured(run, records.MARGIN)),
-        (lower, "loss - floor"): lambda run: _last(loss_above_floor(run)),
+        (lower, "loss - floor"): lambda run: _last(measured(run, ABOVE_FLOOR)),
         (lower, "NC1"): lambda run: _last(measured(run, records.NC1)),
         (lower, "seconds"): seconds_of,
     }
     titles = {"points": (higher, "test accuracy, %"), "epochs": (lower, f"epochs to {NEAR_THE_FLOOR} x floor")}
-    spreads: dict[tuple[str, str], Mapping[str, Spread]] = {titles.get(found.unit, (lower, "loss - floor")): found.spreads}
+    main = titles.get(found.unit, (lower, "loss - floor"))
+    # Only the outcome has its range, so that the table fits a terminal and a phone.
+    columns = {main: [short_text(found.spreads.get(head), percent=found.percent) for head in heads]}
     for title, value in of_runs.items():
         values = {head: [number for run in experiment.of(head) if math.isfinite(number := value(run))] for head in heads}
-        spreads.setdefault(title, {head: spread(numbers) for head, numbers in values.items() if numbers})
-    cells = {("", "head"): [label(head) for head in heads]}
-    (main, _), *_ = spreads
-    for title, over in sorted(spreads.items(), key=lambda column: column[0][0] != main):  # the outcome stays first
-        if over:
-            cells[title] = [short_text(over.get(head), percent=title[1].endswith("%")) for head in heads]
+        if title != main and any(values.values()):
+            columns[title] = [f"{np.median(numbers):.3g}" if numbers else NOTHING for numbers in values.values()]
+    ordered = sorted(columns, key=lambda title: title[0] != main[0])
+    cells = {("", "head"): [label(head) for head in heads], **{title: columns[title] for title in ordered}}
     floors: dict[str, dict[str, None]] = {}
     for run in (run for head in heads for run in experiment.of(head)):
         floors.setdefault(number_text(floor(run)), {})[label(run.head)] = None
@@ -233,11 +235,18 @@ def outcome_table(experiment: Experiment) -> Table:
         len(experiment.of(head)) for head in heads
     ):
         notes += seed_notes([experiment])
-    return Table("outcome", "Results: median and range over seeds", DataFrame(cells), notes=notes, stub=1)
+    return Table("outcome", "Results: median over seeds (range)", DataFrame(cells), notes=notes, stub=1)
 
 
 def _last(curve: Series) -> float:
     return float(curve.iat[-1]) if len(curve) else math.nan
+
+
+def verdicts_table(verdicts: Mapping[str, Verdict]) -> Table:
+    """The verdict on every experiment, each on one line."""
+    rows = [[name, found.call, found.best, found.reference, found.lead or NOTHING] for name, found in verdicts.items()]
+    cells = DataFrame(rows, columns=["experiment", "verdict", "best head", "against", "lead"])
+    return Table("verdicts", "The best head of each experiment", cells, stub=1)
 
 
 def seed_notes(experiments: Sequence[Experiment]) -> list[str]:
