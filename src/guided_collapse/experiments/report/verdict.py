@@ -47,12 +47,19 @@ class Verdict:
     reference: str = ""  # the label of nn.Linear, or of the first head without it
     lead: str = ""  # of the best head over the reference, with its interval
 
+    @property
+    def text(self) -> str:
+        """The verdict without what to do next."""
+        return f"{self.headline} {self.details}".strip()
+
     def __str__(self) -> str:
         """The verdict for a terminal."""
-        words = [
-            wrapped(text) for text in (f"{self.headline} {self.details}".strip(), self.advice and f"Next: {self.advice}") if text
-        ]
-        return "\n".join([*words, *([wrapped(self.command, " \\\n    ")] if self.command else [])])
+        parts = [wrapped(self.text)]
+        if self.advice:
+            parts.append(wrapped(f"Next: {self.advice}"))
+        if self.command:
+            parts.append(wrapped(self.command, " \\\n    "))
+        return "\n".join(parts)
 
 
 class Lead(NamedTuple):

@@ -31,7 +31,7 @@ function setUpAnimations(part) {
       const says = `epoch ${animation.epochs[moment]}: samples ${shown(animation.spread[moment], 3)} from their class mean, ` +
         `cosine ${shown(animation.alignment[moment], 3)} of class means with the classifier`;
       stage.querySelector("figcaption").textContent =
-        `spread ${shown(animation.spread[moment], 3)}, cosine of means and arrows ${shown(animation.alignment[moment], 3)}`;
+        `spread ${shown(animation.spread[moment], 3)}, cosine ${shown(animation.alignment[moment], 3)}`;
       canvas.setAttribute("aria-label", `${DATA.heads[animation.head].name}, ${says}`);
     });
   };
