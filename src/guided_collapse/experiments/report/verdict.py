@@ -115,10 +115,13 @@ def verdict(runs: Sequence[Run], *, searched: bool = False) -> Verdict:
         text = f"Nothing to compare: {found} finished runs."
         return Verdict("nothing to compare", text, advice=repeat or "train two or more heads with the same seeds.")
     leads = {head: _lead(experiment, judged, head, reference, RISK / len(others)) for head in others}
-    best = max(others, key=lambda head: leads[head].mean)
-    seeds = sorted(judged.values[best].keys() & judged.values[reference].keys())
+    shared = {head: sorted(judged.values[head].keys() & judged.values[reference].keys()) for head in others}
+    best = max(others, key=lambda head: (len(shared[head]) >= FEWEST_SEEDS, leads[head].mean))
+    seeds = shared[best]
     call = leads[best].call if len(seeds) >= FEWEST_SEEDS else "too few seeds"
     lead = _in_words(experiment, judged, leads[best], call, len(seeds), joint=len(others) > 1)
+    if any(math.isinf(judged.values[head][seed]) for head in (best, reference) for seed in seeds):
+        lead = f"at least {lead}"
     headline, *more = _comparison(judged, leads, best, reference, call, lead)
     advice, command = _next(experiment, seeds, leads[best], call, searched)
     if repeat:
@@ -155,8 +158,7 @@ def _in_words(experiment: Experiment, judged: Outcome, lead: Lead, call: Call, s
         num_test = experiment.runs[0].num_test
         basis += f", {num_test:,} test images" + (f", each {100 / num_test:.2g} points" if num_test <= 1000 else "")
     interval = "" if call == "too few seeds" else f"{'joint ' * joint}95% interval {low} to {high}; "
-    never = "at least " * any(math.isinf(value) for by_seed in judged.values.values() for value in by_seed.values())
-    return f"{never}{mean} {'points' if judged.percent else 'epochs sooner' if judged.unit else 'lower'} ({interval}{basis})"
+    return f"{mean} {'points' if judged.percent else 'epochs sooner' if judged.unit else 'lower'} ({interval}{basis})"
 
 
 def _comparison(judged: Outcome, leads: Mapping[str, Lead], best: str, reference: str, call: Call, lead: str) -> list[str]:
