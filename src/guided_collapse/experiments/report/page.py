@@ -1,4 +1,4 @@
-"""`report.html`: one file that needs nothing else, and asks for nothing. The templates say how it looks, this what it shows."""
+"""`report.html`, a single file that makes no requests. Templates lay out what this module collects."""
 
 import base64
 import hashlib
@@ -23,18 +23,18 @@ from guided_collapse.experiments.report.tables import end_tables, outcome_table,
 from guided_collapse.experiments.report.verdict import Verdict, verdict
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
-# Tables that each experiment shows itself, or that have another place.
+# Tables shown with each experiment or with the runs.
 ELSEWHERE = ("pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs")
 PROTOCOLS = {
     "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centering",
-    "paper": ", every head as the paper has it",
+    "paper": ", every head as in the paper",
 }
 SIZES = {"num_classes": "classes", "feature_dim": "features", "num_train": "training samples", "num_test": "test samples"}
-OWN = ("experiment", "head", "seed")  # fields of the configuration that every run has its own value of
+OWN = ("experiment", "head", "seed")  # fields that identify a run
 
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
-    """The page as HTML, with plotly.js inside. A policy lets it run its own scripts only, and make no request."""
+    """The page as HTML with plotly.js inlined. Its content security policy allows its own scripts only, and no requests."""
     searched = {search.experiment for search in records.searches}
     verdicts = {each.name: verdict(each.runs, searched=each.name in searched) for each in experiments}
     panels = [panels_of(experiment) for experiment in experiments]
@@ -66,7 +66,7 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
 
 
 def templates() -> Environment:
-    """What fills in the templates. Names may hold anything: each is put on one line and escaped wherever it stands."""
+    """The template environment. Names may contain anything, so every string is put on one line and escaped."""
     environment = Environment(
         loader=PackageLoader("guided_collapse.experiments.report"),
         autoescape=True,
@@ -80,7 +80,7 @@ def templates() -> Environment:
 
 
 def _in_parts(cell: str) -> list[str]:
-    """The median, its range, and what else there is in a cell; all of it in one part if there is no range."""
+    """The median, the range and the rest of a cell; the whole cell if it has no range."""
     found = MEDIAN_AND_RANGE.fullmatch(cell)
     if found is None or found[2] is None:
         return [cell]
@@ -90,7 +90,7 @@ def _in_parts(cell: str) -> list[str]:
 def experiment_section(
     experiment: Experiment, judged: Verdict, panels: Sequence[Panel], animations: Sequence[Animation]
 ) -> dict[str, Any]:
-    """The part of the page that shows one experiment: the answer first, then the curves, tables and settings behind it."""
+    """The content of an experiment's section: the answer first, then the curves, tables and settings behind it."""
     titles = [panel.title for panel in panels]
     main = outcome(experiment).quantity.title
     shared, differences = configurations(experiment)
@@ -110,7 +110,7 @@ def experiment_section(
 
 
 def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Names and values of the settings that all runs share, and of those in which they differ, there with the heads."""
+    """Settings that all runs share, and settings that differ, the latter with their heads."""
     shared, differences = [], []
     for name in dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN):
         heads = _heads_by_text((_text(run.configuration.get(name)), run) for run in experiment.runs)
@@ -129,7 +129,7 @@ def _heads_by_text(texts: Iterable[tuple[str, Run]]) -> dict[str, str]:
 
 
 def protocols(experiment: Experiment) -> list[str]:
-    """The protocols of an experiment, each with its heads if there is more than one, and what sets heads apart."""
+    """The protocols of an experiment, with their heads if there are several, and the differences between heads."""
     heads = _heads_by_text((run.protocol, run) for run in experiment.runs)
     lines = [f"{name}{PROTOCOLS.get(name, '')}" + (f" ({found})" if len(heads) > 1 else "") for name, found in heads.items()]
     own = _heads_by_text((difference, run) for run in experiment.runs for difference in run.protocol_differences)
@@ -150,7 +150,7 @@ def _asset(name: str) -> str:
 
 
 def _script(source: str) -> str:
-    # Browsers read every line break as \n, and take the hash of that.
+    # Browsers normalize line breaks to \n before they hash a script.
     unified = source.replace("\r\n", "\n").replace("\r", "\n")
     return re.sub(r"<(/script|!--)", r"<\\\1", unified, flags=re.IGNORECASE)
 
