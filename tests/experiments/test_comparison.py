@@ -61,7 +61,7 @@ def test_it_prints_medians_and_the_verdict_in_at_most_100_columns(tmp_path):
     row = nearest.removeprefix("Nearest ETF, detached").split()
     assert row[0] == "never"
     for name in ("nc1", "mean_cosine_margin"):
-        assert f"{statistics.median(record[name] for record in last[1::2]):.4g}" in row
+        assert f"{statistics.median(record[name] for record in last[1::2]):.3g}" in row
     assert "Draw: in epochs to 1.01 times the least loss, Nearest ETF, detached and Fixed ETF" in " ".join(printed)
 
 

@@ -1,5 +1,6 @@
-"""Compares heads over seeds. Imports no torch before a run starts, so that the command line answers at once."""
+"""Compares heads over seeds. Imports torch only when a run starts, which keeps the command line fast."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -19,16 +20,16 @@ from guided_collapse.experiments.run import RunFolder
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs that finished, and those that failed with the reason. `print` shows a table of the heads and the verdict."""
+    """Finished runs, and failed runs with their reasons. `print` shows a table of the heads and the verdict."""
 
     finished: tuple[RunFolder, ...]
     failed: tuple[tuple[RunFolder, str], ...]
     searched: bool = False
-    """True if a search has chosen the settings of each head."""
+    """True if a search chose the settings of each head."""
 
     def __str__(self) -> str:
-        """A table, with ranges over seeds where they decide, and the verdict: at most 100 columns. Warns of damaged records."""
-        from guided_collapse.experiments.report.formats import medians, wrapped
+        """A table of medians and the verdict, in at most 100 columns. Warns about damaged records."""
+        from guided_collapse.experiments.report.formats import wrapped
         from guided_collapse.experiments.report.summaries import Experiment
         from guided_collapse.experiments.report.tables import outcome_table
         from guided_collapse.experiments.report.verdict import verdict
@@ -41,7 +42,9 @@ class Comparison:
                 if folder in self.finished:
                     warnings.warn(f"left out of the table: {folder.path}: {error}", RuntimeWarning, stacklevel=2)
         table = outcome_table(Experiment("", tuple(runs)))
-        return "\n".join([*aligned(medians(table)), *map(wrapped, table.notes), "", str(verdict(runs, searched=self.searched))])
+        groups = ["", *itertools.chain(*([heading, *[""] * (width - 1)] for heading, width in table.groups))]
+        rows = aligned([groups, table.columns, *table.cells.to_numpy().tolist()])
+        return "\n".join([*rows, *map(wrapped, table.notes), "", str(verdict(runs, searched=self.searched))])
 
 
 def compare(
@@ -53,15 +56,15 @@ def compare(
     settings: Mapping[HeadName, Mapping[str, Any]] = MappingProxyType({}),
     jobs: int = 1,
 ) -> Comparison:
-    """Trains every head with every seed: skips finished runs, resumes others, and goes on if a run fails.
+    """Trains every head with every seed. Skips finished runs, resumes others, and continues if a run fails.
 
     Args:
-        configuration: what all runs share.
+        configuration: settings shared by all runs.
         heads: names of heads.
         seeds: seeds, each used for every head.
-        placement: where to run. With several processes each run is a command of its own.
-        settings: fields of the configuration in which heads differ, as `settings_of_search` returns them.
-        jobs: number of runs at a time.
+        placement: where to run. With several processes, each run is a separate command.
+        settings: settings that differ between heads, as `settings_of_search` returns them.
+        jobs: number of concurrent runs.
 
     Returns:
         The runs; `print` shows a table of the heads and the verdict.
@@ -78,8 +81,8 @@ def compare(
         'Too few seeds to tell Nearest ETF from Fixed ETF in epochs to 1.01 times the least loss'
     """
     if not heads or not seeds:
-        raise RequestError(f"heads and seeds must be one or more; got heads {heads}, seeds {seeds}. Name one of each.")
-    # Seeds in the outer loop, so that an interrupted comparison still has something to compare.
+        raise RequestError(f"heads and seeds must be one or more; got heads {heads}, seeds {seeds}. Name at least one of each.")
+    # With seeds in the outer loop, an interrupted comparison still covers every head.
     wanted = [
         replace(configuration, head=head, seed=seed, **settings.get(head, {}))
         for seed in dict.fromkeys(seeds)
@@ -89,9 +92,9 @@ def compare(
 
 
 def run_all(configurations: Sequence[Configuration], placement: Placement, *, jobs: int = 1) -> Comparison:
-    """Runs every configuration, each in its own folder, and goes on if a run fails.
+    """Runs every configuration in its own folder and continues if a run fails.
 
-    With several jobs at a time, each run is a command of its own, and on CUDA has its own devices.
+    With several jobs, each run is a separate command, with its own devices on CUDA.
     """
     slots: SimpleQueue[int] = SimpleQueue()
     for slot in range(jobs):
@@ -118,7 +121,7 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
     failed: list[tuple[RunFolder, str]] = []
     wanted = [configuration.resolved() for configuration in configurations]
     with ThreadPoolExecutor(jobs) as pool:
-        # One run at a time stays in this thread, where Ctrl-C reaches it.
+        # A single job runs in this thread, where Ctrl-C reaches it.
         for configuration, reason in zip(wanted, (pool.map if jobs > 1 else map)(attempt, wanted), strict=True):
             run = RunFolder.of(configuration, placement.out)
             if reason is None:
@@ -130,8 +133,8 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
 
 
 def _train_in_a_command(configuration: Configuration, placement: Placement, *, slot: int, jobs: int) -> None:
-    """Trains in a process of its own, which Fabric may start copies of, with its share of the machine if others run beside it."""
-    # The flags set every field, including those that this head does not use.
+    """Trains in a separate process, which Fabric may replicate, with a share of the machine if other jobs run."""
+    # The flags set every field, including fields that this head ignores.
     quiet = ["-W", f"ignore:head {configuration.head} has no option"]
     command = [sys.executable, *quiet, "-m", "guided_collapse.experiments.cli", "train", *_flags(configuration), *_flags(placement)]
     environment = dict(os.environ)
@@ -143,11 +146,11 @@ def _train_in_a_command(configuration: Configuration, placement: Placement, *, s
         environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // (jobs * devices), 1)))
     done = subprocess.run(command, env=environment, check=False)
     if done.returncode != 0:
-        raise WorkError(f"its command ended with status {done.returncode}")
+        raise WorkError(f"its command exited with status {done.returncode}")
 
 
 def _flags(values: Configuration | Placement) -> list[str]:
-    # `upgrade_of` is no flag, and set by `upgrade` alone.
+    # `upgrade_of` is not a flag; only `upgrade` sets it.
     named = {field.name.replace("_", "-"): getattr(values, field.name) for field in fields(values) if field.name != "upgrade_of"}
     switches = {name: "" if value else "no-" for name, value in named.items() if isinstance(value, bool)}
     return [f"--{switches[name]}{name}" if name in switches else f"--{name}={value}" for name, value in named.items()]

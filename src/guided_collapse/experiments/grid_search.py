@@ -1,7 +1,7 @@
-"""A fair search for the settings of heads, decided before it is run.
+"""A fair search for the settings of heads, planned before it runs.
 
-Every head gets the same grid and the same number of epochs on a validation part of the training images; the test images are not
-used. The best setting of each head is then trained on all training images, with fresh seeds, and tested once.
+Every head gets the same grid and the same number of epochs, and is validated on a part of the training images, not on test images.
+The best setting of each head is then trained on all training images with fresh seeds, and tested once.
 """
 
 import itertools
@@ -31,7 +31,7 @@ RULE = (
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """A finished search; `fresh` are the runs of the chosen settings with fresh seeds."""
+    """A finished search; `fresh` holds the runs with the chosen settings and fresh seeds."""
 
     folder: Path
     record: SearchRecord
@@ -51,13 +51,13 @@ def planned_search(
     """The plan of a search, for `search`.
 
     Args:
-        configuration: what all runs share.
+        configuration: settings shared by all runs.
         heads: names of heads.
-        grid: values of each searched field, one of `SEARCHED`; every combination is tried.
-        seeds, trial_seeds, trial_epochs, validation_fraction: as in `SearchRecord`; None epochs are the configuration's.
+        grid: values of each searched field, one of `SEARCHED`; the search tries every combination.
+        seeds, trial_seeds, trial_epochs, validation_fraction: as in `SearchRecord`; `trial_epochs` defaults to the configuration's.
 
     Raises:
-        RequestError: for a wrong grid, seeds that are not fresh, or unconstrained features, which have nothing to test on.
+        RequestError: for an invalid grid, seeds that trials use, or unconstrained features, which have no test images.
     """
     if configuration.is_unconstrained:
         raise RequestError("a search needs images to test on; got unconstrained features. Choose another experiment.")
@@ -91,16 +91,16 @@ def planned_search(
 
 
 def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> SearchOutcome:
-    """Runs the trials, chooses, and runs the fresh seeds; what is done is not repeated.
+    """Runs the trials, chooses settings, and runs the fresh seeds. Finished runs are not repeated.
 
     Args:
-        plan: as `planned_search` returns it; it is written down first.
-        placement: where to run. The search goes into the folder `<experiment>-search` there.
+        plan: as `planned_search` returns it; written to disk first.
+        placement: where to run. The search writes to the folder `<experiment>-search` there.
         jobs: number of runs at a time.
 
     Raises:
-        RequestError: if the folder has a search with another plan.
-        WorkError: if a trial failed for another reason than divergence, with the reason.
+        RequestError: if the folder holds a search with a different plan.
+        WorkError: if a trial failed for a reason other than divergence.
     """
     folder = placement.out / f"{plan.experiment}-search"
     file = folder / SEARCH
@@ -111,8 +111,8 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
     record = read_record(file, SearchRecord)
     if changed := [name for name, value in plan.plan.items() if record.plan[name] != value]:
         raise RequestError(
-            f"{file} has the plan of another search, which differs in {', '.join(changed)}. A search is decided before it is run: "
-            "choose another --out or --experiment, or move it away."
+            f"{file} holds a search with a different {', '.join(changed)}. A search is planned before it runs: "
+            "choose another --out or --experiment, or move the folder."
         )
     if not record.choice:
         record = replace(record, trials=_trials(record, placement, folder, jobs))
@@ -125,29 +125,29 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
 
 
 def settings_of_search(folder: Path | None, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:
-    """The settings that a search has chosen for each of the heads, from the `search.json` in its folder; none without a folder."""
+    """The settings that a search chose for each head, from the `search.json` in its folder; empty without a folder."""
     if folder is None:
         return {}
     if not (folder / SEARCH).is_file():
-        raise RequestError(f"settings come from the folder of a search, with its {SEARCH}; got {folder}, which has none.")
+        raise RequestError(f"settings must come from the folder of a search, with its {SEARCH}; got {folder}, which has none.")
     choice = read_record(folder / SEARCH, SearchRecord).choice
     if missing := [head for head in heads if head not in choice]:
         raise RequestError(
-            f"the search in {folder} has chosen settings for {', '.join(choice) or 'no head yet'}; got {', '.join(missing)}. "
+            f"the search in {folder} chose settings for {', '.join(choice) or 'no head yet'}; got {', '.join(missing)}. "
             "Leave out --settings-of, or those heads."
         )
     return {head: choice[head] for head in heads}
 
 
 def settings_of(head: HeadName, grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the grid's values that differ for the head, in the order of the grid."""
+    """Every combination of the grid's fields that affect the head, in the order of the grid."""
     idle = set(HEAD_FIELDS) - set(HEADS[head].takes)
     effective = {name: values for name, values in grid.items() if name not in idle}
     return [dict(zip(effective, chosen, strict=True)) for chosen in itertools.product(*effective.values())]
 
 
 def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, Any]]:
-    """The configuration of every trial with its settings; each setting is an experiment of its own."""
+    """The configuration of every trial, with its settings; each setting is a separate experiment."""
     at_the_end = {"epochs": plan.trial_epochs, "measure_every": plan.trial_epochs, "measure_first": 0, "trace": False}
     shared = Configuration(**{**plan.configuration, **at_the_end, "validation_fraction": plan.validation_fraction})
     return {
@@ -161,7 +161,7 @@ def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -
     wanted = _trial_configurations(plan)
     done = run_all(list(wanted), replace(placement, out=folder / TRIALS), jobs=jobs)
     for run, reason in done.failed:
-        # Once a run has begun, a plain ValueError comes from a head whose features are no longer finite.
+        # Once a run has started, a plain ValueError means that features are no longer finite.
         if not (run_status(run.path).reason or "").startswith("ValueError:"):
             raise WorkError(f"the trial in {run.path} failed, and no choice was made: {reason}. Repeat the command.")
     trials = []
@@ -174,7 +174,7 @@ def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -
 
 
 def _choice(record: SearchRecord) -> dict[str, Any]:
-    """The best settings of each head, by the rule."""
+    """The best settings of each head, according to the rule."""
     choice = {}
     for head in record.heads:
         ranked = []
@@ -182,9 +182,9 @@ def _choice(record: SearchRecord) -> dict[str, Any]:
             trials = [trial.measured or {} for trial in record.trials if trial.head == head and trial.settings == settings]
             accuracies, losses = ([measured.get(name) for measured in trials] for name in ("top1", "loss"))
             if None not in (*accuracies, *losses):  # otherwise it diverged
-                right = round(math.fsum(value or 0.0 for value in accuracies), 9)  # equal sums may differ by rounding
+                right = round(math.fsum(value or 0.0 for value in accuracies), 9)  # removes rounding differences between equal sums
                 ranked.append((-right, math.fsum(value or 0.0 for value in losses), settings))
         if not ranked:
-            raise WorkError(f"every setting of {head} diverged, so there is none to choose. Try smaller learning rates.")
+            raise WorkError(f"at least one setting of {head} must not diverge; all did. Try smaller learning rates.")
         *_, choice[head] = min(ranked, key=lambda entry: entry[:2])
     return choice

@@ -1,4 +1,4 @@
-"""Everything that runs and searches left below some folders or in zip archives, for reports. It does not import torch."""
+"""Reads the records of runs and searches from folders and zip archives, without torch."""
 
 import io
 import os
@@ -46,24 +46,35 @@ class Quantity:
     """A metric of one split, as figures and tables show it."""
 
     split: Split  # training or test samples
-    name: str  # in the record
-    title: str  # for people
-    meaning: str  # what it measures, the formula, and the value at collapse
-    percent: bool  # True if it is a fraction that is shown in percent
+    name: str  # in records
+    title: str  # on charts
+    meaning: str  # what it measures
+    formula: str
+    at_collapse: str  # its value there
+    percent: bool  # True for fractions shown in percent
     log: bool  # True if its axis is logarithmic by default
-    reference: Reference | None  # the value that theory gives
-    occasional: bool  # True if it makes sense for some runs only
+    reference: Reference | None  # its theoretical value
+    occasional: bool  # True if only some runs record it
 
     @property
     def factor(self) -> float:
-        """The factor from recorded to shown values."""
+        """The factor from recorded to displayed values."""
         return 100.0 if self.percent else 1.0
 
 
 def _quantity(metric: MetricDeclaration, split: Split = "train") -> Quantity:
-    meaning = f"{metric.meaning} {metric.formula}; {metric.at_collapse} at collapse."
-    reference = metric.reference if split == "train" else None
-    return Quantity(split, metric.name, metric.charts[split], meaning, metric.percent, metric.log, reference, metric.occasional)
+    return Quantity(
+        split=split,
+        name=metric.name,
+        title=metric.charts[split],
+        meaning=metric.meaning,
+        formula=metric.formula,
+        at_collapse=metric.at_collapse,
+        percent=metric.percent,
+        log=metric.log,
+        reference=metric.reference if split == "train" else None,
+        occasional=metric.occasional,
+    )
 
 
 TRAIN_LOSS, TRAIN_TOP1 = _quantity(metrics.LOSS), _quantity(metrics.TOP1)
@@ -75,7 +86,7 @@ NC4, TEST_NC4 = _quantity(metrics.NC4), _quantity(metrics.NC4, "test")
 _FIRST = (TRAIN_LOSS, TRAIN_TOP1, TEST_TOP1, TEST_LOSS, MARGIN, NC1, NC1_NORMALIZED, NC2, NC2_MEANS, NC3, NC4, TEST_NC4, EQUINORM)
 _ALL = (_quantity(metric, split) for metric in metrics.METRICS.values() for split in metric.charts)
 QUANTITIES = (*_FIRST, *(quantity for quantity in _ALL if quantity not in _FIRST))
-"""All quantities that are shown over epochs, in the order in which they are shown."""
+"""All quantities with curves over epochs, in display order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +94,8 @@ class Epochs:
     """The measurements of a run in eval mode, as arrays over epochs."""
 
     numbers: Integers  # (num_epochs,), 1 ... num_epochs
-    seconds: Floats  # (num_epochs,), training time of each epoch; NaN where it is missing
-    values: Mapping[tuple[Split, str], Floats]  # (num_epochs,) by split and name; NaN where a quantity was not measured
+    seconds: Floats  # (num_epochs,), training time of each epoch; NaN if missing
+    values: Mapping[tuple[Split, str], Floats]  # (num_epochs,) by split and name; NaN if not measured
 
     @property
     def last(self) -> int:
@@ -98,19 +109,19 @@ class Epochs:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A few classes in the space of their own classifier rows, or of features of at most three dimensions: `trace.npz`."""
+    """A few classes in the space of their classifier rows, or features of at most three dimensions: `trace.npz`."""
 
-    epochs: Integers  # (num_moments,), of the measurements
+    epochs: Integers  # (num_moments,), epochs of the measurements
     classes: Integers  # (num_shown,), indices of the classes
     weights: Floats  # (num_moments, num_shown, 3), the classifier's rows
     means: Floats  # (num_moments, num_shown, 3), the class means
-    samples: Floats  # (num_moments, num_samples, 3), features of fixed samples
+    samples: Floats  # (num_moments, num_samples, 3), features of the same samples at every measurement
     sample_labels: Integers  # (num_samples,), the position of each sample's class in `classes`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run(RunFacts):
-    """The facts of a run, and what was measured. A failed run is in no median; its error is shown instead."""
+    """The facts and measurements of a run. No median includes a failed run; reports show its error instead."""
 
     folder: Place
     state: State
@@ -125,41 +136,41 @@ class Trial:
     """The result of one setting of a head on the validation images, at the end of training."""
 
     head: str  # its name
-    settings: Mapping[str, Any]  # values of the searched fields, by name, without those that have no effect on the head
+    settings: Mapping[str, Any]  # values of the searched fields that affect the head, by name
     seed: int  # of the run
     measured: Numbers | None  # by name, as in the record of an epoch; None if the run diverged
 
 
 @checked_dataclass(frozen=True, config=STRICT)
 class SearchRecord:
-    """A search for the settings of heads: `search.json`, written before the first trial, and again before the fresh seeds."""
+    """A search for the settings of heads: `search.json`, written before the first trial and again before the final runs."""
 
     experiment: str  # its name
     configuration: Mapping[str, Any]  # what all runs share, as plain values
     heads: tuple[str, ...]  # their names
-    grid: Mapping[str, Any]  # the values of each searched field, by name
+    grid: Mapping[str, Any]  # values of each searched field
     validation_fraction: float  # of the training images, on which trials are tested
-    trial_epochs: int  # of a trial
+    trial_epochs: int  # of each trial
     trial_seeds: tuple[int, ...]  # each used for every trial
-    seeds: tuple[int, ...]  # fresh ones, of the runs with the chosen settings
-    rule: str  # by which a setting is chosen, in words
+    seeds: tuple[int, ...]  # of the final runs; no trial uses them
+    rule: str  # for choosing a setting, in words
     planned: str  # when, in ISO 8601
-    trials: tuple[Trial, ...] = ()  # those that are done
+    trials: tuple[Trial, ...] = ()  # finished ones
     choice: Mapping[str, Any] = field(default_factory=dict)  # the settings of each head; empty until all trials are done
     decided: str | None = None  # when the choice was made
-    kind: Literal["search"] = "search"  # tells searches from other records
+    kind: Literal["search"] = "search"  # distinguishes searches from other records
     format: Literal[2] = 2  # the version of the format; readers refuse another
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What was decided before the first trial."""
+        """The fields decided before the first trial."""
         later = ("planned", "trials", "choice", "decided")
         return {name: value for name, value in asdict(self).items() if name not in later}
 
 
 @dataclass(frozen=True)
 class Records:
-    """Runs and searches, and in words what was found and could not be used."""
+    """Runs, searches, and messages about records that could not be used."""
 
     runs: tuple[Run, ...]
     searches: tuple[SearchRecord, ...]
@@ -167,9 +178,9 @@ class Records:
 
 
 def read_records(paths: Sequence[Path]) -> Records:
-    """All runs and searches in folders and zip archives, each once; of the trials of a search its record is taken.
+    """All unique runs and searches in folders and zip archives, without the trials of searches.
 
-    Whatever is damaged or was altered is left out, with a warning; ValueError if a path does not exist or no run is left.
+    Skips damaged or altered records with a warning. Raises a ValueError if a path does not exist or no run remains.
     """
     skipped: list[str] = []
     found: dict[str, tuple[Place, frozenset[str]]] = {}
@@ -207,7 +218,7 @@ def read_records(paths: Sequence[Path]) -> Records:
 
 
 def _folders_below(path: Path, skipped: list[str]) -> list[tuple[Place, frozenset[str]]]:
-    """Every folder below a path or in a zip archive, with the names of its files, in order."""
+    """Every folder below a path or in a zip archive, with its file names, in order."""
     if not path.is_dir():
         try:
             archive = zipfile.ZipFile(path)
@@ -230,7 +241,7 @@ def _folders_below(path: Path, skipped: list[str]) -> list[tuple[Place, frozense
 
 
 def read_run(folder: Place) -> Run:
-    """The run in a folder; a DamageError if it is damaged or was altered. No model is loaded."""
+    """The run in a folder, without its model. Raises a DamageError if it is damaged or altered."""
     status = run_status(folder)
     if status.facts is None or status.state == "damaged":
         raise DamageError(status.reason or f"{CONFIG} is damaged")
@@ -247,7 +258,7 @@ def read_run(folder: Place) -> Run:
 
 
 def in_columns(records: Sequence[EpochRecord]) -> Epochs:
-    """The measurements in the records, as arrays over epochs."""
+    """Epoch records as arrays over epochs."""
     seconds = np.array([found.seconds for found in records], dtype=np.float64)  # None becomes NaN
     values = {}
     for split, name in ((quantity.split, quantity.name) for quantity in QUANTITIES):
@@ -264,28 +275,28 @@ def read_margins(file: Place) -> dict[Split, Floats]:
 
 
 def _read_arrays(file: Place) -> dict[str, npt.NDArray[Any]]:
-    """The arrays in a file, as float64 and int64."""
+    """The arrays in a file as float64 or int64."""
     with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as arrays:  # a pickle could run code
         return {name: array.astype(np.float64 if array.dtype.kind == "f" else np.int64) for name, array in arrays.items()}
 
 
 def setting_in_words(settings: Mapping[str, Any]) -> str:
-    """The values of the searched fields, "learning_rate=0.1,scale=5"; "as-it-is" if there are none."""
+    """Values of searched fields as text, "learning_rate=0.1,scale=5"; "as-it-is" without any."""
     return ",".join(f"{name}={value:g}" for name, value in settings.items()) or "as-it-is"
 
 
 def one_line(text: str) -> str:
-    """Text without line breaks, control characters, and marks that change the writing direction."""
+    """Text without line breaks, control characters, or marks that change the writing direction."""
     return re.sub(r"[\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+", " ", text).strip()
 
 
 def short_commit(commit: str) -> str:
-    """The first seven digits of a commit, as git shortens it; a plus after it stays."""
+    """A commit shortened to seven digits, as git does; keeps a trailing plus."""
     return re.sub(r"\b([0-9a-f]{7})[0-9a-f]{33}\b", r"\1", commit)
 
 
 def shortened(text: str, most: int = 500) -> str:
-    """Text on one line, cut off at `most` characters."""
+    """Text on one line, truncated to `most` characters."""
     line = one_line(text)
     return line if len(line) <= most else f"{line[:most]} …"
 

@@ -153,5 +153,5 @@ def test_what_cannot_be_plotted_is_refused(runs):
         plot_collapse("runs")
     with pytest.raises(ValueError, match="it lacks head, num_classes"):
         plot_collapse(runs.drop(columns=["head", "num_classes"]))
-    with pytest.raises(ValueError, match="a run that did not fail; it has none"):
+    with pytest.raises(ValueError, match="a run that did not fail; got none"):
         plot_collapse(runs[runs["state"] == "failed"])

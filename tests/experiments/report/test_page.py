@@ -4,13 +4,16 @@ import base64
 import json
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from pandas import DataFrame
 
+from guided_collapse.experiments.records import QUANTITIES
 from guided_collapse.experiments.report import page_data as data
 from guided_collapse.experiments.report.formats import Table
+from guided_collapse.experiments.report.formulas import LETTERS, SIGNS, mathml
 from guided_collapse.experiments.report.page import configurations, protocols, templates
 from guided_collapse.experiments.report.page_data import animations_of, packed, panels_of
 from guided_collapse.experiments.report.styles import styles_of
@@ -97,6 +100,46 @@ def test_the_page_says_what_was_run_and_what_went_wrong(tmp_path):
     assert "torch 2.13.0, python 3.11.9. Commit: 0123abc" in text
 
 
+def test_the_verdict_comes_first_and_only_what_is_shown_is_defined(tmp_path):
+    for head in ("linear", "cosine"):
+        write_run(tmp_path, "digits", head, epochs=2)
+    text = Reader(page_of(tmp_path)).text
+    assert text.index("Too few seeds to tell") < text.index("Results: median")
+    assert "guided-collapse compare digits --heads linear cosine --seeds 0 1 2 3 4" in text
+    assert text.count("Fraction of samples that the head classifies correctly.") == 2  # of training and of test samples
+    assert "classes with many samples" not in text
+    write_run(tmp_path, "other", epochs=2)
+    several = Reader(page_of(tmp_path))
+    assert "1 has too few seeds to tell; 1 has nothing to compare." in several.text
+    assert "guided-collapse compare" not in several.text
+    assert {"#experiment-0", "#experiment-1"} <= {found.get("href") for _, found in several.elements}
+
+
+def test_formulas_are_mathml_that_may_break_at_spaces_and_words_stay_words():
+    found = mathml("mean over samples of [argmax_j logits_j = label]")
+    assert found.partition("<math>")[0].endswith(">mean over samples of ")
+    assert "<msub><mi>argmax</mi><mrow><mi>j</mi></mrow></msub>" in found
+    assert mathml("WW'/|WW'|_F - Pi/sqrt(m)").count("<math>") == 3
+    assert "<mi>W</mi><msup><mi>W</mi><mo>&#8868;</mo></msup>" in mathml("WW'")
+    assert "<msqrt><mi>m</mi></msqrt>" in mathml("Pi/sqrt(m)")
+    assert "<mo>⟨</mo>" in mathml("<w_j, h>").replace(' stretchy="false"', "")
+    assert "<mo>&gt;</mo>" in mathml("C > d+1").replace(' stretchy="false"', "")
+    assert "<mo>≤</mo>" in mathml("C <= d+1").replace(' stretchy="false"', "")
+    assert "<mi>j</mi><mo>≠</mo><mi>c</mi>" in mathml("max_{j != c}").replace(' stretchy="false"', "")
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.title)
+def test_every_formula_is_well_formed_and_keeps_its_symbols(quantity):
+    for text in (quantity.formula, quantity.at_collapse):
+        root = ElementTree.fromstring(mathml(text).replace("&#8868;", "'"))
+        shown = re.sub(r"\s", "", "".join(root.itertext()))
+        plain = re.sub(r"[\s_{}]|sqrt\((?=m\))|(?<=/sqrt\(m)\)", "", text)
+        for word, letter in {**LETTERS, **SIGNS}.items():
+            plain = plain.replace(word.strip(), letter)
+            shown = shown.replace(word.strip(), letter)
+        assert shown == plain
+
+
 def test_settings_and_protocols_say_in_what_runs_differ(tmp_path):
     write_run(tmp_path, head="cosine", configuration={**CONFIGURATION, "stem": None}, protocol_differences=("augmented",))
     other = {**CONFIGURATION, "epochs": 30}
@@ -116,10 +159,9 @@ def test_settings_and_protocols_say_in_what_runs_differ(tmp_path):
 def test_failures_alone_make_a_page_and_nothing_that_is_filled_in_is_filled_again(tmp_path):
     write_run(tmp_path, "{{data}} {{script}}", state="failed", epochs=0)
     found = page_of(tmp_path)
-    assert "No run of this experiment has measurements to show." in Reader(found).text
+    assert "Nothing to compare: no head has finished runs." in Reader(found).text
     assert "{{data}} {{script}}" in Reader(found).text
     assert len(re.findall(r"<script", found)) == 3
-    assert "<b>1</b><span>experiment</span></li><li><b>1</b><span>run</span>" in found
 
 
 def test_panels_have_references_and_say_in_words_where_curves_end(tmp_path):
@@ -129,13 +171,13 @@ def test_panels_have_references_and_say_in_words_where_curves_end(tmp_path):
     write_run(tmp_path, head="fixed-etf", state="failed", loss_lower_bound=0.25, num_classes=5)
     panels = panels_of(experiments(tmp_path)[0])
     found = {panel.title: panel.references for panel in panels}
-    assert found["Loss, train"] == [("lower bound", 0.25)]
     assert found["Mean cosine margin, train"] == found["Cosine margins at the end, train"] == [("best frame", 1.25)]
     assert found["Loss, test"] == []
-    losses = [[run[place]["train"]["loss"] for run in written] for place in (0, -1)]
+    losses = [[run[place]["train"]["loss"] - 0.25 for run in written] for place in (0, -1)]
     first, last = (f"{np.mean(pair):.4g} ({min(pair):.4g} to {max(pair):.4g})" for pair in losses)
-    assert panels[0].in_words() == {"cosine": f"{first} at epoch 1; {last} at epoch 4; 2 seeds"}
-    assert "at 100 % of train samples; 2 seeds" in panels[-2].in_words()["cosine"]
+    assert panels[0].title == "Loss above its floor, train"
+    assert panels[0].in_words() == {"Cosine": f"{first} at epoch 1; {last} at epoch 4; 2 seeds"}
+    assert "at 100 % of train samples, sorted; 2 seeds" in panels[-2].in_words()["Cosine"]
 
 
 def data_of(folder):
@@ -155,7 +197,7 @@ def test_the_data_of_curves_equal_an_independent_computation(tmp_path, monkeypat
     for name, expected in (("median", np.median(values, axis=0)), ("low", values.min(axis=0)), ("high", values.max(axis=0))):
         np.testing.assert_allclose(curve[name], expected, rtol=1e-5)
     assert ("low" in single, single["x"], single["seeds"], curve["seeds"]) == (False, curve["x"], 1, 5)
-    assert found["heads"][curve["head"]]["name"] == "fixed-etf"
+    assert found["heads"][curve["head"]]["name"] == "Fixed ETF"
     (animation,) = found["experiments"][0]["animations"]
     assert (animation["head"], animation["epochs"]) == (1, [1, 5, 10, 20])
     write_run(tmp_path, head="nearest-etf", seed=1, epochs=4, every=2)
@@ -195,6 +237,7 @@ def test_a_table_is_escaped_and_has_headings_and_medians_with_their_range():
     table = Table("t", "T", DataFrame(row, columns=["name", "source", "x", "y", "z"]), bold=frozenset({(0, 2)}))
     found = parts.table(table, without=1)
     assert '<tr class="paper"><th scope="row">paper</th>' in found
-    assert "<strong>5 <small>(4 to 6)</small> <small>[epoch 3]</small></strong>" in found
-    assert "<td>7 <small>(6 to 8)</small> <small>2 of 3</small></td><td>7</td>" in found
+    assert '<td data-column="x"><strong><span>5 <small>(4 to 6)</small> <small>[epoch 3]</small></span></strong></td>' in found
+    assert '<td data-column="y"><span>7 <small>(6 to 8)</small> <small>2 of 3</small></span></td>' in found
+    assert '<td data-column="z"><span>7</span></td>' in found
     assert ">name<" not in found

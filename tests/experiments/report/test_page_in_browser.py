@@ -1,5 +1,6 @@
 """The page in a headless Chromium: nothing goes wrong, nothing leaves, everything is drawn, everything can be used."""
 
+import json
 import time
 
 import numpy as np
@@ -49,13 +50,19 @@ def browser(_one_browser):
 
 
 def panel(browser, title, code):
-    """Runs code with `plot`, the chart of that title in the experiment toy, and `figure` around it."""
-    script = """
-    const all = [...document.querySelectorAll("#experiment-1 .panel")];
-    const figure = all.find((found) => found.querySelector("h4").textContent === arguments[0]);
-    const plot = figure.querySelector(".plot");
+    """Runs code with `plot`, the chart of that title in the experiment toy, and `figure` around it, once it is drawn."""
+    found = """
+    const found = panels.find((each) => each.title === arguments[0] && each.figure.closest("#experiment-1"));
+    const figure = found.figure, plot = figure.querySelector(".plot");
     """
-    return browser.run(script + code, title)
+    browser.run(found + 'figure.closest("details")?.setAttribute("open", ""); figure.scrollIntoView({ block: "center" })', title)
+    drawn = "panels.some((each) => each.title === %s && each.figure.closest('#experiment-1') && each.drawn)"
+    browser.wait(drawn % json.dumps(title))
+    return browser.run(found + code, title)
+
+
+def open_everything(browser):
+    browser.run("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
 
 
 def medians(browser, title):
@@ -69,9 +76,13 @@ def test_no_request_leaves_the_page(browser):
 
 
 def test_every_figure_is_drawn(browser):
+    open_everything(browser)
+    assert browser.run("return panels.length") == 30
+    for place in range(30):
+        browser.run("panels[arguments[0]].figure.scrollIntoView({ block: 'center' })", place)
+        browser.wait(f"panels[{place}].drawn")
     count = "plot.querySelectorAll('.scatterlayer .js-line').length"
     shown = browser.run(f"return [...document.querySelectorAll('.plot')].map((plot) => [{count}, plot.clientHeight])")
-    assert len(shown) == 30
     assert all(drawn > 0 and height > 100 for drawn, height in shown)
     pixels = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
     painted = browser.run(f"return [...document.querySelectorAll('canvas')].map((c) => {pixels}.some((value) => value))")
@@ -97,64 +108,62 @@ def test_a_frame_of_more_classes_than_a_simplex_has_is_drawn_and_turns(browser, 
 
 
 def test_of_many_figures_those_are_drawn_that_come_into_view(browser, tmp_path):
-    for number in range(10):
+    for number in range(6):
         write_run(tmp_path / "runs", f"toy-{number}", epochs=3)
     browser.open(written_page(tmp_path))
-    drawn = "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelectorAll('.js-line').length > 0)"
-    first, last = f"{drawn}[0]", f"{drawn}.at(-1)"
-    browser.run("document.querySelector('.plot').scrollIntoView()")
-    browser.wait(f"{first} && {DRAWN}")
-    found = browser.run(f"return {drawn}")
-    assert len(found) == 150
-    assert sum(found) < 100
-    assert not found[-1]
-    browser.run("[...document.querySelectorAll('.plot')].at(-1).scrollIntoView()")
-    browser.wait(f"{last} && {DRAWN}")
+    browser.wait(f"panels.some((panel) => panel.drawn) && {DRAWN}")
+    assert browser.run("return panels.filter((panel) => panel.drawn).length") < 6
+    browser.run("const last = panels.at(-1).figure; last.closest('details').open = true; last.scrollIntoView()")
+    browser.wait(f"panels.at(-1).drawn && {DRAWN}")
+    assert browser.run("return panels.filter((panel) => panel.drawn).length") < 40
 
 
 def test_a_head_that_is_switched_off_disappears(browser):
     box = "document.querySelectorAll('.head')[1]"
-    assert browser.run(f"return {box}.parentElement.textContent") == "fixed-etf"
+    assert browser.run(f"return {box}.parentElement.textContent") == "Fixed ETF"
     browser.run(f"{box}.focus()")
     browser.press(" ")
     browser.wait(DRAWN)
-    assert [name for _, name, _ in medians(browser, "Loss, train")] == ["cosine", "nearest-etf"]
+    assert [name for _, name, _ in medians(browser, "Top-1 accuracy, test (%)")] == ["Cosine", "Nearest ETF"]
     assert browser.run("return [...document.querySelectorAll('#experiment-1 .stage')].map((s) => s.hidden)") == [False, True, False]
 
 
 def test_the_log_switches_change_the_axis(browser):
     def kinds():
-        titles = ("Loss, train", "NC1, within-class variability", "Cosine margins at the end, train")
+        titles = ("Loss, test", "NC1, within-class variability", "Cosine margins at the end, train")
         return [panel(browser, title, "return plot._fullLayout.yaxis.type") for title in titles]
 
     assert kinds() == ["linear", "log", "linear"]
-    panel(browser, "Loss, train", "figure.querySelector('.axis').click()")
+    panel(browser, "Loss, test", "figure.querySelector('.axis').click()")
     assert kinds() == ["log", "log", "linear"]
-    assert panel(browser, "Loss, train", "return figure.querySelector('.axis').getAttribute('aria-pressed')") == "true"
-    for choice, expected in (("linear", ["linear"] * 3), ("log", ["log", "log", "linear"]), ("own", ["linear", "log", "linear"])):
-        browser.run("document.querySelector(`[name=axes][value=${arguments[0]}]`).click()", choice)
-        browser.wait(DRAWN)
-        assert kinds() == expected
+    assert panel(browser, "Loss, test", "return figure.querySelector('.axis').getAttribute('aria-pressed')") == "true"
     browser.run("document.getElementById('log-epochs').click()")
-    browser.wait(DRAWN)
-    assert panel(browser, "Loss, train", "return plot._fullLayout.xaxis.type") == "log"
+    assert panel(browser, "Loss, test", "return plot._fullLayout.xaxis.type") == "log"
+
+
+def test_the_axis_of_accuracies_starts_where_the_second_half_does_and_says_so(browser):
+    low, high = panel(browser, "Top-1 accuracy, test (%)", "return plot._fullLayout.yaxis.range")
+    ends = [100 * line["test"]["top1"] for head in HEADS for seed in range(2) for line in lines(head, seed)[9:]]
+    assert min(ends) - 5 < low < min(ends)
+    assert max(ends) < high < max(ends) + 5
+    assert "starts at" in panel(browser, "Top-1 accuracy, test (%)", "return figure.querySelector('.axis-note').textContent")
 
 
 def test_zero_on_a_logarithmic_axis_is_said(browser):
-    said = panel(browser, "NC2, weights to nearest frame", "return figure.querySelector('.zero').textContent")
-    assert said == "0 throughout, so not on this axis: fixed-etf"
+    said = panel(browser, "NC2, weights to nearest frame", "return figure.querySelector('.axis-note').textContent")
+    assert said == "0 throughout, so not on this axis: Fixed ETF"
     fixed = next(shown for head, _, shown in medians(browser, "NC2, weights to nearest frame") if head == 1)
     assert set(fixed) == {None}
 
 
 def test_a_chart_is_read_with_the_keyboard(browser):
-    panel(browser, "Loss, train", "plot.focus()")
+    panel(browser, "Loss, test", "plot.focus()")
     browser.press(RIGHT, RIGHT)
-    said = panel(browser, "Loss, train", "return figure.querySelector('.readout').textContent")
-    losses = sorted(lines("cosine", seed, 20)[1]["train"]["loss"] for seed in range(2))
-    assert said.startswith(f"epoch 2: cosine {sum(losses) / 2:.4g} ({losses[0]:.4g} to {losses[1]:.4g}); fixed-etf ")
+    said = panel(browser, "Loss, test", "return figure.querySelector('.readout').textContent")
+    losses = sorted(lines("cosine", seed, 20)[1]["test"]["loss"] for seed in range(2))
+    assert said.startswith(f"epoch 2: Cosine {sum(losses) / 2:.4g} ({losses[0]:.4g} to {losses[1]:.4g}); Fixed ETF ")
     browser.press(END)
-    assert panel(browser, "Loss, train", "return figure.querySelector('.readout').textContent").startswith("epoch 20:")
+    assert panel(browser, "Loss, test", "return figure.querySelector('.readout').textContent").startswith("epoch 20:")
 
 
 def test_every_control_is_reached_by_tab(browser):
@@ -163,7 +172,7 @@ def test_every_control_is_reached_by_tab(browser):
     for _ in range(20):
         browser.press(TAB)
         reached |= set(browser.run("return [document.activeElement.id, ...document.activeElement.classList]"))
-    assert {"skip", "theme", "head", "log-epochs", "axis", "plot"} <= reached
+    assert {"skip", "head", "log-epochs", "axis", "plot"} <= reached
 
 
 def test_the_animation_moves(browser):
@@ -197,24 +206,21 @@ def test_names_are_shown_as_text(browser):
     assert EVIL_HEAD in hover
 
 
-def test_dark_and_light(browser):
-    def ground():
-        return browser.run("return getComputedStyle(document.body).backgroundColor")
+def test_dark_and_light_follow_the_system(browser):
+    def colors():
+        line = "plot.data.find((trace) => trace.meta.role === 'median').line.color"
+        ground = "getComputedStyle(document.body).backgroundColor"
+        return panel(browser, "Top-1 accuracy, test (%)", f"return [{ground}, {line}]")
 
-    def line():
-        return panel(browser, "Loss, train", "return plot.data.find((t) => t.meta.role === 'median').line.color")
-
-    light = line()
-    browser.run("document.getElementById('theme').click()")
-    browser.wait(DRAWN)
-    assert ground() == "rgb(20, 23, 27)"
-    assert line() != light
-    features = [{"name": "prefers-color-scheme", "value": "dark"}]
-    browser.command("Emulation.setEmulatedMedia", features=features)
-    browser.open(browser.path)
-    browser.wait(DRAWN)
-    assert ground() == "rgb(20, 23, 27)"
-    browser.command("Emulation.setEmulatedMedia", features=[])
+    light = colors()
+    try:
+        browser.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        browser.wait(DRAWN)
+        dark = colors()
+    finally:
+        browser.command("Emulation.setEmulatedMedia", features=[])
+    assert (light[0], dark[0]) == ("rgb(255, 255, 255)", "rgb(20, 23, 27)")
+    assert light[1] != dark[1]
 
 
 def bottoms(browser, selector):
@@ -222,39 +228,50 @@ def bottoms(browser, selector):
     return browser.run("return [...document.querySelectorAll(arguments[0])].map((e) => e.getBoundingClientRect().bottom)", selector)
 
 
-@pytest.mark.parametrize("experiments", [["toy"], ["toy", "ufm-10", "ufm-100"]], ids=["one", "three"])
-def test_the_first_screen_holds_the_answer(browser, tmp_path, experiments):
+def write_experiments(folder, experiments):
     for experiment in experiments:
-        for head in HEADS:
+        for head in ("linear", "cosine", "fixed-etf", "nearest-etf"):
             for seed in range(3):
                 known = {"trace": True} if experiment == "toy" and seed == 0 else {"num_test": 100 * (experiment == "toy")}
-                write_run(tmp_path / "runs", experiment, head, seed, epochs=5, **known)
+                write_run(folder / "runs", experiment, head, seed, epochs=5, **known)
+    return written_page(folder)
+
+
+@pytest.mark.parametrize("experiments", [["toy"], ["toy", "ufm-10", "ufm-100"]], ids=["one", "three"])
+def test_the_first_screen_holds_the_answer(browser, tmp_path, experiments):
     browser.command("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
     try:
-        browser.open(written_page(tmp_path))
+        browser.open(write_experiments(tmp_path, experiments))
         browser.wait(DRAWN)
-        first = "#experiment-0"
-        for selector in ("[data-table=outcome] table", "[data-table=pairs] table", ".answer .plot .main-svg", ".play"):
-            found = bottoms(browser, f"{first} {selector}")
-            assert found, selector
-            assert max(found) <= 800, selector
-        assert len(bottoms(browser, "#results tbody tr")) == (0 if len(experiments) == 1 else 3)
-        assert max(bottoms(browser, "#results table"), default=0) < 800
+        assert max(bottoms(browser, "#results .verdict")) < 300
+        assert browser.run("return document.querySelector('main').textContent.trim()").startswith(
+            "Draw" if len(experiments) == 1 else "3 experiments:"
+        )
+        assert len(bottoms(browser, "[data-table=verdicts] tbody tr")) == (0 if len(experiments) == 1 else 3)
+        assert max(bottoms(browser, "#results table"), default=0) < 500
+        if len(experiments) == 1:
+            for selector in ("[data-table=outcome] table", ".answer .plot .main-svg", ".play", "canvas"):
+                found = bottoms(browser, f"#experiment-0 {selector}")
+                assert found, selector
+                assert max(found) <= 820, selector
         hidden = "[...document.querySelectorAll('.answer .scroll')].filter((part) => part.scrollWidth > part.clientWidth)"
         assert browser.run(f"return {hidden}.length") == 0
-        if len(experiments) == 1:
-            # The animation, but for its last quarter where letters are larger.
-            assert max(bottoms(browser, f"{first} canvas")) <= 850
-        assert browser.run("return document.querySelector('main').lastElementChild.id") == "runs"
     finally:
         browser.command("Emulation.clearDeviceMetricsOverride")
 
 
-def test_a_phone_needs_no_sideways_scrolling(browser):
+@pytest.mark.parametrize("experiments", [["toy"], ["toy", "ufm-10"]], ids=["one", "two"])
+def test_a_phone_needs_no_sideways_scrolling_and_cuts_no_table(browser, tmp_path, experiments):
     browser.command("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
-    browser.open(browser.path)
-    browser.wait(DRAWN)
-    assert browser.run("return document.documentElement.scrollWidth") <= 390
-    widths = browser.run("return [...document.querySelectorAll('.plot .main-svg')].map((svg) => svg.getBoundingClientRect().right)")
-    assert max(widths) <= 390
-    browser.command("Emulation.clearDeviceMetricsOverride")
+    try:
+        browser.open(write_experiments(tmp_path, experiments))
+        browser.wait(DRAWN)
+        open_everything(browser)
+        assert browser.run("return document.documentElement.scrollWidth") <= 390
+        for kind in (".plot .main-svg", "table", "td", "math", "pre", "canvas"):
+            widest = f"Math.max(...[...document.querySelectorAll('{kind}')].map((part) => part.getBoundingClientRect().right))"
+            assert browser.run(f"return {widest}") <= 390, kind
+        cut = "[...document.querySelectorAll('.scroll, pre')].filter((part) => part.scrollWidth > part.clientWidth)"
+        assert browser.run(f"return {cut}.map((part) => part.textContent)") == []
+    finally:
+        browser.command("Emulation.clearDeviceMetricsOverride")

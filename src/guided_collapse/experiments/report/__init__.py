@@ -1,4 +1,4 @@
-"""Reports from the records of runs alone: tables, figures for print, an interactive page; and runs as a DataFrame or a figure."""
+"""Reports built from the records of runs: tables, figures, and an interactive page; also runs as a DataFrame or a figure."""
 
 from typing import TYPE_CHECKING
 

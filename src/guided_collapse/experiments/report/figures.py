@@ -1,4 +1,4 @@
-"""Figures by matplotlib: the paper's, for print, and `plot_collapse`, to look at while one works."""
+"""Matplotlib figures: those of the paper, for print, and `plot_collapse`, for interactive work."""
 
 import io
 import re
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 THEORY: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 0.8}
 PANELS_IN_A_ROW = 4
-LONGEST_NAME, SHORT_NAME = 120, 30  # letters in the width of a figure, and in a quarter of it
+LONGEST_NAME, SHORT_NAME = 120, 30  # characters that fit the width of a figure, and a quarter of it
 
 Styles = Mapping[str, HeadStyle]
 
 
 def plot_collapse(measured: "CollapseResult | DataFrame") -> Figure:
-    """A matplotlib figure: of a result, the metrics that are 0 at collapse and the margins; of runs, their curves over epochs.
+    """A matplotlib figure of a result (metrics that are 0 at collapse, and margins) or of runs (curves over epochs).
 
-    Curves are medians over seeds with the range as a band, a panel for each metric that is shown over epochs, and dotted lines for
-    what theory gives. Leave out rows or columns of the DataFrame to show less.
+    Curves are medians over seeds with the range as a band, one panel per metric; dotted lines are theoretical values. Drop rows or
+    columns of the DataFrame to show less.
 
     Args:
         measured: a `CollapseResult`, or the DataFrame from `load_runs`.
 
     Returns:
-        A figure that a notebook shows; `figure.savefig("collapse.pdf")` writes it.
+        A figure that notebooks display; `figure.savefig("collapse.pdf")` writes it.
 
     Raises:
-        TypeError: for anything else.
-        ValueError: for a DataFrame without what a figure needs.
+        TypeError: if `measured` is neither.
+        ValueError: if the DataFrame lacks columns or measurements that the figure needs.
 
     Example:
         >>> import torch
@@ -61,7 +61,7 @@ def plot_collapse(measured: "CollapseResult | DataFrame") -> Figure:
     """
     if isinstance(measured, DataFrame):
         return _runs_figure(measured)
-    # Whoever has a result has torch; a table of runs needs none.
+    # A table of runs needs no torch; whoever has a result has imported it.
     from guided_collapse.metrics.result import CollapseResult
 
     if isinstance(measured, CollapseResult):
@@ -70,7 +70,7 @@ def plot_collapse(measured: "CollapseResult | DataFrame") -> Figure:
 
 
 class Picture(Figure):
-    """A figure that a notebook shows even if pyplot was never imported."""
+    """A figure that notebooks display even if pyplot was never imported."""
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
@@ -87,13 +87,13 @@ def _result_figure(result: "CollapseResult") -> Figure:
     with print_style():
         figure = Picture(figsize=(9, 1 + 0.24 * len(shown)), layout="constrained")
         bars, *others = figure.subplots(1, 2 if margins else 1, squeeze=False)[0]
-        # The numbers stand beside the names, because a bar of 0 has no place on a logarithmic axis.
+        # Numbers stand beside the names because a logarithmic axis has no bar for 0.
         names = [f"{plain(name)}: {value:.3g}" for name, value in shown.items()]
         bars.barh(names, list(shown.values()), log=True, color="#0072b2")
         bars.invert_yaxis()
         bars.grid(visible=False, axis="y")
         bars.set_title("0 at collapse")
-        for panel in others:  # one, if there are margins
+        for panel in others:  # at most one
             panel.plot(np.linspace(0, 100, len(margins)), margins, color=styles_of(["nearest-etf"])["nearest-etf"].light)
             if BEST_MARGIN.name in values:
                 panel.axhline(values[BEST_MARGIN.name], **THEORY)
@@ -103,14 +103,14 @@ def _result_figure(result: "CollapseResult") -> Figure:
 
 
 def _runs_figure(table: DataFrame) -> Figure:
-    """The curves of all experiments, one below the other; runs that failed are in no curve."""
+    """The curves of all experiments, one below the other, without failed runs."""
     lacking = [name for name in NEEDED if name not in table]
     if lacking:
         raise ValueError(f"a table of runs must have the columns {', '.join(NEEDED)}; it lacks {', '.join(lacking)}. Keep them.")
     table = table[table["state"] != "failed"]
     measured = {name: quantity for name, quantity in COLUMNS.items() if name in table and table[name].notna().any()}
     if not measured:
-        raise ValueError("a table of runs must have a measured epoch of a run that did not fail; it has none. Train longer.")
+        raise ValueError("a table of runs needs a measured epoch of a run that did not fail; got none. Train longer.")
     experiments = list(table.groupby("experiment", sort=False))
     styles = styles_of(table["head"])
     columns = min(PANELS_IN_A_ROW, len(measured))
@@ -133,7 +133,7 @@ def _runs_figure(table: DataFrame) -> Figure:
 
 
 def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, bytes]:
-    """The files of all figures for print for which there is something to draw, by name."""
+    """The files of all figures for print, by name; experiments without measurements have none."""
     files: dict[str, bytes] = {}
     with print_style():
         for experiment in experiments:
@@ -143,7 +143,7 @@ def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, 
 
 
 def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
-    """Seven panels, or six for an experiment without test samples, which then begins with the loss."""
+    """Seven panels; without test samples six, which begin with the loss."""
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     panels = figure.subplot_mosaic("AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.." if experiment.has_test else "ABC\nDEF")
     shown = {"B": (MARGIN, "Mean cosine margin"), "D": (NC1, "NC1"), "E": (NC3, "NC3"), "F": (EQUINORM, "WH-equinorm")}
@@ -171,7 +171,7 @@ def _draw(
     horizontal: str = "epoch",
     log: bool = False,
 ) -> None:
-    """A curve for each head that has one: the median as a line with about eight markers, the range as a band."""
+    """Each curve: the median as a line with about eight markers, the range as a band."""
     for head, curve in curves.items():
         axes.fill_between(curve.index, curve["low"], curve["high"], color=styles[head].light, alpha=0.2, linewidth=0)
         axes.plot(curve.index, curve["median"], markevery=max(1, len(curve) // 8), **_line(styles[head]))
@@ -189,7 +189,7 @@ def _draw(
         axes.set_yscale("log", nonpositive="mask")
         axes.set_ylim(bottom=max(axes.get_ylim()[0], float(medians[medians > 0].min()) / 3))
         bottom, top = axes.get_ylim()
-        if top < 20 * bottom:  # plain numbers say more than multiples of a power of ten
+        if top < 20 * bottom:  # plain numbers are easier to read than multiples of a power of ten
             axes.yaxis.set_major_locator(MaxNLocator(4))
             axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.yaxis.set_minor_locator(NullLocator())
@@ -201,7 +201,7 @@ def _line(style: HeadStyle) -> dict[str, Any]:
 
 
 def _draw_legend(figure: Figure | SubFigure, styles: Styles) -> None:
-    """The heads, and the dotted line, under the panels."""
+    """A legend of heads and the dotted line under the panels."""
     handles = [Line2D([], [], **_line(style), label=plain(label(head), SHORT_NAME)) for head, style in styles.items()]
     handles.append(Line2D([], [], **THEORY, label="theory"))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4)
@@ -209,7 +209,7 @@ def _draw_legend(figure: Figure | SubFigure, styles: Styles) -> None:
 
 @contextmanager
 def print_style() -> Iterator[None]:
-    """Figures that are made and written inside look as they should in print; a letter that the font lacks is no warning."""
+    """Figures created and saved in this context use the print style; missing glyphs raise no warnings."""
     style = files("guided_collapse.experiments.report").joinpath("assets", "print.mplstyle")
     with as_file(style) as path, matplotlib.rc_context(fname=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -217,13 +217,13 @@ def print_style() -> Iterator[None]:
 
 
 def plain(text: str, most: int = LONGEST_NAME) -> str:
-    """Text that matplotlib sets as it is: on one line for which there is room, and no dollar begins a formula."""
+    """Text for matplotlib: on one line, shortened to fit, with dollar signs escaped."""
     return shortened(text, most).replace("$", r"\$")
 
 
 def as_files(figure: Figure, name: str) -> dict[str, bytes]:
-    """The figure as PDF and PNG, by file name; the same figure gives the same PDF."""
-    # Laid out once and drawn once for each file, where savefig would draw twice.
+    """The figure as PDF and PNG, by file name; the PDF is reproducible."""
+    # One layout and one drawing per file; savefig would draw twice.
     if (layout := figure.get_layout_engine()) is not None:
         layout.execute(figure)
     figure.set_layout_engine("none")
@@ -235,6 +235,6 @@ def as_files(figure: Figure, name: str) -> dict[str, bytes]:
 
 
 def file_name(name: str) -> str:
-    """The name itself if it has letters, digits, dots and hyphens only; otherwise one made of them that no other name has."""
+    """The name itself if it has only letters, digits, dots, underscores and hyphens; otherwise a unique name of these."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
     return safe if safe == name else f"{safe}-{checksum(name.encode())[:8]}"

@@ -1,4 +1,4 @@
-"""A table, numbers as text, and the table's text as Markdown, CSV and LaTeX, and for a terminal."""
+"""Tables and numbers as text: for a terminal, and as Markdown, CSV and LaTeX."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from guided_collapse.experiments.report.summaries import Spread
 COLUMNS = 100  # of a terminal
 NOTHING, NEVER = "-", "never"
 NUMBER = rf"[+-]?\d[\d.]*(?:e[+-]\d+)?|{NEVER}"
-# The median of a cell, the ends of its range, and what else the cell says.
+# The median in a cell, its range, and the rest of the text.
 MEDIAN_AND_RANGE = re.compile(rf"({NUMBER})(?: \(({NUMBER}) to ({NUMBER})\))?(|[ ,].*)")
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "{}$&#_%"}
@@ -25,15 +25,15 @@ _LATEX = str.maketrans(
 
 
 class Table(NamedTuple):
-    """Text for people, and the same numbers for programs."""
+    """Text for readers, and the same numbers for programs."""
 
-    name: str  # of the files
+    name: str  # of its files
     title: str
-    cells: DataFrame  # of text; columns have two levels where a heading spans several of them
-    numbers: Sequence[Mapping[str, Any]] = ()  # one row for each, with every digit
+    cells: DataFrame  # of text; two levels of columns if headings span several of them
+    numbers: Sequence[Mapping[str, Any]] = ()  # one row per cell, in full precision
     notes: Sequence[str] = ()
-    stub: int = 2  # how many columns at the left are headings of the row
-    bold: frozenset[tuple[int, int]] = frozenset()  # row and column of the cells in bold
+    stub: int = 2  # number of leading columns that are row headings
+    bold: frozenset[tuple[int, int]] = frozenset()  # (row, column) of bold cells
 
     @property
     def columns(self) -> list[str]:
@@ -42,18 +42,18 @@ class Table(NamedTuple):
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """The headings over several columns, each with how many columns it spans."""
+        """Headings that span columns, each with the number of columns."""
         over = self.cells.columns.get_level_values(0)[self.stub :] if self.cells.columns.nlevels > 1 else []
         return [(heading, len(list(spanned))) for heading, spanned in itertools.groupby(over)]
 
 
 def number_text(value: float, *, percent: bool = False) -> str:
-    """Two decimals for per cent, otherwise four significant digits; `never` for infinity."""
+    """Two decimals for percentages, otherwise four significant digits; `never` for infinity."""
     return NEVER if math.isinf(value) else f"{value:.2f}" if percent else f"{value:.4g}"
 
 
 def spread_text(over: Spread | None, *, percent: bool = False) -> str:
-    """`median (low to high)`, or the value of the only seed."""
+    """`median (low to high)`, or the value of a single seed."""
     if over is None:
         return NOTHING
     median, low, high = (number_text(value, percent=percent) for value in over[:3])
@@ -61,7 +61,7 @@ def spread_text(over: Spread | None, *, percent: bool = False) -> str:
 
 
 def short_text(over: Spread | None, *, percent: bool = False) -> str:
-    """`median (low to high)`, or the value on which all seeds agree."""
+    """`median (low to high)`, or the value if all seeds agree."""
     return number_text(over.median, percent=percent) if over and over.low == over.high else spread_text(over, percent=percent)
 
 
@@ -87,32 +87,23 @@ def wrapped(text: str, separator: str = "\n") -> str:
     return separator.join(lines)
 
 
-def medians(table: Table) -> list[list[str]]:
-    """The rows of a table for a narrow terminal, the headings first: ranges stand in the first column of numbers only."""
-    stub = table.stub + 1
-    headings = [[heading, *[""] * (width - 1)] for heading, width in table.groups]
-    rows = [[one_line(text) for text in row] for row in table.cells.to_numpy()]
-    short = [[*row[:stub], *(MEDIAN_AND_RANGE.sub(r"\1", text) for text in row[stub:])] for row in rows]
-    return [["", *itertools.chain(*headings)], table.columns, *short]
-
-
 def csv_text(table: Table) -> str:
     """The numbers as comma-separated values."""
 
     def harmless(value: Any) -> Any:
-        # A spreadsheet takes such text for a formula and may run it.
+        # A spreadsheet would treat such text as a formula and might run it.
         return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
 
     rows = [{name: harmless(value) for name, value in row.items()} for row in table.numbers]
-    # Objects, because a column of integers with a gap would become one of floats.
+    # With dtype object, integers with missing values stay integers.
     return DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def latex(table: Table) -> str:
-    """The table for a paper that uses the packages booktabs and amsmath."""
+    """The table in LaTeX, for the packages booktabs and amsmath."""
     cells = table.cells.map(_latex_cell).rename(columns=escape_latex)
     for row, column in table.bold:
-        # \boldmath reaches into the formula that a median with its range is.
+        # \boldmath applies to the formula of a median and its range.
         cells.iat[row, column] = rf"{{\boldmath\bfseries {cells.iat[row, column]}}}"
     text = cells.style.hide(axis="index").to_latex(
         column_format="l" * table.stub + "c" * (cells.shape[1] - table.stub),
@@ -128,12 +119,12 @@ def latex(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX sets as it is, on one line."""
+    """Text on one line, escaped for LaTeX."""
     return one_line(text).translate(_LATEX)
 
 
 def _latex_cell(text: str) -> str:
-    """A median and its range as the paper sets them; any other text as it is."""
+    """A median with its range as in the paper; other text unchanged."""
     found = MEDIAN_AND_RANGE.fullmatch(text)
     if found is None:
         return escape_latex(text)

@@ -1,4 +1,4 @@
-"""`report.html`: one file that needs nothing else, and asks for nothing. The templates say how it looks, this what it shows."""
+"""`report.html`, a single file that makes no requests. Templates lay out what this module collects."""
 
 import base64
 import hashlib
@@ -15,24 +15,28 @@ from markupsafe import Markup
 
 from guided_collapse.experiments.records import QUANTITIES, Records, Run, one_line, short_commit, shortened
 from guided_collapse.experiments.report.formats import MEDIAN_AND_RANGE, Table, number_text
-from guided_collapse.experiments.report.page_data import MOST_POINTS, Animation, Panel, animations_of, page_data, panels_of
-from guided_collapse.experiments.report.styles import HeadStyle
-from guided_collapse.experiments.report.summaries import Experiment, outcome, span
-from guided_collapse.experiments.report.tables import end_tables, outcome_table, pairs_table
+from guided_collapse.experiments.report.formulas import mathml
+from guided_collapse.experiments.report.page_data import Animation, Panel, animations_of, page_data, panels_of
+from guided_collapse.experiments.report.styles import HeadStyle, label
+from guided_collapse.experiments.report.summaries import ABOVE_FLOOR, Experiment, outcome, span
+from guided_collapse.experiments.report.tables import end_tables, outcome_table, pairs_table, verdicts_table
+from guided_collapse.experiments.report.verdict import Verdict, verdict
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
-# Tables that have another place than among the tables of all experiments.
+# Tables shown with each experiment or with the runs.
 ELSEWHERE = ("pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs")
 PROTOCOLS = {
     "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centering",
-    "paper": ", every head as the paper has it",
+    "paper": ", every head as in the paper",
 }
 SIZES = {"num_classes": "classes", "feature_dim": "features", "num_train": "training samples", "num_test": "test samples"}
-OWN = ("experiment", "head", "seed")  # fields of the configuration that every run has its own value of
+OWN = ("experiment", "head", "seed")  # fields that identify a run
 
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
-    """The page as HTML, with plotly.js inside. A policy lets it run its own scripts only, and make no request."""
+    """The page as HTML with plotly.js inlined. Its content security policy allows its own scripts only, and no requests."""
+    searched = {search.experiment for search in records.searches}
+    verdicts = {each.name: verdict(each.runs, searched=each.name in searched) for each in experiments}
     panels = [panels_of(experiment) for experiment in experiments]
     animations = [animations_of(experiment) for experiment in experiments]
     plotly = _script(importlib.import_module("plotly.offline").get_plotlyjs())
@@ -40,21 +44,21 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
     machines = Counter(
         (_listed(run.hardware), _listed(run.versions), short_commit(run.commit or "not recorded")) for run in records.runs
     )
+    titles = {panel.title for of_experiment in panels for panel in of_experiment}
     template = templates().get_template("page.html")
     return template.render(
         policy=_policy(plotly, own),
         style=Markup(_asset("page.css")),
-        heads=styles,
-        # A single experiment says them itself.
-        results=None,
-        experiments=[experiment_section(*parts) for parts in zip(experiments, panels, animations, strict=True)],
+        heads={label(head): style for head, style in styles.items()},
+        calls=Counter(found.call for found in verdicts.values()),
+        verdicts=verdicts_table(verdicts),
+        experiments=[experiment_section(*parts) for parts in zip(experiments, verdicts.values(), panels, animations, strict=True)],
         tables=[table for table in tables if table.name not in ELSEWHERE],
         records=records,
         states=Counter(run.state for run in records.runs),
         machines=machines,
         run_table=next(table for table in tables if table.name == "runs"),
-        meanings=[(quantity.title, quantity.meaning) for quantity in QUANTITIES],
-        most_points=MOST_POINTS,
+        definitions=[quantity for quantity in (ABOVE_FLOOR, *QUANTITIES) if quantity.title in titles],
         data=page_data(panels, animations, styles),
         plotly=Markup(plotly),
         script=Markup(own),
@@ -62,7 +66,7 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
 
 
 def templates() -> Environment:
-    """What fills in the templates. Names may hold anything: each is put on one line and escaped wherever it stands."""
+    """The template environment. Names may contain anything, so every string is put on one line and escaped."""
     environment = Environment(
         loader=PackageLoader("guided_collapse.experiments.report"),
         autoescape=True,
@@ -71,43 +75,42 @@ def templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    environment.filters |= {"number": number_text, "in_parts": _in_parts, "shortened": shortened}
+    environment.filters |= {"number": number_text, "in_parts": _in_parts, "label": label, "mathml": mathml, "shortened": shortened}
     return environment
 
 
 def _in_parts(cell: str) -> list[str]:
-    """The median, its range, and what else there is in a cell; all of it in one part if there is no range."""
+    """The median, the range and the rest of a cell; the whole cell if it has no range."""
     found = MEDIAN_AND_RANGE.fullmatch(cell)
     if found is None or found[2] is None:
         return [cell]
     return [part for part in (found[1], f"({found[2]} to {found[3]})", found[4].removeprefix(",").strip()) if part]
 
 
-def experiment_section(experiment: Experiment, panels: Sequence[Panel], animations: Sequence[Animation]) -> dict[str, Any]:
-    """The part of the page that shows one experiment: the answer first, then the curves, tables and settings behind it."""
+def experiment_section(
+    experiment: Experiment, judged: Verdict, panels: Sequence[Panel], animations: Sequence[Animation]
+) -> dict[str, Any]:
+    """The content of an experiment's section: the answer first, then the curves, tables and settings behind it."""
     titles = [panel.title for panel in panels]
     main = outcome(experiment).quantity.title
-    measurable = (quantity for quantity in QUANTITIES if quantity.split == "train" or experiment.has_test)
-    # Each with how many columns at the left the place already says.
-    results = [(outcome_table(experiment), 0), (pairs_table([experiment]), 1)]
     shared, differences = configurations(experiment)
     return {
         "name": experiment.name,
-        "results": [(table, without) for table, without in results if len(table.cells)],
+        "verdict": judged,
+        "outcome": outcome_table(experiment),
         "panels": dict(enumerate(panels)),
         "main": titles.index(main) if main in titles else None,
         "animations": animations,
         "sizes": ", ".join(f"{span([getattr(run, size) for run in experiment.runs])} {name}" for size, name in SIZES.items()),
         "protocol": "; ".join(protocols(experiment)),
-        "missing": [quantity.title for quantity in measurable if not quantity.occasional and quantity.title not in titles],
-        "tables": [table for table in end_tables([experiment]) if len(table.cells)],
+        "tables": [table for table in (pairs_table([experiment]), *end_tables([experiment])) if len(table.cells)],
         "differences": differences,
         "shared": shared,
     }
 
 
 def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Names and values of the settings that all runs share, and of those in which they differ, there with the heads."""
+    """Settings that all runs share, and settings that differ, the latter with their heads."""
     shared, differences = [], []
     for name in dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN):
         heads = _heads_by_text((_text(run.configuration.get(name)), run) for run in experiment.runs)
@@ -126,7 +129,7 @@ def _heads_by_text(texts: Iterable[tuple[str, Run]]) -> dict[str, str]:
 
 
 def protocols(experiment: Experiment) -> list[str]:
-    """The protocols of an experiment, each with its heads if there is more than one, and what sets heads apart."""
+    """The protocols of an experiment, with their heads if there are several, and the differences between heads."""
     heads = _heads_by_text((run.protocol, run) for run in experiment.runs)
     lines = [f"{name}{PROTOCOLS.get(name, '')}" + (f" ({found})" if len(heads) > 1 else "") for name, found in heads.items()]
     own = _heads_by_text((difference, run) for run in experiment.runs for difference in run.protocol_differences)
@@ -147,7 +150,7 @@ def _asset(name: str) -> str:
 
 
 def _script(source: str) -> str:
-    # Browsers read every line break as \n, and take the hash of that.
+    # Browsers normalize line breaks to \n before they hash a script.
     unified = source.replace("\r\n", "\n").replace("\r", "\n")
     return re.sub(r"<(/script|!--)", r"<\\\1", unified, flags=re.IGNORECASE)
 

@@ -1,4 +1,4 @@
-"""What the page's script draws: the panels of an experiment and the animation of its collapse, as JSON that is safe inside HTML."""
+"""The data that the page's script draws: the panels and animations of each experiment, as JSON that is safe inside HTML."""
 
 import base64
 import math
@@ -9,32 +9,31 @@ import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import MARGIN, QUANTITIES, Floats, Run, Trace, one_line
+from guided_collapse.experiments.records import MARGIN, QUANTITIES, TRAIN_LOSS, Floats, Run, Trace, one_line
 from guided_collapse.experiments.report.formats import number_text, spread_text
-from guided_collapse.experiments.report.styles import HeadStyle
-from guided_collapse.experiments.report.summaries import Experiment, Spread
+from guided_collapse.experiments.report.styles import HeadStyle, label
+from guided_collapse.experiments.report.summaries import ABOVE_FLOOR, Experiment, Spread
 from guided_collapse.metrics.declared import SPLITS
 
-MOST_POINTS = 1000  # of a curve: more than a chart has pixels
-MOST_MOMENTS = 120  # of an animation
+MOST_POINTS = 1000  # per curve: more than a chart has pixels
+MOST_MOMENTS = 120  # per animation
 LARGEST = 32767  # of 16-bit integers
 SIGNIFICANT_DIGITS = 6
-REFERENCE_LABELS = {"loss_lower_bound": "lower bound", "ideal_margin": "best frame"}
+BEST_FRAME = "best frame"
 
 
 class Panel(NamedTuple):
     """One chart of the page."""
 
     title: str
-    meaning: str
-    horizontal: str  # what the horizontal axis shows
+    horizontal: str  # title of the horizontal axis
     percent: bool
-    log: bool | None  # whether the axis is logarithmic at first; None if it cannot be
-    references: Sequence[tuple[str, float]]  # what theory gives
+    log: bool | None  # whether the vertical axis is logarithmic by default; None if it cannot be
+    references: Sequence[tuple[str, float]]  # theoretical values
     curves: Mapping[str, DataFrame]  # by head
 
     def in_words(self) -> dict[str, str]:
-        """Where each curve begins and where it ends, by head."""
+        """The first and last point of each curve, by head."""
         said = {}
         for head, curve in self.curves.items():
             ends = []
@@ -42,41 +41,43 @@ class Panel(NamedTuple):
                 where = f"epoch {x:.0f}" if self.horizontal == "epoch" else f"{number_text(x)} {self.horizontal}"
                 ends.append(f"{spread_text(Spread(*numbers), percent=self.percent)} at {where}")
             seeds = int(curve["seeds"].iloc[-1])
-            said[head] = f"{'; '.join(ends)}; {seeds} {'seed' if seeds == 1 else 'seeds'}"
+            said[label(head)] = f"{'; '.join(ends)}; {seeds} {'seed' if seeds == 1 else 'seeds'}"
         return said
 
 
 def panels_of(experiment: Experiment) -> list[Panel]:
-    """A panel for each quantity that some run has measured, and for the margins at the end."""
+    """A panel for each recorded quantity, and for the margins at the end."""
     panels = []
-    for quantity in QUANTITIES:
+    for quantity in (ABOVE_FLOOR, *QUANTITIES):
+        if quantity is TRAIN_LOSS:
+            continue  # above its floor it says the same, and compares heads
         if curves := experiment.curves(quantity):
-            references = [(REFERENCE_LABELS[quantity.reference or ""], value) for value in experiment.references(quantity)]
-            panels.append(Panel(quantity.title, quantity.meaning, "epoch", quantity.percent, quantity.log, references, curves))
+            references = [(BEST_FRAME, value) for value in experiment.references(quantity)]
+            panels.append(Panel(quantity.title, "epoch", quantity.percent, quantity.log, references, curves))
     for split in SPLITS:
         if curves := experiment.margins(split):
-            references = [(REFERENCE_LABELS["ideal_margin"], value) for value in experiment.references(MARGIN)]
-            title, meaning = f"Cosine margins at the end, {split}", f"The sorted cosine margins of all {split} samples."
-            panels.append(Panel(title, meaning, f"% of {split} samples", False, None, references, curves))
+            references = [(BEST_FRAME, value) for value in experiment.references(MARGIN)]
+            title = f"Cosine margins at the end, {split}"
+            panels.append(Panel(title, f"% of {split} samples, sorted", False, None, references, curves))
     return panels
 
 
 def _evenly(count: int, most: int) -> Any:
-    """At most so many of the places below a count, from the first to the last."""
+    """At most `most` evenly spaced indices from 0 to `count` - 1, both included."""
     return np.unique(np.round(np.linspace(0, count - 1, min(most, count))).astype(np.int64))
 
 
 class Animation(NamedTuple):
-    """What one run shows at some of its measurements, and two numbers for each of these moments."""
+    """The trace of one run at some of its measurements, with two numbers for each."""
 
     run: Run
-    trace: Trace  # at the moments that are shown
-    spread: Floats  # distance of samples from their class mean, relative to that of class means from their center
-    alignment: Floats  # mean cosine between a class mean and the classifier's row of its class
+    trace: Trace  # at the measurements shown
+    spread: Floats  # distance of samples from their class mean, relative to the distance of class means from their center
+    alignment: Floats  # mean cosine between a class mean and its row of the classifier
 
 
 def animations_of(experiment: Experiment) -> list[Animation]:
-    """One run for each head: the first seed that has a trace."""
+    """One run per head: the first seed with a trace."""
     found = []
     for head in experiment.heads:
         for run, trace in ((run, run.trace) for run in experiment.of(head) if run.trace is not None):
@@ -93,7 +94,7 @@ def animations_of(experiment: Experiment) -> list[Animation]:
 
 
 def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[Animation]], styles: Mapping[str, HeadStyle]) -> str:
-    """Panels and animations by experiment, as JSON in which nothing can end a script; curves that have the same x share it."""
+    """Panels and animations by experiment, as JSON that cannot end a script element; curves with the same x share it."""
     heads = list(styles)
     place_of: dict[tuple[float, ...], int] = {}
     experiments = []
@@ -118,15 +119,15 @@ def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[A
             numbers = {"spread": rounded(distances), "alignment": rounded(cosines)}
             animated.append({**entry, "labels": trace.sample_labels.tolist(), **numbers, **packed(trace)})
         experiments.append({"panels": shown, "animations": animated})
-    named = [{"name": one_line(head), "dash": style.dash, "marker": style.marker} for head, style in styles.items()]
+    named = [{"name": one_line(label(head)), "dash": style.dash, "marker": style.marker} for head, style in styles.items()]
     found = {"heads": named, "x": [rounded(x) for x in place_of], "experiments": experiments}
     return htmlsafe_json_dumps(found, allow_nan=False, separators=(",", ":"))
 
 
 def packed(trace: Trace) -> dict[str, float | str]:
-    """All points of all moments as 16-bit integers in base64, and the factor that makes coordinates of them.
+    """All points at all measurements as 16-bit integers in base64, and the factor that turns them into coordinates.
 
-    The order is that of (num_moments, 2 num_shown + num_samples, 3): weights, means, samples.
+    Their shape is (num_moments, 2 num_shown + num_samples, 3): weights, means, samples.
     """
     points = np.concatenate([trace.weights, trace.means, trace.samples], axis=1)
     scale = float(np.abs(points).max()) / LARGEST or 1.0
@@ -134,5 +135,5 @@ def packed(trace: Trace) -> dict[str, float | str]:
 
 
 def rounded(values: Iterable[float]) -> list[float | None]:
-    """Numbers with as many digits as can be seen; None for NaN."""
+    """Numbers rounded to the visible digits; None for NaN."""
     return [float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None for value in values]

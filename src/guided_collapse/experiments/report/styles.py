@@ -1,6 +1,6 @@
-"""How heads are ordered, named and told apart: by color, dash and marker, so that no one of the three is needed alone.
+"""Order, labels and styles of heads. Color, dash and marker each tell heads apart.
 
-The colors are those of Okabe and Ito, made for color-blind readers, some darkened for a white background.
+The colors are the color-blind safe ones of Okabe and Ito, some darkened for a white background.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ Dash = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
 
 
 class HeadStyle(NamedTuple):
-    """Colors on a light and on a dark background; the dash for plotly, as lengths, and for matplotlib; the marker for both."""
+    """Colors on light and dark backgrounds; dashes for plotly, SVG and matplotlib; markers for plotly and matplotlib."""
 
     light: str
     dark: str
@@ -29,21 +29,21 @@ STYLES = (
     HeadStyle("#00805d", "#00b488", "longdash", "11 4", (0, (8, 2)), "diamond", "D"),
     HeadStyle("#a3477f", "#cc79a7", "dashdot", "8 3 2 3", "-.", "triangle-up", "^"),
     HeadStyle("#8f6a00", "#f0c02a", "dot", "2 3", ":", "x", "X"),
-    HeadStyle("#2f86b8", "#56b4e9", "longdashdot", "11 3 2 3", (0, (8, 2, 1, 2)), "triangle-down", "v"),
     HeadStyle("#3c3c3c", "#e6e6e6", "5px,2px,1px,2px,1px,2px", "5 2 1 2 1 2", (0, (5, 2, 1, 2, 1, 2)), "star", "*"),
     HeadStyle("#9e2a2b", "#ef6f6c", "3px,3px,9px,3px", "3 3 9 3", (0, (3, 3, 9, 3)), "hexagon", "h"),
+    HeadStyle("#2f86b8", "#56b4e9", "longdashdot", "11 3 2 3", (0, (8, 2, 1, 2)), "triangle-down", "v"),
     HeadStyle("#5b7300", "#a9c72e", "9px,2px,2px,2px", "9 2 2 2", (0, (9, 2, 2, 2)), "pentagon", "p"),
 )
 
 
 def in_order(heads: Iterable[str]) -> list[str]:
-    """Each head once: known heads in their declared order, then the others by name."""
+    """Unique heads: known ones in declared order, then the rest by name."""
     found = set(heads)
     return [head for head in HEADS if head in found] + sorted(found - set(HEADS))
 
 
 def styles_of(heads: Iterable[str]) -> dict[str, HeadStyle]:
-    """A style for each head, in order: a known head always has its own, other heads share what is left."""
+    """A style for each head, in order: a known head always has its own, others get the remaining ones."""
     order = in_order(heads)
     known = {head: STYLES[HEADS[head].style % len(STYLES)] for head in order if head in HEADS}
     free = [style for style in STYLES if style not in known.values()] or list(STYLES)
@@ -52,5 +52,5 @@ def styles_of(heads: Iterable[str]) -> dict[str, HeadStyle]:
 
 
 def label(head: str) -> str:
-    """The name of a head in figures; unknown heads have no other than their own."""
+    """The display name of a head; for unknown heads, the name itself."""
     return HEADS[head].label if head in HEADS else head

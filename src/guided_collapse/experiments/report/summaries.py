@@ -1,8 +1,8 @@
-"""What runs come to: experiments, medians and ranges over seeds, curves over epochs, and when an accuracy is reached."""
+"""Summaries of runs: experiments, medians and ranges over seeds, curves over epochs, and when an accuracy is reached."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -16,35 +16,44 @@ from guided_collapse.experiments.run import read_epoch_records
 from guided_collapse.metrics.declared import SPLITS, Split, best_margin
 
 MOST_MARGINS = 501  # points of a curve of margins
-LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in per cent
-TOLERANCE = 1e-5  # of accuracies in per cent, which may have been rounded to float32; one sample is more in any data set here
-NEAR_THE_FLOOR = 1.01  # times the lower bound of the loss: this near, only the shape is left to improve
+LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in percent
+TOLERANCE = 1e-5  # for accuracies in percent, which may be rounded to float32; less than one sample in any data set
+NEAR_THE_FLOOR = 1.01  # times the floor of the loss
+ABOVE_FLOOR = replace(
+    TRAIN_LOSS,
+    title="Loss above its floor, train",
+    meaning="Cross-entropy minus the least that the scale of the head allows, which is 0 for nn.Linear.",
+    at_collapse="0",
+    log=True,
+    reference=None,
+)
+"""The train loss minus its floor, which makes heads with different floors comparable."""
 
 FACTS = ("experiment", "head", "seed", "state", "num_classes", "feature_dim", "loss_lower_bound")
 NEEDED = (*FACTS, "epoch", "seconds")
-COLUMNS = {f"{quantity.split}_{quantity.name}": quantity for quantity in QUANTITIES}  # that are shown over epochs, in their order
+COLUMNS = {f"{quantity.split}_{quantity.name}": quantity for quantity in QUANTITIES}
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All runs of one name."""
+    """All runs with the same experiment name."""
 
     name: str
     runs: tuple[Run, ...]
 
     @property
     def heads(self) -> list[str]:
-        """The heads that were run, in the order of the report."""
+        """The heads that ran, in display order."""
         return in_order(run.head for run in self.runs)
 
     @property
     def unconstrained(self) -> bool:
-        """Whether the features are free variables, the paper's UFM."""
+        """Whether features are free variables, as in the paper's UFM."""
         return self.name.startswith("ufm") or any(run.configuration.get("backbone") == "unconstrained" for run in self.runs)
 
     @property
     def has_test(self) -> bool:
-        """Whether there are test samples."""
+        """Whether any run has test samples."""
         return any(run.num_test > 0 for run in self.runs)
 
     def of(self, head: str) -> list[Run]:
@@ -56,28 +65,28 @@ class Experiment:
         return sorted((run for run in self.runs if run.head == head), key=lambda run: run.seed)
 
     def references(self, quantity: Quantity) -> list[float]:
-        """The values that theory gives for a quantity: one, unless runs differ in scale or sizes."""
+        """Theoretical values of a quantity: one, unless runs differ in scale or sizes."""
         return theory(quantity, ((run.feature_dim, run.num_classes, run.loss_lower_bound) for run in self.runs))
 
     def curves(self, quantity: Quantity) -> dict[str, DataFrame]:
-        """The curve of a quantity over epochs, for each head that has measured it."""
+        """The curve of a quantity over epochs, for each head that recorded it."""
         runs = {head: self.of(head) for head in self.heads}
         return curves_over_seeds({head: {run.seed: measured(run, quantity) for run in found} for head, found in runs.items()})
 
     def margins(self, split: Split) -> dict[str, DataFrame]:
-        """The curve of the sorted margins, for each head that has them."""
+        """The curve of sorted margins, for each head that recorded them."""
         return curves_over_seeds({head: margins_by_seed(self.of(head), split) for head in self.heads})
 
 
 def by_experiment(runs: Iterable[Run]) -> list[Experiment]:
-    """The runs by experiment, ordered by name, unconstrained features last and by their number of classes."""
+    """Runs grouped by experiment and sorted by name; unconstrained features come last, sorted by number of classes."""
     ordered = sorted(runs, key=lambda run: run.experiment)
     experiments = [Experiment(name, tuple(group)) for name, group in groupby(ordered, key=lambda run: run.experiment)]
     return sorted(experiments, key=lambda e: (e.unconstrained, e.runs[0].num_classes if e.unconstrained else 0, e.name))
 
 
 def theory(quantity: Quantity, sizes: Iterable[tuple[int, int, float | None]]) -> list[float]:
-    """The values that theory gives for a quantity in runs of these feature_dim, num_classes and lower bounds of the loss."""
+    """Theoretical values of a quantity for runs with these (feature_dim, num_classes, lower bound of the loss)."""
     if quantity.reference is None:
         return []
     is_bound = quantity.reference == "loss_lower_bound"
@@ -86,7 +95,7 @@ def theory(quantity: Quantity, sizes: Iterable[tuple[int, int, float | None]]) -
 
 
 class Spread(NamedTuple):
-    """Median, lowest and highest over seeds, in the units that are shown, and the epochs that the values are from."""
+    """Median, minimum and maximum over seeds, in display units, and the epochs of the values."""
 
     median: float
     low: float
@@ -96,29 +105,31 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float], epochs: Iterable[int] = ()) -> Spread:
-    """Median and range of at least one value; infinity stands for what never happened."""
+    """Median and range of one or more values; infinity stands for an event that never happened."""
     return Spread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values), tuple(epochs))
 
 
 def measured(run: Run, quantity: Quantity) -> Series:
-    """What a run has measured of a quantity, by epoch, in the units that are shown."""
+    """The recorded values of a quantity, by epoch, in display units."""
+    if quantity is ABOVE_FLOOR:
+        return measured(run, TRAIN_LOSS) - floor(run)
     return Series(quantity.factor * run.epochs.of(quantity.split, quantity.name), run.epochs.numbers).dropna()
 
 
 def first_epoch(reached: Series) -> float:
-    """The first epoch at which something is true; infinity for never."""
+    """The first epoch at which a condition holds; infinity if it never does."""
     return float(reached.idxmax()) if reached.any() else math.inf
 
 
 def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None = None) -> Spread | None:
-    """A quantity at an epoch, or at the end: each run's last measurement up to there; None if no run has one."""
+    """The last value of a quantity up to an epoch, or in the whole run; None if no run recorded one."""
     ends = (measured(run, quantity).loc[:epoch].tail(1) for run in runs)
     found = [(float(end.iat[0]), int(end.index[0])) for end in ends if len(end)]
     return spread([value for value, _ in found], [last for _, last in found]) if found else None
 
 
 def curves_over_seeds(values: Mapping[str, Mapping[int, Series]]) -> dict[str, DataFrame]:
-    """For each head with a value, columns median, low, high and seeds, from the values of each seed."""
+    """Columns median, low, high and seeds for each head, from its values by seed; heads without values are left out."""
     curves = {}
     for head, by_seed in values.items():
         known = DataFrame(by_seed).dropna(how="all").sort_index()
@@ -129,7 +140,7 @@ def curves_over_seeds(values: Mapping[str, Mapping[int, Series]]) -> dict[str, D
 
 
 def margins_by_seed(runs: Sequence[Run], split: Split) -> dict[int, Series]:
-    """The sorted margins over the share of samples in per cent, of the runs that have them.
+    """Sorted margins over the share of samples in percent, for the runs that recorded them.
 
     With m_1 <= ... <= m_N, the margin at the share q is the one at position 1 + q (N-1), interpolated between neighbors.
     """
@@ -140,7 +151,7 @@ def margins_by_seed(runs: Sequence[Run], split: Split) -> dict[int, Series]:
 
 
 class Reached(NamedTuple):
-    """How many runs reached a train accuracy, and when: infinite for never; seconds are None if the time of a run is unknown."""
+    """How many runs reached a train accuracy, and when (infinity for never); `seconds` is None if a run has no times."""
 
     reached: int
     epochs: Spread
@@ -148,7 +159,7 @@ class Reached(NamedTuple):
 
 
 def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
-    """When runs were first measured with a train accuracy of `level` per cent; None if no run has measured it."""
+    """When runs first measured a train accuracy of `level` percent; None if no run recorded it."""
     epochs, seconds = [], []
     for run in runs:
         accuracies = measured(run, TRAIN_TOP1)
@@ -166,7 +177,7 @@ def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment is judged by: the title, the quantity whose curve leads there, and the values by head and seed."""
+    """The result that an experiment is judged by: title, quantity of the curve that leads to it, and values by head and seed."""
 
     title: str
     quantity: Quantity
@@ -186,9 +197,9 @@ class Outcome:
 
 
 def outcome(experiment: Experiment) -> Outcome:
-    """The test accuracy at the end of training; without test samples, how soon the loss nears its floor, or how near it comes.
+    """The test accuracy at the end of training; without test samples, how soon the loss comes close to its floor, or how close.
 
-    The epochs to 1.01 times the floor exist only if every run has a floor and a simplex ETF fits, so that it can be reached.
+    The epochs to 1.01 times the floor require that every run has a floor and room for a simplex ETF, which attains it.
     """
     runs = [run for head in experiment.heads for run in experiment.of(head)]
     values: dict[str, dict[int, float]] = {}
@@ -196,18 +207,17 @@ def outcome(experiment: Experiment) -> Outcome:
         for run in runs:
             near = measured(run, TRAIN_LOSS) <= NEAR_THE_FLOOR * floor(run)
             values.setdefault(run.head, {})[run.seed] = first_epoch(near)
-        return Outcome(f"epochs to {NEAR_THE_FLOOR} times the least loss", TRAIN_LOSS, False, True, values)
-    last = set()
+        return Outcome(f"epochs to {NEAR_THE_FLOOR} times the least loss", ABOVE_FLOOR, False, True, values)
+    quantity, last = TEST_TOP1 if experiment.has_test else ABOVE_FLOOR, set()
     for run in runs:
-        curve = measured(run, TEST_TOP1) if experiment.has_test else loss_above_floor(run)
+        curve = measured(run, quantity)
         if len(curve):
             values.setdefault(run.head, {})[run.seed] = float(curve.iat[-1])
             last.add(int(curve.index[-1]))
     after = span([*(last or [0])])
     after = f"after {after} {'epoch' if after == '1' else 'epochs'}"
-    if experiment.has_test:
-        return Outcome(f"test accuracy {after}, %", TEST_TOP1, True, False, values)
-    return Outcome(f"train loss above its floor {after}", TRAIN_LOSS, False, True, values)
+    title = f"test accuracy {after}, %" if experiment.has_test else f"train loss above its floor {after}"
+    return Outcome(title, quantity, experiment.has_test, not experiment.has_test, values)
 
 
 def floor(run: Run) -> float:
@@ -216,30 +226,25 @@ def floor(run: Run) -> float:
 
 
 def seconds_of(run: Run) -> float:
-    """The training time of a run; NaN if it was not recorded."""
+    """The training time of a run in seconds; NaN if it was not recorded."""
     return float(run.epochs.seconds.sum())
 
 
-def loss_above_floor(run: Run) -> Series:
-    """The train loss minus its floor, by epoch: what remains to be learned, and comparable between heads."""
-    return measured(run, TRAIN_LOSS) - floor(run)
-
-
 def span(values: Sequence[int]) -> str:
-    """`30`, or `30 to 50` where values differ."""
+    """`30`, or `30 to 50` if values differ."""
     return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
 
 
 def load_runs(folder: str | Path) -> DataFrame:
-    """All runs below a folder as a DataFrame, one row for each run and epoch.
+    """All runs below a folder as a DataFrame with one row per run and epoch.
 
     Columns are `experiment`, `head`, `seed`, `state` ("finished", "unfinished" or "failed"), `num_classes`, `feature_dim`,
     `loss_lower_bound`, `epoch`, and `seconds` of training; `train_...` and `test_...` for every recorded metric, measured in eval
     mode (`train_nc1`, `test_top1`), NaN in epochs without a measurement; and `configuration_...` for the settings. A run without
-    an epoch has no row.
+    a finished epoch has no rows.
 
     Args:
-        folder: what `guided-collapse train` or `compare` wrote to, or any folder above it.
+        folder: the output folder of `guided-collapse train` or `compare`, or any folder above it.
 
     Raises:
         ValueError: if there is no readable run.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Literal
 
+import numpy as np
 from pandas import DataFrame, MultiIndex, Series, read_csv
 
 from guided_collapse.experiments import records
@@ -15,27 +16,28 @@ from guided_collapse.experiments.report import summaries
 from guided_collapse.experiments.report.formats import NOTHING, Table, number_text, short_text, spread_text
 from guided_collapse.experiments.report.styles import in_order, label
 from guided_collapse.experiments.report.summaries import (
+    ABOVE_FLOOR,
     NEAR_THE_FLOOR,
     Experiment,
     Spread,
     at_epoch,
     floor,
-    loss_above_floor,
     measured,
     outcome,
     seconds_of,
     span,
     spread,
 )
+from guided_collapse.experiments.report.verdict import Verdict
 
-# The headings of a cell's row, its column, its text, and its numbers with every digit.
+# The headings of a cell's row, its column, its text, and its numbers in full precision.
 Cell = tuple[tuple[str, ...], Any, str, Mapping[str, Any]]
 
 
 def all_tables(
     experiments: Sequence[Experiment], epochs: Sequence[int], searches: Sequence[records.SearchRecord] = ()
 ) -> list[Table]:
-    """The tables for which there are numbers."""
+    """All tables that are not empty."""
     accuracies = [accuracy_table(experiments, quantity, epochs) for quantity in (records.TRAIN_TOP1, records.TEST_TOP1)]
     others = [pairs_table(experiments), *end_tables(experiments), search_table(searches), runs_table(experiments)]
     return [table for table in (*accuracies, *others) if len(table.cells)]
@@ -47,9 +49,9 @@ def end_tables(experiments: Sequence[Experiment]) -> list[Table]:
 
 
 def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity, epochs: Sequence[int]) -> Table:
-    """The paper's table of an accuracy: experiments as rows, heads under epochs as columns, what the paper prints below ours.
+    """An accuracy in the layout of the paper: experiments as rows, heads grouped by epoch as columns, published values below ours.
 
-    A run that is shorter than an epoch, or was not measured there, enters with its last measurement before it; the cell says so.
+    A run without a measurement at an epoch counts with its last one before; the cell says so.
     """
     entries: list[Cell] = []
     shown, best = [], set()
@@ -75,12 +77,12 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity
     heads = in_order(head for experiment in shown for head in experiment.heads)
     columns = [(epoch, head) for epoch in epochs for head in heads]
     rows = list(dict.fromkeys(row for row, *_ in entries))
-    notes = ["Measured in eval mode on clean data. Bold: the highest median of ours in an epoch."]
+    notes = ["Measured in eval mode on clean data. Bold: our highest median at an epoch."]
     if any("[epoch" in text for _, _, text, _ in entries):
-        notes += ["[epoch n]: not measured at the column's epoch, or the run is shorter; the last measurement before it is shown."]
+        notes += ["[epoch n]: the last measurement before the column's epoch, where a run has none."]
     if any(source == "paper" for _, source in rows):
-        notes += ["paper: as printed in Markou, Ajanthan and Gould, Guiding Neural Collapse, NeurIPS 2024; five seeds."]
-    title = f"Top-1 {quantity.split} accuracy in per cent, median and range over seeds"
+        notes += ["paper: as published by Markou, Ajanthan and Gould, Guiding Neural Collapse, NeurIPS 2024; five seeds."]
+    title = f"Top-1 {quantity.split} accuracy in percent, median and range over seeds"
     table = _table(f"{quantity.split}-top1", title, ["experiment", "source"], columns, entries, [*notes, *seed_notes(shown)])
     headings = [("", "experiment"), ("", "source"), *((f"epoch {epoch}", head) for epoch, head in columns)]
     table.cells.columns = MultiIndex.from_tuples(headings)
@@ -88,14 +90,14 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity
 
 
 def paper_accuracy(split: str, experiment: str) -> dict[tuple[int, str], Spread]:
-    """What the paper prints for an experiment, by epoch and head; on ImageNet it omits the gradient through the solve."""
+    """Published values for an experiment, by epoch and head; on ImageNet, the paper omits the gradient through the solve."""
     with files("guided_collapse.experiments.report").joinpath("assets", "published.csv").open() as file:
         found = read_csv(file).query("split == @split and experiment == @experiment")
     return {(row.epoch, row.head): Spread(row.median, row.low, row.high, 5, (row.epoch,)) for row in found.itertuples()}
 
 
 def pairs_table(experiments: Sequence[Experiment]) -> Table:
-    """How far each head is ahead of the others in test accuracy, seed by seed, if any two heads share two seeds."""
+    """Differences in test accuracy between heads on the same seeds, for experiments in which two heads share two seeds."""
     heads = in_order(head for experiment in experiments if experiment.has_test for head in experiment.heads)
     entries: list[Cell] = []
     for experiment, (place, head) in itertools.product(experiments, enumerate(heads)):
@@ -106,15 +108,15 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table:
             numbers = {"experiment": experiment.name, "head": head, "against": other, **_numbers(over), "ahead": ahead}
             entries.append(((experiment.name, head), f"ahead of {other}", text, numbers))
     note = (
-        "Median and range at the last epoch that both runs of a seed have measured, and on how many seeds the row is ahead. "
-        "Heads of a seed share the initial network and, unless the protocol is the paper's, the batches."
+        "Median and range at the last epoch that both runs of a seed measured, and the number of seeds on which the row is ahead. "
+        "Heads with the same seed share the initial network and, unless the protocol is the paper's, the batches."
     )
     title = "Differences between heads on the same seeds, in points of test accuracy"
     return _table("pairs", title, ["experiment", "head"], [f"ahead of {other}" for other in heads[:-1]], entries, [note])
 
 
 def _gains(experiment: Experiment, head: str, other: str) -> list[float]:
-    """Points of test accuracy, one for each seed that both heads have measured."""
+    """Differences in points of test accuracy, one for each seed of both heads."""
     others = {run.seed: measured(run, records.TEST_TOP1) for run in experiment.of(other)}
     shared = [run for run in experiment.of(head) if run.seed in others]
     gains = ((measured(run, records.TEST_TOP1) - others[run.seed]).dropna() for run in shared)
@@ -140,30 +142,27 @@ def final_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "seconds"]) -> Table:
-    """Epochs or seconds until levels of train accuracy, of runs that have measured it, or their time."""
+    """Epochs or seconds until train accuracy reaches each level."""
     entries: list[Cell] = []
     for each, head in ((experiment, head) for experiment in experiments for head in experiment.heads):
         reached = {level: found for level in summaries.LEVELS if (found := summaries.when_reached(each.of(head), level))}
         for level, found in reached.items() if any(getattr(found, unit) for found in reached.values()) else ():
             over, seeds = getattr(found, unit), found.epochs.seeds
             text = spread_text(over) + ("" if found.reached == seeds else f", {found.reached} of {seeds}")
-            # A time that is unknown and one that never came are both empty.
+            # Unknown times and events that never happened are both empty.
             ends = {name: getattr(over, name, math.inf) for name in ("median", "low", "high")}
             known = {name: value if math.isfinite(value) else None for name, value in ends.items()}
             start = {"experiment": each.name, "head": head, "train_accuracy_percent": level}
             numbers = {**start, **known, "reached": found.reached, "seeds": seeds}
             entries.append(((each.name, head), f"{level} %", text if found.reached else "not reached", numbers))
-    note = (
-        "Measured in eval mode, so the resolution is that of the measured epochs. A run that has not reached a level counts as "
-        "never in the median."
-    )
-    title = f"{unit.capitalize()} of training until a train accuracy is first measured, median and range over seeds"
+    note = "Resolution: the measured epochs. A run that never reached a level counts as never in the median."
+    title = f"{unit.capitalize()} of training to reach a train accuracy, median and range over seeds"
     columns = [f"{level} %" for level in summaries.LEVELS]
     return _table(f"{unit}-to-accuracy", title, ["experiment", "head"], columns, entries, [note, *seed_notes(experiments)])
 
 
 def search_table(searches: Sequence[records.SearchRecord]) -> Table:
-    """Every setting that was tried, with its accuracy on the validation images."""
+    """Every setting of a search, with its accuracy on the validation images."""
     rows, numbers, notes = [], [], []
     for search in searches:
         tried: dict[tuple[str, str], list[float | None]] = {}
@@ -171,7 +170,7 @@ def search_table(searches: Sequence[records.SearchRecord]) -> Table:
             values = tried.setdefault((trial.head, records.setting_in_words(trial.settings)), [])
             values.append((trial.measured or {}).get(records.TEST_TOP1.name))
         for (head, setting), values in tried.items():
-            # On average over seeds; a setting with a run that diverged has none.
+            # The mean over seeds; None if a run diverged.
             accuracy = None if None in values else records.TEST_TOP1.factor * statistics.fmean(value or 0.0 for value in values)
             chosen = head in search.choice and setting == records.setting_in_words(search.choice[head])
             start = {"experiment": search.experiment, "head": head, "setting": setting}
@@ -192,7 +191,7 @@ def search_table(searches: Sequence[records.SearchRecord]) -> Table:
 
 
 def runs_table(experiments: Sequence[Experiment]) -> Table:
-    """Every run: how far it came and on what."""
+    """Every run, with its state and its origin."""
     numbers = []
     for run in (run for experiment in experiments for head in experiment.heads for run in experiment.all_of(head)):
         seconds = seconds_of(run)
@@ -210,20 +209,20 @@ def outcome_table(experiment: Experiment) -> Table:
     higher, lower = "higher is better", "lower is better"
     of_runs: dict[tuple[str, str], Callable[[Run], float]] = {
         (higher, "margin"): lambda run: _last(measured(run, records.MARGIN)),
-        (lower, "loss - floor"): lambda run: _last(loss_above_floor(run)),
+        (lower, "loss - floor"): lambda run: _last(measured(run, ABOVE_FLOOR)),
         (lower, "NC1"): lambda run: _last(measured(run, records.NC1)),
         (lower, "seconds"): seconds_of,
     }
     titles = {"points": (higher, "test accuracy, %"), "epochs": (lower, f"epochs to {NEAR_THE_FLOOR} x floor")}
-    spreads: dict[tuple[str, str], Mapping[str, Spread]] = {titles.get(found.unit, (lower, "loss - floor")): found.spreads}
+    main = titles.get(found.unit, (lower, "loss - floor"))
+    # Only the outcome has its range, so that the table fits a terminal and a phone.
+    columns = {main: [short_text(found.spreads.get(head), percent=found.percent) for head in heads]}
     for title, value in of_runs.items():
         values = {head: [number for run in experiment.of(head) if math.isfinite(number := value(run))] for head in heads}
-        spreads.setdefault(title, {head: spread(numbers) for head, numbers in values.items() if numbers})
-    cells = {("", "head"): [label(head) for head in heads]}
-    (main, _), *_ = spreads
-    for title, over in sorted(spreads.items(), key=lambda column: column[0][0] != main):  # the outcome stays first
-        if over:
-            cells[title] = [short_text(over.get(head), percent=title[1].endswith("%")) for head in heads]
+        if title != main and any(values.values()):
+            columns[title] = [f"{np.median(numbers):.3g}" if numbers else NOTHING for numbers in values.values()]
+    ordered = sorted(columns, key=lambda title: title[0] != main[0])
+    cells = {("", "head"): [label(head) for head in heads], **{title: columns[title] for title in ordered}}
     floors: dict[str, dict[str, None]] = {}
     for run in (run for head in heads for run in experiment.of(head)):
         floors.setdefault(number_text(floor(run)), {})[label(run.head)] = None
@@ -233,15 +232,22 @@ def outcome_table(experiment: Experiment) -> Table:
         len(experiment.of(head)) for head in heads
     ):
         notes += seed_notes([experiment])
-    return Table("outcome", "Results: median and range over seeds", DataFrame(cells), notes=notes, stub=1)
+    return Table("outcome", "Results: median over seeds (range)", DataFrame(cells), notes=notes, stub=1)
 
 
 def _last(curve: Series) -> float:
     return float(curve.iat[-1]) if len(curve) else math.nan
 
 
+def verdicts_table(verdicts: Mapping[str, Verdict]) -> Table:
+    """One line per experiment: its verdict."""
+    rows = [[name, found.call, found.best, found.reference, found.lead or NOTHING] for name, found in verdicts.items()]
+    cells = DataFrame(rows, columns=["experiment", "verdict", "best head", "against", "lead"])
+    return Table("verdicts", "The best head of each experiment", cells, stub=1)
+
+
 def seed_notes(experiments: Sequence[Experiment]) -> list[str]:
-    """How many seeds each median is over, and how many failed."""
+    """The number of seeds behind each median, and how many failed."""
     notes: dict[str, list[str]] = {}
     for experiment in experiments:
         counts = {}
@@ -257,14 +263,14 @@ def _numbers(over: Spread) -> dict[str, Any]:
 
 
 def _same_or_each(texts: Mapping[str, str], of_all: str = "") -> str:
-    """The text that all heads share, or each head with its own."""
+    """The text that all heads share, or the text of each head."""
     if len(set(texts.values())) == 1:
         return next(iter(texts.values())) + of_all
     return ", ".join(f"{head} {text}" for head, text in texts.items())
 
 
 def _table(name: str, title: str, stub: list[str], columns: Sequence[Any], entries: Sequence[Cell], notes: list[str]) -> Table:
-    """The texts by row and column, a hyphen where there is none, and all numbers."""
+    """A table of these cells, with a hyphen for missing ones."""
     rows: dict[tuple[str, ...], dict[Any, str]] = {}
     for row, column, text, _ in entries:
         rows.setdefault(row, {})[column] = text

@@ -39,17 +39,27 @@ class Verdict:
     """What a comparison comes to, in words."""
 
     call: Call  # of the best head against the reference
-    text: str  # a few sentences
-    advice: str  # what to do next
+    headline: str  # who is ahead, in a sentence
+    details: str = ""  # by how much, who is the most collapsed, and what it cost
+    advice: str = ""  # what to do next
     command: str = ""  # that does it, if there is one
     best: str = ""  # the label of the head with the largest lead
     reference: str = ""  # the label of nn.Linear, or of the first head without it
     lead: str = ""  # of the best head over the reference, with its interval
 
+    @property
+    def text(self) -> str:
+        """The verdict without what to do next."""
+        return f"{self.headline} {self.details}".strip()
+
     def __str__(self) -> str:
         """The verdict for a terminal."""
-        words = [wrapped(text) for text in (self.text, self.advice and f"Next: {self.advice}") if text]
-        return "\n".join([*words, *([wrapped(self.command, " \\\n    ")] if self.command else [])])
+        parts = [wrapped(self.text)]
+        if self.advice:
+            parts.append(wrapped(f"Next: {self.advice}"))
+        if self.command:
+            parts.append(wrapped(self.command, " \\\n    "))
+        return "\n".join(parts)
 
 
 class Lead(NamedTuple):
@@ -103,17 +113,21 @@ def verdict(runs: Sequence[Run], *, searched: bool = False) -> Verdict:
     if not others:
         found = f"only {label(reference)} has" if reference else "no head has"
         text = f"Nothing to compare: {found} finished runs."
-        return Verdict("nothing to compare", text, repeat or "train two or more heads with the same seeds.")
+        return Verdict("nothing to compare", text, advice=repeat or "train two or more heads with the same seeds.")
     leads = {head: _lead(experiment, judged, head, reference, RISK / len(others)) for head in others}
-    best = max(others, key=lambda head: leads[head].mean)
-    seeds = sorted(judged.values[best].keys() & judged.values[reference].keys())
+    shared = {head: sorted(judged.values[head].keys() & judged.values[reference].keys()) for head in others}
+    best = max(others, key=lambda head: (len(shared[head]) >= FEWEST_SEEDS, leads[head].mean))
+    seeds = shared[best]
     call = leads[best].call if len(seeds) >= FEWEST_SEEDS else "too few seeds"
     lead = _in_words(experiment, judged, leads[best], call, len(seeds), joint=len(others) > 1)
-    sentences = [_headline(judged, leads, best, reference, call, lead), *_collapse(experiment, best, reference)]
+    if any(math.isinf(judged.values[head][seed]) for head in (best, reference) for seed in seeds):
+        lead = f"at least {lead}"
+    headline, *more = _comparison(judged, leads, best, reference, call, lead)
     advice, command = _next(experiment, seeds, leads[best], call, searched)
     if repeat:
         advice, command = repeat, ""
-    return Verdict(call, " ".join(sentences), advice, command, label(best), label(reference), lead)
+    details = " ".join([*more, *_details(experiment, best, reference)])
+    return Verdict(call, headline, details, advice, command, label(best), label(reference), lead)
 
 
 def _lead(experiment: Experiment, judged: Outcome, head: str, other: str, risk: float) -> Lead:
@@ -144,36 +158,32 @@ def _in_words(experiment: Experiment, judged: Outcome, lead: Lead, call: Call, s
         num_test = experiment.runs[0].num_test
         basis += f", {num_test:,} test images" + (f", each {100 / num_test:.2g} points" if num_test <= 1000 else "")
     interval = "" if call == "too few seeds" else f"{'joint ' * joint}95% interval {low} to {high}; "
-    never = "at least " * any(math.isinf(value) for by_seed in judged.values.values() for value in by_seed.values())
-    return f"{never}{mean} {'points' if judged.percent else 'epochs sooner' if judged.unit else 'lower'} ({interval}{basis})"
+    return f"{mean} {'points' if judged.percent else 'epochs sooner' if judged.unit else 'lower'} ({interval}{basis})"
 
 
-def _headline(judged: Outcome, leads: Mapping[str, Lead], best: str, reference: str, call: Call, lead: str) -> str:
-    """Who is ahead in what, by how much, and in which group the other heads are."""
+def _comparison(judged: Outcome, leads: Mapping[str, Lead], best: str, reference: str, call: Call, lead: str) -> list[str]:
+    """Who is ahead in what, by how much, and in which group the other heads are: a sentence or more, the answer first."""
     named, of, what = label(best), label(reference), judged.title.removesuffix(", %")
-    alone = len(leads) == 1
     groups: dict[Call, list[str]] = {}
     for head, found in leads.items():
         if head != best:
             groups.setdefault(found.call, []).append(label(head))
     said: dict[Call, str] = {"ahead": "Also ahead", "draw": f"Level with {of}", "behind": "Behind"}
     if call == "ahead":
-        first = f"{named} is ahead of {of} in {what}: {lead}."
+        sentences = [f"{named} is ahead of {of} in {what}: {lead}."]
     elif call == "behind":
-        first, groups = f"{of} is ahead in {what}. {named if alone else f'Best of the others: {named}'}, {lead}.", {}
+        sentences, said = [f"{of} is ahead in {what}.", f"{'Best of the others: ' * (len(leads) > 1)}{named}, {lead}."], {}
     elif call == "too few seeds":
-        first, groups = f"Too few seeds to tell {named} from {of} in {what}: {lead}.", {}
+        sentences, said = [f"Too few seeds to tell {named} from {of} in {what}: {lead}."], {}
+    elif len(leads) == 1:
+        sentences = [f"Draw: in {what}, {named} and {of} differ by no more than equal heads would.", f"{named}: {lead}."]
     else:
-        said["draw"] = ""
-        first = f"Draw: in {what}, {named} and {of} differ by no more than equal heads would: {lead}."
-        if not alone:
-            first = f"Draw: in {what}, no head is ahead of {of} by more than equal heads would be. Best: {named}, {lead}."
-    return " ".join(
-        [first, *(f"{words}: {'; '.join(groups[group])}." for group, words in said.items() if words and group in groups)]
-    )
+        sentences = [f"Draw: in {what}, no head is ahead of {of} by more than equal heads would be.", f"Best: {named}, {lead}."]
+        del said["draw"]
+    return [*sentences, *(f"{words}: {'; '.join(groups[group])}." for group, words in said.items() if group in groups)]
 
 
-def _collapse(experiment: Experiment, best: str, reference: str) -> list[str]:
+def _details(experiment: Experiment, best: str, reference: str) -> list[str]:
     """Which head is the most collapsed, and what the best one costs, as far as the records say."""
     sentences = []
     spreads = {head: found for head in experiment.heads if (found := at_epoch(experiment.of(head), NC1))}

@@ -17,26 +17,26 @@ PAPER_EPOCHS = (50, 200)
 
 
 class ReportSummary(NamedTuple):
-    """What a report was made of, and what was written."""
+    """The files of a report, and the records that it could not use."""
 
     page: Path
-    files: tuple[Path, ...]  # everything that was written, the page last
-    skipped: tuple[str, ...]  # records that could not be used, each with the reason
+    files: tuple[Path, ...]  # all files written, the page last
+    skipped: tuple[str, ...]  # unusable records, each with the reason
 
 
 def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | None = None) -> ReportSummary:
     """Writes `report.html`, `tables/` (Markdown, CSV, LaTeX) and `figures/` (PDF, PNG) from the records of runs; loads no model.
 
-    Everything is computed before the first file is written, and each file is written whole or not at all.
+    Computes everything before it writes the first file, and writes each file atomically.
 
     Args:
-        runs: folders; every folder below them that holds a `config.json` is a run.
-        out: the folder to write to; it is created if needed.
-        epochs: that the accuracy tables show; None takes those of the paper's tables that a run has reached, or the last.
+        runs: folders; every folder below them with a `config.json` is a run.
+        out: output folder, created if needed.
+        epochs: epochs in the accuracy tables; by default those in the paper that a run reached, or else the last.
 
     Raises:
-        ValueError: if there are no usable runs, `out` cannot be created, or an epoch is below 1 or beyond the longest run.
-        NotWrittenError: if a file cannot be written, as on a full disk.
+        ValueError: if no run is usable, `out` cannot be created, or an epoch is below 1 or beyond the longest run.
+        NotWrittenError: if a file cannot be written, for example because the disk is full.
     """
     records = read_records(runs)
     longest = max(max(run.epochs.last, run.planned or 0) for run in records.runs)

@@ -92,7 +92,7 @@ function paint(animation, moment, canvas, reach, turned) {
     mark(context, shapeOf(place), ...at(shownClasses + place), 6 * unit);
     context.fill();
     context.strokeStyle = color("ground"); context.lineWidth = 1.5 * unit; context.stroke();
-    context.fillStyle = color("ink"); context.font = `${12 * unit}px system-ui, sans-serif`; context.textAlign = "center";
+    context.fillStyle = color("ink"); context.font = `${Math.max(12 * unit, 10 * (window.devicePixelRatio || 1))}px system-ui, sans-serif`; context.textAlign = "center";
     const away = 14 * unit;
     context.fillText(`class ${animation.classes[place]}`, tip[0] + away * Math.cos(angle), tip[1] + away * Math.sin(angle) + 4 * unit);
   }

@@ -30,7 +30,8 @@ function setUpAnimations(part) {
       paint(animation, moment, canvas, reach, 0.05 * Number(slider.value));
       const says = `epoch ${animation.epochs[moment]}: samples ${shown(animation.spread[moment], 3)} from their class mean, ` +
         `cosine ${shown(animation.alignment[moment], 3)} of class means with the classifier`;
-      stage.querySelector("figcaption").textContent = says;
+      stage.querySelector("figcaption").textContent =
+        `spread ${shown(animation.spread[moment], 3)}, cosine ${shown(animation.alignment[moment], 3)}`;
       canvas.setAttribute("aria-label", `${DATA.heads[animation.head].name}, ${says}`);
     });
   };
@@ -70,12 +71,6 @@ function turnable(canvas, changed) {
   });
 }
 
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  document.getElementById("theme").setAttribute("aria-pressed", String(theme === "dark"));
-  redraw();
-}
-
 function redraw() {
   showAnimations.forEach((show) => show());
   drawAll();
@@ -85,17 +80,12 @@ for (const box of document.querySelectorAll(".head")) box.addEventListener("chan
   if (box.checked) state.hidden.delete(Number(box.dataset.head)); else state.hidden.add(Number(box.dataset.head));
   redraw();
 });
-for (const choice of document.querySelectorAll("[name=axes]")) choice.addEventListener("change", () => {
-  state.axes = choice.value;
-  for (const panel of panels) delete panel.override;
-  redraw();
-});
 document.getElementById("log-epochs").addEventListener("change", (event) => { state.logEpochs = event.target.checked; redraw(); });
-const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
-prefersDark.addEventListener("change", () => setTheme(prefersDark.matches ? "dark" : "light"));
-document.getElementById("theme").addEventListener("click", () => {
-  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-});
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+// A link into a part that is closed opens it.
+const openTarget = () => document.getElementById(location.hash.slice(1))?.closest("details")?.setAttribute("open", "");
+window.addEventListener("hashchange", openTarget);
+openTarget();
 window.addEventListener("resize", () => showAnimations.forEach((show) => show()));
 const showAnimations = [...document.querySelectorAll(".animation")].map(setUpAnimations);
-setTheme(prefersDark.matches ? "dark" : "light");
+showAnimations.forEach((show) => show());

@@ -1,7 +1,6 @@
 // The charts: a line for the median, a band for the range over seeds.
 function isLog(panel) {
-  if (panel.log === null) return false;
-  return panel.override ?? (state.axes === "own" ? panel.log : state.axes === "log");
+  return panel.override ?? Boolean(panel.log);
 }
 
 function visible(panel) {
@@ -16,7 +15,7 @@ function bandOf(curve, x, floor) {
   // On a logarithmic axis a band that reaches zero goes to the bottom; where all of it is zero there is none.
   const places = x.map((_, place) => place).filter((place) => floor === null || curve.high[place] > 0);
   const low = places.map((place) => (floor === null ? curve.low[place] : Math.max(curve.low[place], floor)));
-  const fill = transparent(color(`head-${curve.head}`), 0.2);
+  const fill = transparent(color(`head-${curve.head}`), 0.12);
   return {
     x: places.map((place) => x[place]).concat(places.map((place) => x[place]).reverse()),
     y: places.map((place) => curve.high[place]).concat(low.reverse()),
@@ -58,16 +57,28 @@ function tracesOf(panel) {
   return traces.concat(references.map((reference) => referenceOf(reference, Math.min(...ends), Math.max(...ends))));
 }
 
+// An axis from 0 squeezes accuracies together at its top: it starts at the lowest value of the second half.
+function rangeOf(panel) {
+  if (!panel.percent || panel.horizontal !== "epoch" || isLog(panel)) return null;
+  const curves = visible(panel), ends = curves.map((curve) => DATA.x[curve.x].at(-1));
+  const late = (curve) => DATA.x[curve.x].map((x, place) => [x, place]).filter(([x]) => x >= Math.max(...ends) / 2).map(([, place]) => place);
+  const values = curves.flatMap((curve) => late(curve).flatMap((place) =>
+    [curve.low?.[place] ?? curve.median[place], curve.high?.[place] ?? curve.median[place]])).filter((value) => value !== null);
+  const low = Math.min(...values), high = Math.max(...values), margin = 0.05 * (high - low);
+  return high > low ? [low - margin, high + margin] : null;
+}
+
 function layoutOf(panel) {
   const axis = { gridcolor: color("grid"), linecolor: color("line"), zeroline: false, automargin: true, fixedrange: coarse };
   const logEpochs = state.logEpochs && panel.log !== null;
   const canLog = isLog(panel) && positives(panel).length > 0;
+  const range = rangeOf(panel);
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: color("ink"), size: 12, family: "system-ui, sans-serif" },
     margin: { l: 48, r: 12, t: 8, b: 40 }, showlegend: false, hovermode: "x unified", dragmode: coarse ? false : "zoom",
     hoverlabel: { bgcolor: color("raised"), bordercolor: color("line"), font: { color: color("ink"), size: 12 } },
     xaxis: { ...axis, title: { text: panel.horizontal, standoff: 6 }, type: logEpochs ? "log" : "linear" },
-    yaxis: { ...axis, type: canLog ? "log" : "linear", exponentformat: "power", nticks: 6 },
+    yaxis: { ...axis, type: canLog ? "log" : "linear", exponentformat: "power", nticks: 6, ...(range && { range }) },
   };
 }
 
@@ -82,17 +93,19 @@ function draw(panel) {
   if (button) button.setAttribute("aria-pressed", String(isLog(panel)));
   const zero = visible(panel).filter((curve) => isLog(panel) && !curve.median.some((value) => value > 0));
   const names = zero.map((curve) => DATA.heads[curve.head].name).join(", ");
-  figure.querySelector(".zero").textContent = names && `0 throughout, so not on this axis: ${names}`;
+  const range = rangeOf(panel);
+  const below = range !== null && visible(panel).some((curve) => curve.median.some((value) => value !== null && value < range[0]));
+  const note = names ? `0 throughout, so not on this axis: ${names}` : below ? `The axis starts at ${shown(range[0], 3)}; lines come from below.` : "";
+  figure.querySelector(".axis-note").textContent = note;
   Plotly.react(figure.querySelector(".plot"), tracesOf(panel), layoutOf(panel), CONFIG);
   panel.drawn = true;
 }
 
-// One chart at a time, so that the page stays usable. Of more than a hundred, only those that come near to view are drawn.
-const AT_ONCE = 100;
+// One chart at a time, so that the page stays usable, and only those that come near to view.
 const figures = new Map([...document.querySelectorAll("[data-panel]")].map((figure) => [figure.dataset.panel, figure]));
 const panels = DATA.experiments.flatMap((experiment, number) =>
   experiment.panels.map((panel, place) => Object.assign(panel, { figure: figures.get(`${number}-${place}`), drawn: false })));
-const near = new Set(panels.length > AT_ONCE ? [] : panels);
+const near = new Set();
 let drawing = 0;
 
 function drawNear() {
@@ -113,11 +126,9 @@ function drawAll() {
   drawNear();
 }
 
-if (panels.length > AT_ONCE) {
-  const panelOf = new Map(panels.map((panel) => [panel.figure, panel]));
-  const observer = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) near.add(panelOf.get(entry.target)); else near.delete(panelOf.get(entry.target));
-    drawNear();
-  }, { rootMargin: "100% 0px" });
-  for (const panel of panels) observer.observe(panel.figure);
-}
+const panelOf = new Map(panels.map((panel) => [panel.figure, panel]));
+const observer = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) near.add(panelOf.get(entry.target)); else near.delete(panelOf.get(entry.target));
+  drawNear();
+}, { rootMargin: "100% 0px" });
+for (const panel of panels) observer.observe(panel.figure);

@@ -1,7 +1,7 @@
 "use strict";
 // What is shown: which heads, which axes, which colors.
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const state = { hidden: new Set(), axes: "own", logEpochs: false };
+const state = { hidden: new Set(), logEpochs: false };
 const coarse = window.matchMedia("(pointer: coarse)").matches;
 
 function color(name) {
