@@ -29,7 +29,7 @@ def test_the_resolved_configuration_has_the_optimizers_defaults():
     ("changes", "message"),
     [
         ({"head": "nearest"}, "^head must be 'linear', .* or 'anchored'; got 'nearest'"),
-        ({"epochs": 0}, "epochs must be greater than or equal to 1; got 0"),
+        ({"epochs": 0}, "epochs must be at least 1; got 0"),
         ({"seed": "5"}, "seed must be a valid integer; got '5'"),
         ({"scale": 0.0}, "scale must be greater than 0; got 0.0"),
         ({"test_fraction": float("nan")}, "test_fraction must be a finite number; got nan"),

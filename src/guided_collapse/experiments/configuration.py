@@ -58,7 +58,9 @@ Kind = TypeVar("Kind")
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))
 def settings(kind: type[Kind]) -> type[Kind]:
     """A frozen dataclass that checks types and ranges; wrong values and unknown fields raise RequestError."""
-    checked = pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(kind)
+    checked = pydantic_dataclass(
+        frozen=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    )(kind)
     initialize = checked.__init__
 
     @functools.wraps(initialize)
@@ -72,11 +74,27 @@ def settings(kind: type[Kind]) -> type[Kind]:
     return checked  # type: ignore[return-value]
 
 
-def in_one_line(error: ValidationError) -> str:
-    """What pydantic found, in the form that all errors here have: the requirement, the value, the way out."""
+# What pydantic says, and what people say.
+_PLAIN = {
+    "Input should be": "must be",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "a valid integer, got a number with a fractional part": "a whole number",
+    "a valid number, unable to parse string as a number": "a number",
+}
+
+
+def in_one_line(error: ValidationError, field: str = "") -> str:
+    """What pydantic found, in the form that all errors here have: the requirement, the value, the way out.
+
+    Args:
+        error: of a dataclass, or of the value of the field.
+        field: its name.
+    """
     found = []
     for problem in error.errors(include_url=False):
-        name, value, kind = ".".join(map(str, problem["loc"])), problem["input"], problem["type"]
+        name, value, kind = field or ".".join(map(str, problem["loc"])), problem["input"], problem["type"]
         if kind == "value_error":
             found.append(str(problem["ctx"]["error"]))
         elif kind in ("missing", "missing_argument"):
@@ -84,7 +102,10 @@ def in_one_line(error: ValidationError) -> str:
         elif kind in ("unexpected_keyword_argument", "extra_forbidden"):
             found.append(f"{name} is not a known field; got {name}={value!r}. Check the spelling, or leave it out.")
         else:
-            found.append(f"{name} {problem['msg'].replace('Input should be', 'must be')}; got {value!r:.200}.")
+            message = problem["msg"]
+            for theirs, ours in _PLAIN.items():
+                message = message.replace(theirs, ours)
+            found.append(f"{name} {message}; got {value!r:.200}.")
     return " ".join(found)
 
 
@@ -110,105 +131,103 @@ class Configuration:
     """
 
     experiment: Annotated[str, AfterValidator(_folder_name)]
-    """Name of the experiment; its runs go into a folder of this name."""
+    """Name of the experiment, and of its folder in --out."""
     data: str
-    """Name of a data set, a folder of images with one subfolder per class, a file of features, or `unconstrained`."""
+    """Data set, folder with a subfolder of images per class, or feature file."""
     backbone: Annotated[str, AfterValidator(_backbone_name)]
-    """Network that computes the features: resnet18, resnet34, resnet50, vgg13, small, or timm:MODEL for any model of timm; none if
-    the data are features, and `unconstrained` if features are free variables."""
+    """Network: small, resnet18, resnet34, resnet50, vgg13, timm:MODEL."""
     head: HeadName = "nearest-etf"
-    """Classifier head."""
+    """Head; `guided-collapse list` describes them."""
     seed: CountOrZero = 0
     """Seed for initial weights, batches and augmentation."""
     epochs: Count = 200
-    """Number of passes over the training data."""
+    """Passes over the training data."""
     batch_size: Count = 256
-    """Samples per step, summed over all processes."""
+    """Samples per step, over all processes."""
     protocol: Literal["fair", "paper"] = "fair"
-    """fair: all heads get stratified batches, and all but nn.Linear centered features; paper: as in the paper."""
+    """Batches and centering: fair gives all heads but nn.Linear the same."""
     optimizer: OptimizerName = "agd"
-    """Optimizer; agd needs no learning rate, and a network without biases."""
+    """Optimizer; agd takes no learning rate, no biases."""
     gain: Positive = 10.0
     """Step size factor of agd."""
     learning_rate: Positive | None = None
-    """Initial learning rate; by default 0.1 for sgd and 0.001 for adamw."""
+    """Initial learning rate; 0.1 for sgd, 0.001 for adamw."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Momentum of sgd."""
     weight_decay: NonNegative | None = None
-    """Weight decay; by default 0.0005 for sgd and 0.05 for adamw."""
+    """Weight decay; 0.0005 for sgd, 0.05 for adamw."""
     schedule: Literal["constant", "cosine", "step"] | None = None
-    """Learning rate over time; step divides it by 10 after 1/2 and 3/4 of all steps. By default cosine, with agd constant."""
+    """Learning rate over time; step divides it by 10 at 1/2 and 3/4."""
     scale: Positive = 5.0
-    """Factor on the cosine: the norm that features are scaled to."""
+    """Factor on the cosine: the norm of the features."""
     proximal_weight: NonNegative = 1e-3
-    """How strongly the nearest-etf heads stay close to the frame of the previous step."""
+    """Pull of nearest-etf heads toward the previous frame."""
     solver: Literal["factors", "products"] | None = None
-    """How the nearest-etf heads compute their frame; by default by factors on a CPU, elsewhere by matrix products alone."""
+    """Solver of nearest-etf heads; factors on a CPU, products elsewhere."""
     every: Count = 1
     """Steps between updates of the nearest-etf-lagged frame."""
     frame: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How far the rows of the anchored head move from the old class means, at 0, to the nearest frame, at 1."""
+    """Anchored rows: from the old class means (0) to the nearest frame (1)."""
     upgrade_of: str | None = None
-    """Checksum of the older model that an anchored head takes its rows from; the command upgrade sets it."""
+    """Checksum of the older model that an anchored head takes its rows from; set by `upgrade`."""
     pretrained: bool = False
-    """Start from timm's pretrained weights, downloaded once; for timm models."""
+    """Start from timm's pretrained weights."""
     weights: str | None = None
-    """Start from the state dict in this file (.safetensors, .pt, .pth, .bin); for timm models."""
+    """File with a state dict to start from; timm models."""
     freeze: bool = False
-    """Train only what follows the timm model, which stays as it is, in eval mode."""
+    """Train only the layers after the timm model."""
     freeze_batch_norm: bool = False
-    """Keep the statistics, scales and shifts of the timm model's BatchNorm layers."""
+    """Keep the timm model's BatchNorm layers as they are."""
     backbone_rate: Positive = 1.0
-    """Learning rate of the timm model divided by that of what follows it."""
+    """Learning rate of the timm model over that of the layers after it."""
     neck: Literal["none", "linear", "mlp"] = "none"
-    """Layers between a timm model or given features and the head; mlp has one hidden layer of 512 units."""
+    """Layers between a timm model or given features and the head."""
     test_features: str | None = None
-    """File of features to test on; by default the test_features in the file of --features, or else some of its samples."""
+    """File of features to test on."""
     width: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Factor on the number of channels of the network."""
+    """Factor on the network's channel counts."""
     stem: Literal["imagenet", "cifar"] | None = None
-    """First layers of a ResNet: imagenet is a 7x7 convolution with stride 2 and a max-pool, cifar a 3x3 convolution."""
+    """First layers of a ResNet: 7x7, stride 2 and max-pool, or 3x3."""
     affine: bool = False
-    """Use BatchNorm with learned scale and shift, and layers with biases; not possible with agd."""
+    """Affine BatchNorm and biases; not possible with agd."""
     batch_norm: bool = True
     """Use BatchNorm; only the small network can do without it."""
     feature_dim: Count | None = None
-    """Number of features: of the small network, a neck, unconstrained features, or a linear layer at the end of a ResNet."""
+    """Number of features that the head gets."""
     num_samples: Count | None = None
-    """Number of samples, for unconstrained features only."""
+    """Number of unconstrained features."""
     num_classes: Annotated[int, Field(ge=2, le=LARGEST_COUNT)] | None = None
-    """Number of classes, for unconstrained features only."""
+    """Number of classes of unconstrained features."""
     image_size: Count | None = None
-    """Resize images to this height and width; by default to that of the timm model, of the named data set, or of most images in the
-    folder, up to 256."""
+    """Resize images to this height and width."""
     test_fraction: Fraction = 0.2
-    """Fraction of the samples held out for testing, if the folder or file has no test samples of its own."""
+    """Fraction held out if the data have no test part."""
     validation_fraction: Fraction | None = None
-    """Hold out this fraction of the training images of each class and test on them instead of the test images."""
+    """Test on this fraction of the training images instead."""
     images_per_class: Count | None = None
-    """Train on this many images of each class, the same in every run; by default all. Test images stay as they are."""
+    """Train on this many images per class."""
     long_tail: Literal["none", "exponential", "step"] = "none"
-    """Make the training classes unbalanced: exponentially, or in two steps."""
+    """Unbalance the training classes: exponentially, or in two steps."""
     long_tail_ratio: Annotated[float, Field(ge=1, le=LARGEST)] = 100.0
     """Size of the largest training class divided by that of the smallest."""
     flip: bool = False
-    """Mirror training images at random."""
+    """Flip training images horizontally at random."""
     crop_padding: CountOrZero = 0
     """Shift training images at random by up to this many pixels."""
     rotation: Annotated[float, Field(ge=0, le=180)] = 0.0
     """Rotate training images at random by up to this many degrees."""
     crop_size: Count | None = None
-    """Crop training images at random, and test images at the center, to this height and width."""
+    """Crop images to this size: at random to train, at the center to test."""
     random_resized: bool = False
-    """Crop training images at a random size and aspect ratio, as is usual for ImageNet."""
+    """Crop training images at a random size and aspect ratio, as for ImageNet."""
     precision: Precision = "32-true"
-    """Precision of the forward and backward pass."""
+    """Precision of the forward and backward passes."""
     measure_every: Count = 5
-    """Measure after every this many epochs, and always after the first ones and the last."""
+    """Measure every this many epochs."""
     measure_first: CountOrZero = 10
     """Measure after each of this many first epochs."""
     trace: bool = False
-    """Record the animation of the collapse for the report."""
+    """Record an animation of the collapse for the report."""
 
     def __post_init__(self) -> None:
         asked = {name: getattr(self, name) for name in DEFAULTS["agd"]}
@@ -329,23 +348,23 @@ class Placement:
     out: Path = Path("runs")
     """Output folder."""
     data_root: Path | None = None
-    """Folder of all data sets; by default $GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
+    """Folder of all data sets; $GUIDED_COLLAPSE_DATA or the user's cache."""
     accelerator: Accelerator = "auto"
-    """Kind of device to run on."""
+    """Kind of device."""
     devices: Count = 1
-    """Number of devices per machine; with several, each gets its own process."""
+    """Devices per machine, each with its own process."""
     nodes: Count = 1
-    """Number of machines; start the same command on each with torchrun, Slurm or another launcher known to Lightning Fabric."""
+    """Machines; a launcher such as torchrun must start each."""
     num_workers: CountOrZero = 2
-    """Number of processes that load images, for data sets too large for memory."""
+    """Processes that load images of data sets too large for memory."""
     checkpoint_seconds: NonNegative = 30.0
-    """Shortest time between two checkpoints; the first and the last epoch always get one."""
+    """Shortest time between two checkpoints."""
     lengthen: bool = False
-    """Extend a shorter run of the same configuration to this many epochs, if its learning rate is constant."""
+    """Extend a finished run of the same configuration to --epochs."""
     quiet: bool = False
-    """Print one line per measurement instead of a progress bar."""
+    """Print lines instead of a progress bar."""
     tensorboard: bool = False
-    """Also write curves for TensorBoard into the run's folder."""
+    """Write curves for TensorBoard into the run's folder."""
 
     @property
     def processes(self) -> int:

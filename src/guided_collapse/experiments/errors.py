@@ -41,12 +41,16 @@ def requested(kind: type[RequestError] = RequestError) -> Iterator[None]:
         raise kind(in_words(error)) from error
 
 
-def check_choice(name: str, value: object, legal: Sequence[str]) -> None:
-    """Raises RequestError, with the closest of the legal values, for a value that is not among them."""
+def check_choice(name: str, value: object, legal: Sequence[str], *, shown_by: str | None = None) -> None:
+    """Raises RequestError, with the closest of the legal values, for a value that is not among them.
+
+    The message lists all legal values, unless it names the command that shows them.
+    """
     if value not in legal:
         near = get_close_matches(str(value), legal, n=2)
         guess = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise RequestError(f"{name} must be one of {', '.join(legal)}; got {value!r}.{guess}")
+        known = f"one that `{shown_by}` shows" if shown_by else f"one of {', '.join(legal)}"
+        raise RequestError(f"{name} must be {known}; got {value!r}.{guess}")
 
 
 def in_words(error: BaseException) -> str:

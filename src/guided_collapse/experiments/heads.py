@@ -23,6 +23,7 @@ class HeadDeclaration:
 
     name: str  # on the command line and in records
     label: str  # in tables and figures
+    about: str  # what it is, in a line
     letter: str  # its abbreviation in cost tables
     style: int  # index of its color, dash pattern and marker in figures
     built_by: str  # "module:class", called with feature_dim, num_classes, the options, and a generator
@@ -53,15 +54,83 @@ _LAGGED: Mapping[str, Any] = {**_NEAREST, "takes": (*_NEAREST["takes"], "every")
 HEADS: dict[str, HeadDeclaration] = {
     head.name: head
     for head in (
-        HeadDeclaration("linear", "nn.Linear", "Li", 5, _LINEAR, takes=("affine",), centering="never", learned=True),
-        HeadDeclaration("cosine", "Cosine", "C", 0, _COSINE, centering="fair", learned=True),
-        HeadDeclaration("sphere-linear", "Linear on a sphere", "S", 8, _COSINE, options=_FREE, centering="fair", learned=True),
-        HeadDeclaration("fixed-etf", "Fixed ETF", "F", 1, _FIXED),
-        HeadDeclaration("fixed-etf-random", "Fixed ETF, random", "Fr", 4, _FIXED, options={"direction": "random"}),
-        HeadDeclaration("nearest-etf", "Nearest ETF", "N", 2, **_NEAREST),
-        HeadDeclaration("nearest-etf-detached", "Nearest ETF, detached", "Nd", 3, **_NEAREST, options=_DETACHED),
-        HeadDeclaration("nearest-etf-lagged", "Nearest ETF, lagged", "Nl", 6, **_LAGGED),
-        HeadDeclaration("anchored", "Anchored", "A", 7, _ANCHORED, takes=("scale", "frame"), centering="never"),
+        HeadDeclaration(
+            "linear",
+            "nn.Linear",
+            "torch.nn.Linear on the raw features: the usual last layer",
+            "Li",
+            5,
+            _LINEAR,
+            takes=("affine",),
+            centering="never",
+            learned=True,
+        ),
+        HeadDeclaration(
+            "cosine",
+            "Cosine",
+            "learned: cosines of features and weight rows, times a scale",
+            "C",
+            0,
+            _COSINE,
+            centering="fair",
+            learned=True,
+        ),
+        HeadDeclaration(
+            "sphere-linear",
+            "Linear on a sphere",
+            "learned: nn.Linear on centered features of one norm",
+            "S",
+            8,
+            _COSINE,
+            options=_FREE,
+            centering="fair",
+            learned=True,
+        ),
+        HeadDeclaration("fixed-etf", "Fixed ETF", "a simplex ETF that never moves", "F", 1, _FIXED),
+        HeadDeclaration(
+            "fixed-etf-random",
+            "Fixed ETF, random",
+            "the same, turned in a random direction",
+            "Fr",
+            4,
+            _FIXED,
+            options={"direction": "random"},
+        ),
+        HeadDeclaration(
+            "nearest-etf",
+            "Nearest ETF",
+            "at every step the simplex ETF nearest to the class means: the paper's head",
+            "N",
+            2,
+            **_NEAREST,
+        ),
+        HeadDeclaration(
+            "nearest-etf-detached",
+            "Nearest ETF, detached",
+            "the same, without the gradient through the nearest frame",
+            "Nd",
+            3,
+            **_NEAREST,
+            options=_DETACHED,
+        ),
+        HeadDeclaration(
+            "nearest-etf-lagged",
+            "Nearest ETF, lagged",
+            "the same, with the frame of the steps before, cheaper with --every",
+            "Nl",
+            6,
+            **_LAGGED,
+        ),
+        HeadDeclaration(
+            "anchored",
+            "Anchored",
+            "rows frozen at an older model's class means, for upgrade only",
+            "A",
+            7,
+            _ANCHORED,
+            takes=("scale", "frame"),
+            centering="never",
+        ),
     )
 }
 """By name, in the order in which they are shown."""

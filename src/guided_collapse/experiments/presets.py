@@ -34,5 +34,5 @@ def preset(name: str) -> Configuration:
         >>> preset("cifar10-resnet18").backbone
         'resnet18'
     """
-    check_choice("the experiment", name, tuple(PRESETS))
+    check_choice("the experiment", name, tuple(PRESETS), shown_by="guided-collapse list")
     return PRESETS[name]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import pytest
 
 from guided_collapse.experiments import loop
 from guided_collapse.experiments.cli import main
-from guided_collapse.experiments.cli.commands import parsed
+from guided_collapse.experiments.cli.commands import COMMANDS, parsed
 from guided_collapse.experiments.errors import DamageError, RequestError, WorkError
+from guided_collapse.experiments.heads import HEADS
+from guided_collapse.experiments.presets import PRESETS
 from tests.experiments.data.made_up import write_folders
 from tests.experiments.runs import FREE, placed
 
@@ -33,8 +36,12 @@ def call(capsys, *arguments):
 def test_list_and_version(capsys):
     status, out, _ = call(capsys, "list")
     assert status == 0
-    assert "cifar10-resnet18" in out
-    assert "nearest-etf-lagged" in out
+    assert max(map(len, out.splitlines())) <= 100
+    lines = [line.split() for line in out.splitlines()]
+    for name, preset in PRESETS.items():
+        assert [name, preset.data, preset.backbone, preset.optimizer, str(preset.epochs)] in lines
+    for name, head in HEADS.items():
+        assert [name, *head.about.split()] in lines
     assert call(capsys, "--version")[:2] == (0, f"{metadata.version('guided-collapse')}\n")
 
 
@@ -83,7 +90,7 @@ def test_compare_prints_a_table(capsys, tmp_path):
     assert status == 0, err
     assert [line.split()[:2] for line in out.splitlines()[:3]] == [["head", "seeds"], ["cosine", "2"], ["nearest-etf", "2"]]
     page = tmp_path / "digits" / "report" / "report.html"
-    assert out.splitlines()[-1] == str(page)
+    assert out.splitlines()[-1] == f"Open this page: {page.as_uri()}"
     assert "nearest-etf" in page.read_text(encoding="utf-8")
     status, out, err = call(capsys, "report", tmp_path, "--out", tmp_path / "again", "--epochs", 1)
     assert (status, out) == (0, f"{tmp_path / 'again' / 'report.html'}\n"), err
@@ -107,31 +114,68 @@ def test_data(capsys, tmp_path):
     assert "imagenet" in err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["train", "digitz"], "Did you mean digits"),
-        (["train", "digits", "--head", "nearst-etf"], "nearest-etf"),
-        (["compare", "digits", "--seed", "0"], "--seeds"),
-        (["train"], "give --data FOLDER"),
-        (["train", "cifar100-vgg13", "--data-root", "nowhere"], "guided-collapse data cifar100"),
-        (["train", "--data", "nowhere"], "nowhere"),
-        (["train", "digits", "--optimizer", "agd", "--affine"], "dimension"),
-        (["resume", "nowhere"], "nowhere must be the folder of a run"),
-        (["resume", "nowhere", "--out", "elsewhere"], "--out"),
-        (["export", "nowhere", "--to", "x.pt2"], "nowhere must be the folder of a run"),
-        (["search", "digits"], "a search needs heads, seeds, trial seeds and a grid"),
-        (["search", "digits", "--grid", "learning_rate=0.1", "--optimizer", "agd"], "with --optimizer agd must be one of scale,"),
-    ],
-)
-def test_wrong_requests_exit_with_2_and_say_why(arguments, message, capsys, tmp_path, monkeypatch):
+WRONG = [
+    ("train digitz", "Did you mean digits"),
+    ("train digits --head nearst-etf", "Did you mean nearest-etf"),
+    ("compare digits --seed 0", "--seeds"),
+    ("compare digits --epoch 3", "--epochs"),
+    ("compare digits --epochs three", "epochs must be a whole number; got 'three'"),
+    ("compare digits --epochs -1", "epochs must be at least 1; got '-1'"),
+    ("compare digits --epochs 1.5", "epochs must be a whole number; got '1.5'"),
+    ("compare digits --scale big", "scale must be a number; got 'big'"),
+    ("compare digits --epochs", "--epochs"),
+    ("compare digits --heads linear,cosine", "heads must be one of linear, cosine,"),
+    ("compare digits --optimizer adam", "Did you mean adamw"),
+    ("compare digits --backbone resnet19", "Did you mean resnet18"),
+    ("compare digits --learning-rate 0.1", "Choose --optimizer sgd or adamw"),
+    ("compare digits --trace yes", "yes"),
+    ("compare digits --jobs 0", "jobs must be at least 1; got '0'"),
+    ("train", "guided-collapse list"),
+    ("train --epochs 3 digits", "the experiment must come before all flags"),
+    ("train digits more words", "more, words"),
+    ("train digits --out FILE", "out must be a folder"),
+    ("train cifar100-vgg13 --data-root nowhere", "guided-collapse data cifar100"),
+    ("train --data nowhere", "nowhere"),
+    ("train --data EMPTY", "EMPTY has none"),
+    ("train digits --optimizer agd --affine", "dimension"),
+    ("resume nowhere", "nowhere must be the folder of a run"),
+    ("resume nowhere --out elsewhere", "--out"),
+    ("resume", "RUN_DIR"),
+    ("upgrade nowhere", "nowhere must be the folder of a run"),
+    ("export nowhere --to x.pt2", "nowhere must be the folder of a run"),
+    ("export nowhere", "--to"),
+    ("report --out report", "RUNS"),
+    ("report nowhere --out report", "nowhere"),
+    ("data cifar", "Did you mean cifar10"),
+    ("measure nowhere.npz", "No such file"),
+    ("search digits", "a search needs heads, seeds, trial seeds and a grid"),
+    ("search digits --grid learning_rate=0.1 --optimizer agd", "with --optimizer agd must be one of scale,"),
+    ("melt", "the command must be one of list, train,"),
+    ("comapre digits", "Did you mean compare"),
+    ("--epochs 3", "the command must be one of list, train,"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG, ids=[line for line, _ in WRONG])
+def test_a_wrong_request_exits_with_2_and_says_why(line, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status, out, err = call(capsys, *arguments)
-    assert status == 2
-    assert out == ""
-    assert message in " ".join(err.split())
-    assert "Traceback" not in err
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "EMPTY").mkdir()
+    (tmp_path / "FILE").touch()
+    status, out, err = call(capsys, *line.split())
+    assert (status, out) == (2, "")
+    assert message in " ".join(re.sub("[─-╿]", " ", err).split())
+    assert not re.search(r"Traceback|invalid literal|<class|\{None\}|guided-collapse search", err)
+    assert len(err) <= 800
     assert not any(tmp_path.rglob("model.safetensors"))
+
+
+def test_without_words_it_lists_the_commands(capsys):
+    status, out, err = call(capsys)
+    assert (status, out) == (2, "")
+    assert call(capsys, "--help") == (0, err, "")
+    assert {line.split()[0] for line in err.splitlines() if line.startswith("  ")} == set(COMMANDS)
+    assert max(map(len, err.splitlines())) <= 100
 
 
 def test_a_run_that_was_moved_is_not_resumed_elsewhere(capsys, tmp_path):
@@ -192,13 +236,6 @@ def test_a_reader_that_goes_away_is_no_error(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_help_ends_in_a_terminal_of_few_columns(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "5")
-    status, out, _ = call(capsys, "train", "--help")
-    assert status == 0
-    assert "--epochs" in out
-
-
 def configuration(*words):
     return parsed(["train", *words]).configuration
 
@@ -238,7 +275,7 @@ def test_a_search_for_learning_rates_needs_no_optimizer_flag(capsys, tmp_path):
     assert status == 0, err
     assert "uses --optimizer sgd" in err
     assert "learning_rate=0.3" in out
-    assert out.splitlines()[-1] == str(tmp_path / "digits-search" / "report" / "report.html")
+    assert out.splitlines()[-1].endswith("digits-search/report/report.html")
     assert parsed(["search", "cifar100-small", "--grid", "learning_rate=0.1"]).configuration.optimizer == "sgd"
     plan = parsed(["search", "digits", "--grid", "gain=.5,10", "batch-size=64"]).plan()
     assert (plan.grid, plan.configuration["optimizer"]) == ({"gain": [0.5, 10], "batch_size": [64]}, "agd")

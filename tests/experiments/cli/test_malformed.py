@@ -24,13 +24,14 @@ WORDS = ["", "nan", "0", "no-such-thing"]
 # Of the values above, these can mean something for these fields. Anything else must be refused.
 LEGAL = {
     ("experiment",): {"nan", "0", "no-such-thing"},
-    ("out", "data_root", "settings_of"): {"", "nan", "0", "no-such-thing"},
+    ("out", "data_root"): {"", "nan", "0", "no-such-thing"},
     ("weight_decay", "checkpoint_seconds", "rotation", "proximal_weight"): {"0", "1.5"},
-    ("gain", "learning_rate", "scale", "width", "long_tail_ratio"): {"1.5"},
+    ("gain", "learning_rate", "scale", "width", "long_tail_ratio", "backbone_rate"): {"1.5"},
     ("momentum", "frame", "seed", "seeds", "trial_seeds", "crop_padding", "num_workers", "measure_first"): {"0"},
     ("data", "backbone", "head", "heads", "protocol", "optimizer", "schedule", "stem", "solver", "long_tail"): set(),
     ("upgrade_of", "precision", "accelerator", "test_fraction", "validation_fraction", "validation_share", "grid", "preset"): set(),
     ("epochs", "batch_size", "every", "measure_every", "feature_dim", "num_samples", "num_classes"): set(),
+    ("weights", "test_features", "neck", "settings_of"): set(),
     ("image_size", "crop_size", "images_per_class", "devices", "nodes", "jobs", "trial_epochs"): set(),
 }
 LEGAL_OF = {name: values for names, values in LEGAL.items() for name in names}

@@ -73,7 +73,7 @@ def test_wrong_arrays_are_refused_in_one_line(changes, message, data, tmp_path, 
     ("name", "content", "message"),
     [
         ("arrays.npz", None, "No such file"),
-        ("arrays.csv", b"1,2", "must end in .npz or .safetensors"),
+        ("arrays.csv", b"1,2", "must be in an .npz or .safetensors file"),
         ("arrays.npz", b"not a zip", "must be a readable .npz file"),
         ("arrays.safetensors", b"\x00" * 20, "must be a readable .safetensors file"),
     ],

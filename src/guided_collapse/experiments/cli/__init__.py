@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(metadata.version("guided-collapse"))
         return 0
     show_traceback = words[:1] == ["--traceback"]
+    words = words[show_traceback:]
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(
             f"guided-collapse: warning: {' '.join(str(message).split())}", file=sys.stderr
@@ -34,9 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore", category)  # addressed to the developers of other libraries
         try:
             # Here, because a package may be missing.
-            from guided_collapse.experiments.cli.commands import parsed
+            from guided_collapse.experiments.cli.commands import help_text, parsed
 
-            status = parsed(words[show_traceback:]).run()
+            if not words or words[0] in ("-h", "--help", "help"):
+                print(help_text(), file=sys.stdout if words else sys.stderr)
+                return 0 if words else WRONG_REQUEST
+            status = parsed(words).run()
             sys.stdout.flush()  # so that a broken pipe shows here
         except BrokenPipeError:
             # The rest of the buffer would fail again when the interpreter exits.

@@ -1,65 +1,113 @@
-"""The commands: their flags, as fields that tyro parses, and what they do. Slow imports wait until a command runs.
+"""The commands: their flags, as fields, and what they do. Slow imports wait until a command runs.
 
-The docstring of a command is its help; `checked` returns the same command with checked values, and `run` its exit status.
+The docstring of a command is its help. `start` gives the configuration that its flags change, `of` makes the command from the
+values of the flags that are given, and `run` returns its exit status.
 """
 # ruff: noqa: D102
 
 import json
-import os
-import shutil
 import sys
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-import tyro
-from tyro import MISSING_NONPROP
+from pydantic import Field
 
 from guided_collapse.experiments.cli import requests
-from guided_collapse.experiments.configuration import Accelerator, Configuration, HeadName, Placement
-from guided_collapse.experiments.errors import RequestError, requested
+from guided_collapse.experiments.cli.flags import Shown, read
+from guided_collapse.experiments.configuration import Accelerator, Configuration, Count, HeadName, Placement, settings
+from guided_collapse.experiments.errors import RequestError, check_choice, requested
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.presets import OWN_IMAGES, PRESETS
-from guided_collapse.experiments.run import MODEL, RunFolder
+from guided_collapse.experiments.run import MODEL, RunFolder, configuration_of
 
 if TYPE_CHECKING:
     from guided_collapse.experiments.comparison import Comparison
     from guided_collapse.experiments.records import SearchRecord
 
-DESCRIPTION = """Train, compare and measure classifier heads that are simplex ETFs.
+HELP = """usage: guided-collapse COMMAND ...
 
-Before a command, --version prints the version, and --traceback shows where in the code an error happens."""
-FEWEST_COLUMNS = 40  # in fewer, tyro breaks lines forever
+Train, compare and measure classifier heads that are simplex ETFs.
 
-RunDir = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR")]
+{commands}
+
+Start with: guided-collapse compare digits
+Flags of a command: guided-collapse COMMAND --help
+
+Before a command, --version prints the version, and --traceback shows where in the code an error
+happens."""
+
+RunDir = Annotated[Path, Shown("RUN_DIR", positional=True)]
 
 
-@dataclass(frozen=True)
-class List:
-    """List all experiments and heads."""
+class Command:
+    """What commands without a configuration share."""
+
+    hidden: ClassVar[tuple[str, ...]] = ()  # fields of its configuration or placement that are no flags
+    defaults: ClassVar[Mapping[str, Any]] = {}  # for fields that do not start as in `start`
+
+    @classmethod
+    def start(cls, words: Sequence[str]) -> Configuration:
+        return OWN_IMAGES
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
+        return cls(**given)
 
     def run(self) -> int:
-        for name, preset in PRESETS.items():
-            print(f"{name:22}{preset.data:19}{preset.backbone}, {preset.epochs} epochs, batch {preset.batch_size}")
-        print(f"\nheads: {', '.join(HEADS)}")
+        raise NotImplementedError
+
+
+@settings
+class List(Command):
+    """List experiments and heads.
+
+    Example:
+        guided-collapse list
+    """
+
+    def run(self) -> int:
+        from guided_collapse.experiments.records import aligned
+
+        rows = [["NAME", "DATA", "NETWORK", "OPTIMIZER", "EPOCHS"]]
+        rows += [[name, preset.data, preset.backbone, preset.optimizer, str(preset.epochs)] for name, preset in PRESETS.items()]
+        print("Experiments, for train, compare and search:", *aligned(rows), sep="\n  ")
+        heads = [["NAME", "CLASSIFIER"], *([name, head.about] for name, head in HEADS.items())]
+        print("\nHeads, for --head and --heads:", *aligned(heads), sep="\n  ")
         return 0
 
 
-@dataclass(frozen=True)
-class Train:
-    """Train one run, or continue it if it was started. Name an experiment, or give --data with a folder of your own images."""
+@settings
+class Train(Command):
+    """Train one run, or continue it if it was started.
 
-    configuration: Annotated[Configuration, tyro.conf.arg(constructor=requests.ConfigurationFlags)]
-    placement: Annotated[Placement, tyro.conf.arg(constructor=requests.PlacementFlags)]
-    preset: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[PRESET]")] = None
-    """Name of an experiment, whose settings the flags override."""
+    Name an experiment, or give --data with a folder of your own images.
 
-    def checked(self, start: Configuration, given: Collection[str]) -> Self:
-        heads = self.heads if isinstance(self, _Several) else [self.configuration.head]
-        configuration = requests.configuration_of(self.configuration, start, given, heads)
-        return replace(self, configuration=configuration, placement=requests.placement_of(self.placement, configuration.data))
+    Examples:
+        guided-collapse train digits --head nearest-etf --epochs 5
+        guided-collapse train --data my_images --pretrained --head nearest-etf
+    """
+
+    configuration: Configuration
+    placement: Placement
+    preset: Annotated[str | None, Shown("[EXPERIMENT]", positional=True)] = None
+    """Experiment whose settings the flags change."""
+
+    @classmethod
+    def start(cls, words: Sequence[str]) -> Configuration:
+        return requests.starting_point(words)
+
+    @classmethod
+    def heads_of(cls, given: Mapping[str, Any], start: Configuration) -> tuple[HeadName, ...]:
+        return (given.get("head", start.head),)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
+        configuration = requests.configuration_of(start, given, cls.heads_of(given, start))
+        own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
+        return cls(configuration=configuration, placement=requests.placement_of(given, configuration.data), **own)
 
     def run(self) -> int:
         import torch.distributed as dist
@@ -72,22 +120,23 @@ class Train:
         return 0
 
 
-@dataclass(frozen=True)
+@settings
 class _Several(Train):
     """Runs of several heads and seeds."""
 
-    configuration: Annotated[Configuration, tyro.conf.arg(constructor=requests.SharedFlags)]
     heads: tuple[HeadName, ...] = ("linear", "cosine", "fixed-etf", "nearest-etf")
-    """Heads to train."""
+    """Heads; `guided-collapse list` describes them."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds to train each head with; in a search, those of the best setting."""
-    jobs: int = 1
-    """Number of runs at a time; with CUDA each gets its own devices."""
+    """Seeds to train each head with."""
+    jobs: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Runs at a time; with CUDA each gets its own devices."""
 
-    def checked(self, start: Configuration, given: Collection[str]) -> Self:
-        if not 1 <= self.jobs <= 1000:
-            raise RequestError(f"jobs must be from 1 to 1000; got {self.jobs}.")
-        return super().checked(start, given)
+    hidden: ClassVar[tuple[str, ...]] = ("head", "seed")
+
+    @classmethod
+    def heads_of(cls, given: Mapping[str, Any], start: Configuration) -> tuple[HeadName, ...]:
+        heads: tuple[HeadName, ...] = given.get("heads", cls.heads)
+        return heads
 
     def check_launch(self) -> None:
         """Refuses devices and data that are not there once, instead of in every run."""
@@ -100,54 +149,67 @@ class _Several(Train):
                 check_source(self.configuration.data)
 
 
-@dataclass(frozen=True)
+@settings
 class Compare(_Several):
-    """Train every head with every seed, print a table, and write a report. Finished runs are not repeated."""
+    """Train every head with every seed, and write a table and a report.
 
-    settings_of: Path | None = None
-    """Folder of a search: each head takes the settings chosen there. Other flags are for all heads."""
+    Repeat the command to continue: finished runs are not trained again.
 
-    def checked(self, start: Configuration, given: Collection[str]) -> Self:
+    Examples:
+        guided-collapse compare digits --heads linear nearest-etf --seeds 0 1 2
+        guided-collapse compare --data my_images --pretrained --experiment flowers
+    """
+
+    settings_of: Annotated[Path | None, Shown(advanced=True)] = None
+    """Folder of a search, whose settings each head takes."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
         from guided_collapse.experiments.grid_search import settings_of_search
 
-        searched = {field for own in settings_of_search(self.settings_of, self.heads).values() for field in own}
+        chosen = settings_of_search(given.get("settings_of"), cls.heads_of(given, start))
+        searched = {field for own in chosen.values() for field in own}
         if both := sorted(searched & set(given)):
             raise RequestError(f"{', '.join(both)} must come from the search or from a flag; got both. Leave out one of them.")
-        return super().checked(start, given)
+        return super().of(given, start)
 
     def run(self) -> int:
+        self.check_launch()
         from guided_collapse.experiments.comparison import compare
         from guided_collapse.experiments.grid_search import settings_of_search
 
-        self.check_launch()
-        settings = settings_of_search(self.settings_of, self.heads)
-        comparison = compare(self.configuration, self.heads, self.seeds, self.placement, settings=settings, jobs=self.jobs)
+        chosen = settings_of_search(self.settings_of, self.heads)
+        comparison = compare(self.configuration, self.heads, self.seeds, self.placement, settings=chosen, jobs=self.jobs)
         return _conclude(comparison, self.placement.out / self.configuration.experiment)
 
 
-@dataclass(frozen=True)
+@settings
 class Search(_Several):
-    """Try every head with every setting of a grid on validation images, then train the best setting of each with fresh seeds.
+    """Search each head's settings on validation images, then train the best with fresh seeds.
 
-    The plan is written to search.json first. Repeat the command to continue an interrupted search.
+    Every head is tried with every combination of the grid. Repeat the command to continue.
+
+    Example:
+        guided-collapse search digits --heads linear nearest-etf --grid learning_rate=0.03,0.1 scale=5,7
     """
 
-    grid: tuple[str, ...] = ()
-    """Values to try, as FIELD=VALUE,VALUE: learning_rate=0.05,0.1 scale=5,10. Every combination is a trial."""
+    grid: Annotated[tuple[str, ...], Shown("FIELD=N,N")] = ()
+    """Values to try, as in learning_rate=0.03,0.1 scale=5,7."""
     trial_seeds: tuple[int, ...] = (1000,)
     """Seeds of every trial."""
-    trial_epochs: int | None = None
-    """Number of epochs of a trial; by default as many as in the final runs."""
-    validation_share: float = 0.2
+    trial_epochs: Annotated[Count | None, Shown(advanced=True)] = None
+    """Epochs of a trial, if not as many as in the final runs."""
+    validation_share: Annotated[float, Shown(advanced=True)] = 0.2
     """Fraction of the training images of each class that trials are tested on."""
 
-    def checked(self, start: Configuration, given: Collection[str]) -> Self:
+    @classmethod
+    def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
         # A grid of learning rates needs an optimizer that has one.
-        flags, needed = vars(self.configuration), {"learning_rate", "weight_decay", "momentum"} & set(grid_of(self.grid))
-        if needed and flags["optimizer"] == "agd" and "optimizer" not in given:
+        needed = {"learning_rate", "weight_decay", "momentum"} & set(grid_of(given.get("grid", ())))
+        if needed and start.optimizer == "agd" and "optimizer" not in given:
             warnings.warn(f"agd has no {' and '.join(sorted(needed))}: this search uses --optimizer sgd.", stacklevel=2)
-            flags = {**flags, "optimizer": "sgd"}
-        request = super(Search, replace(self, configuration=requests.SharedFlags(**flags))).checked(start, given)
+            given = {**given, "optimizer": "sgd"}
+        request = super().of(given, start)
         request.plan()  # checks the rest
         return request
 
@@ -160,11 +222,11 @@ class Search(_Several):
         return planned_search(self.configuration, self.heads, grid_of(self.grid), seeds=self.seeds, **trials)
 
     def run(self) -> int:
+        self.check_launch()
         from guided_collapse.experiments.grid_search import search
         from guided_collapse.experiments.report.formats import plain_text
         from guided_collapse.experiments.report.tables import search_table
 
-        self.check_launch()
         outcome = search(self.plan(), self.placement, jobs=self.jobs)
         print(plain_text(search_table([outcome.record])))
         return _conclude(outcome.fresh, outcome.folder)
@@ -186,53 +248,69 @@ def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
     return grid
 
 
-@dataclass(frozen=True)
-class Resume:
-    """Continue a run from its last checkpoint, or extend a finished one with --epochs."""
+@settings
+class Resume(Command):
+    """Continue a run from its last checkpoint, or extend a finished one.
+
+    Example:
+        guided-collapse resume runs/digits/nearest-etf/seed-0 --epochs 30
+    """
 
     run_dir: RunDir
     """Folder of the run."""
-    placement: Annotated[Placement, tyro.conf.arg(constructor=requests.ResumeFlags)]
-    epochs: int | None = None
+    placement: Placement
+    epochs: Count | None = None
     """Extend the run to this many epochs."""
 
-    def run(self) -> int:
-        from guided_collapse.experiments.run import configuration_of
+    hidden: ClassVar[tuple[str, ...]] = ("out", "lengthen")
 
-        placement = Placement(**{**vars(self.placement), "lengthen": True, "out": self.run_dir.resolve().parents[2]})
+    @classmethod
+    def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
+        out = given["run_dir"].resolve().parents[2]
+        placement = requests.placement_of({**given, "lengthen": True, "out": out}, "")
+        return cls(run_dir=given["run_dir"], placement=placement, epochs=given.get("epochs"))
+
+    def run(self) -> int:
         with requested():
             configuration = configuration_of(RunFolder(self.run_dir).facts())
-        place = RunFolder.of(configuration, placement.out).path
+        place = RunFolder.of(configuration, self.placement.out).path
         if place != self.run_dir.resolve():
-            there = place.relative_to(placement.out)
+            there = place.relative_to(self.placement.out)
             raise RequestError(f"a run must be in its folder {there}; got {self.run_dir}. Move it back there.")
         longer = configuration if self.epochs is None else configuration.lengthened(self.epochs)
-        return Train(longer, placement).run()
+        return Train(longer, self.placement).run()
 
 
-@dataclass(frozen=True)
-class Upgrade:
-    """Train a new model against an older run, and test its queries in the gallery that the old model has embedded.
+@settings
+class Upgrade(Train):
+    """Train a new model that can search the gallery embedded by the model of an old run.
 
     Without --preset and other flags, everything but the head is as in the old run.
+
+    Example:
+        guided-collapse upgrade runs/digits/nearest-etf/seed-0 --experiment digits-2 --width 2
     """
 
-    run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OLD_RUN")]
+    run_dir: Annotated[Path, Shown("OLD_RUN", positional=True)] = Path()
     """Folder of the old run."""
-    configuration: Annotated[Configuration, tyro.conf.arg(constructor=requests.ConfigurationFlags)]
-    placement: Annotated[Placement, tyro.conf.arg(constructor=requests.PlacementFlags)]
     preset: str | None = None
-    """Name of an experiment, whose settings the flags override."""
+    """Experiment whose settings the flags change."""
     galleries: tuple[Path, ...] = ()
-    """Folders of more old runs whose galleries are tested, oldest first."""
+    """Folders of older runs whose galleries are searched too, oldest first."""
 
-    def checked(self, start: Configuration, given: Collection[str]) -> Self:
+    defaults: ClassVar[Mapping[str, Any]] = {"head": "anchored"}
+
+    @classmethod
+    def start(cls, words: Sequence[str]) -> Configuration:
+        return requests.starting_point_of_upgrade(words)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
         with requested():
-            facts, _ = RunFolder(self.run_dir).exportable()
-        files, flags = facts.finished.files if facts.finished else {}, vars(self.configuration)
-        flags = flags | {"upgrade_of": files[MODEL] if flags["head"] == "anchored" else None}
-        configuration = requests.configuration_of(requests.ConfigurationFlags(**flags), start, given, [flags["head"]])
-        return replace(self, configuration=configuration, placement=requests.placement_of(self.placement, configuration.data))
+            facts, _ = RunFolder(given["run_dir"]).exportable()
+        files = facts.finished.files if facts.finished else {}
+        given = {**cls.defaults, **given}
+        return super().of({**given, "upgrade_of": files[MODEL] if given["head"] == "anchored" else None}, start)
 
     def run(self) -> int:
         from guided_collapse.experiments.upgrade import upgrade
@@ -246,20 +324,28 @@ class Upgrade:
         return 0
 
 
-@dataclass(frozen=True)
-class Report:
-    """Write a page, tables and figures from the records of all runs in the folders."""
+@settings
+class Report(Command):
+    """Write a page, tables and figures from the records of all runs in some folders.
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUNS")]
-    """Folders with runs, at any depth."""
+    Example:
+        guided-collapse report runs --out report
+    """
+
+    runs: Annotated[tuple[Path, ...], Shown("RUNS", positional=True)]
+    """Folders or zip archives with runs, at any depth."""
     out: Path
     """Output folder."""
     epochs: tuple[int, ...] | None = None
-    """Epochs that the tables show; by default 50 and 200, or the last if runs are shorter."""
+    """Epochs that the tables show, if not 50 and 200, or the last."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
+        if "runs" not in given:
+            raise RequestError("report needs folders with runs; got none. Run: guided-collapse report RUNS --out DIR")
+        return super().of(given, start)
 
     def run(self) -> int:
-        if not self.runs:
-            raise RequestError("report needs one or more folders with runs; got none. Usage: guided-collapse report RUNS --out DIR")
         from guided_collapse.experiments.report.write import write_report
 
         with requested():
@@ -268,15 +354,19 @@ class Report:
         return 1 if summary.skipped else 0
 
 
-@dataclass(frozen=True)
-class Data:
-    """Download a data set or say how to get it, check its files, and print where it is."""
+@settings
+class Data(Command):
+    """Download a data set, or say how to get it, and print where it is.
 
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    Example:
+        guided-collapse data cifar10
+    """
+
+    name: Annotated[str, Shown("NAME", positional=True)]
     """Name of the data set."""
     data_root: Path | None = None
-    """Folder of all data sets; by default $GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
-    archive: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Folder of all data sets; $GUIDED_COLLAPSE_DATA or the user's cache."""
+    archive: Annotated[Path | None, Shown(flag="from")] = None
     """An archive of it that you already have."""
 
     def run(self) -> int:
@@ -287,9 +377,15 @@ class Data:
         return 0
 
 
-@dataclass(frozen=True)
-class Export:
-    """Write the model of a finished run for use without this package: images with values in 0 to 1 in, logits out."""
+@settings
+class Export(Command):
+    """Write the model of a finished run to a file that needs nothing of this package.
+
+    It takes images with values in 0 to 1, and returns logits.
+
+    Example:
+        guided-collapse export runs/digits/nearest-etf/seed-0 --to model.onnx
+    """
 
     run_dir: RunDir
     """Folder of the run."""
@@ -304,28 +400,32 @@ class Export:
         return 0
 
 
-@dataclass(frozen=True)
-class Features:
-    """Write the features that a model computes of images into a file for compare --features, and for measure.
+@settings
+class Features(Command):
+    """Write the features that a model computes of images to a file, for compare and measure.
 
-    The model is a finished run, or timm:NAME with its pretrained weights. The file holds features, labels, test_features and
-    test_labels. Images are not augmented.
+    The model is a finished run, or timm:NAME with its pretrained weights.
+
+    The file holds features, labels, test_features and test_labels. Images are not augmented.
+
+    Example:
+        guided-collapse features timm:resnet18 --data my_images --to features.npz
     """
 
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_DIR|timm:NAME")]
+    model: Annotated[str, Shown("RUN_DIR|timm:NAME", positional=True)]
     """Folder of a finished run, or a model of timm."""
     to: Path
     """Output file: .npz or .safetensors."""
     data: str | None = None
-    """Folder of images with one subfolder per class, or name of a data set; by default that of the run."""
+    """Data set, or folder with one subfolder of images per class; by default, that of the run."""
     weights: str | None = None
-    """State dict to load into the timm model instead of its pretrained weights."""
+    """File with a state dict for the timm model."""
     image_size: int | None = None
-    """Resize images to this height and width; by default to that of the model."""
+    """Resize images to this height and width."""
     data_root: Path | None = None
-    """Folder of all data sets; by default $GUIDED_COLLAPSE_DATA, or a folder in the user's cache."""
+    """Folder of all data sets; $GUIDED_COLLAPSE_DATA or the user's cache."""
     accelerator: Accelerator = "auto"
-    """Kind of device to run on."""
+    """Kind of device."""
 
     def run(self) -> int:
         from guided_collapse.experiments.features import features_of_network, features_of_run
@@ -345,21 +445,26 @@ class Features:
         return 0
 
 
-@dataclass(frozen=True)
-class Measure:
+@settings
+class Measure(Command):
     """Print the neural collapse metrics of the features in a file.
 
-    It must hold the arrays features (N, d) and labels (N,), and may hold weight (C, d), bias (C,), test_features and test_labels.
+    It must hold the arrays features (N, d) and labels (N,).
+
+    It may hold weight (C, d), bias (C,), test_features and test_labels.
+
+    Example:
+        guided-collapse measure features.npz
     """
 
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    file: Annotated[Path, Shown("FILE_OF_FEATURES", positional=True)]
     """File that ends in .npz or .safetensors."""
     json: bool = False
     """Print JSON instead of a table."""
     num_classes: int | None = None
     """Number of classes, if some have no samples and there is no weight to tell."""
     global_mean: Literal["samples", "classes"] = "samples"
-    """Take the global mean over all samples, or over the class means."""
+    """Mean over all samples, or over the class means."""
     center_weight: bool = False
     """Center the weights for NC2, NC3, equinorm and angles."""
 
@@ -375,33 +480,27 @@ class Measure:
 
 
 _ALL = (List, Train, Compare, Search, Upgrade, Resume, Report, Data, Export, Features, Measure)
-COMMANDS: Mapping[str, Any] = {command.__name__.lower(): command for command in _ALL}
+COMMANDS: Mapping[str, type[Command]] = {command.__name__.lower(): command for command in _ALL}
+
+
+def help_text() -> str:
+    """What `guided-collapse` says without a command."""
+    first_lines = {name: (command.__doc__ or "").partition("\n")[0] for name, command in COMMANDS.items()}
+    return HELP.format(commands="\n".join(f"  {name:10}{line}" for name, line in first_lines.items()))
 
 
 def parsed(words: Sequence[str]) -> Any:
     """The command that the words ask for, checked as far as that takes no torch; ready to `run`.
 
     Raises:
-        SystemExit: after help, and for flags that cannot be parsed.
+        SystemExit: after help, and for words that are no flags of the command.
         RequestError: for an unknown preset, or values that are out of range or contradict each other.
     """
-    flags = {Train: requests.ConfigurationFlags, Compare: requests.SharedFlags, Search: requests.SharedFlags}
-    command, start = COMMANDS.get(words[0] if words else ""), OWN_IMAGES
-    if command in flags:
-        start = requests.starting_point(words[1:])
-    elif command is Upgrade:
-        start = requests.starting_point_of_upgrade(words[1:])
-    placement = requests.PlacementFlags(**vars(Placement()))
-    defaults: dict[Any, Any] = {kind: kind(of(**start.to_dict()), placement) for kind, of in flags.items()}
-    anchored = requests.ConfigurationFlags(**start.to_dict() | {"head": "anchored"})
-    defaults[Upgrade] = Upgrade(MISSING_NONPROP, anchored, placement)
-    subcommands = {kind: tyro.conf.subcommand(name, default=defaults.get(kind, MISSING_NONPROP)) for name, kind in COMMANDS.items()}
-    if shutil.get_terminal_size().columns < FEWEST_COLUMNS:
-        os.environ["COLUMNS"] = str(FEWEST_COLUMNS)
-    config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    any_of: Any = Union[*(Annotated[kind, subcommand] for kind, subcommand in subcommands.items())]
-    request: Any = tyro.cli(any_of, prog="guided-collapse", description=DESCRIPTION, args=list(words), config=config)
-    return request.checked(start, requests.given_fields(words)) if command in defaults else request
+    name, *rest = words
+    check_choice("the command", name, tuple(COMMANDS))
+    command = COMMANDS[name]
+    start = command.start(rest)
+    return command.of(read(name, command, rest, start), start)
 
 
 def _conclude(comparison: "Comparison", folder: Path) -> int:
@@ -410,7 +509,8 @@ def _conclude(comparison: "Comparison", folder: Path) -> int:
 
     if comparison.finished:
         print(comparison)
-        print(f"\n{write_report([folder], folder / 'report').page}")
+        page = write_report([folder], folder / "report").page
+        print(f"\nOpen this page: {page.resolve().as_uri()}")
     for failed, reason in comparison.failed:
         print(f"failed: {failed.path}: {reason}", file=sys.stderr)
     return 1 if comparison.failed else 0

@@ -1,55 +1,19 @@
-"""From flags to a checked configuration: presets, and fields that have no effect. Imports no torch, so that errors come at once."""
+"""From the values of flags to a checked configuration: presets, and fields that have no effect. Imports no torch."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from guided_collapse.experiments.backbones import BACKBONES, NETWORK_FIELDS
-from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, HeadName, Placement
+from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration, Placement
 from guided_collapse.experiments.data.known import KNOWN
 from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.presets import FEATURES, FINE_TUNING, OWN_IMAGES, PRESETS, preset
 from guided_collapse.experiments.run import RunFolder
 from guided_collapse.experiments.run import configuration_of as configuration_of_run
-
-HIDDEN = (tyro.conf.Suppress, tyro.conf.Fixed)
-
-
-class _Unchecked:
-    """Takes fields as they are: they are checked together, once what the preset leaves behind is gone."""
-
-    def __init__(self, **values: Any) -> None:
-        vars(self).update(values)
-
-
-class ConfigurationFlags(_Unchecked, Configuration):
-    """What to compute."""
-
-    data: Annotated[str, tyro.conf.arg(aliases=["--features"])]
-    upgrade_of: Annotated[str | None, *HIDDEN] = None
-
-
-class SharedFlags(ConfigurationFlags):
-    """What to compute, the same for all heads and seeds."""
-
-    head: Annotated[HeadName, *HIDDEN] = "nearest-etf"
-    seed: Annotated[int, *HIDDEN] = 0
-
-
-class PlacementFlags(_Unchecked, Placement):
-    """Where to compute and store it."""
-
-
-class ResumeFlags(PlacementFlags):
-    """Where to compute it; its folder stays the same."""
-
-    out: Annotated[Path, *HIDDEN] = Path("runs")
-    lengthen: Annotated[bool, *HIDDEN] = True
 
 
 def starting_point(words: Sequence[str]) -> Configuration:
@@ -61,10 +25,13 @@ def starting_point(words: Sequence[str]) -> Configuration:
         return FEATURES
     if flags & {"--pretrained", "--weights"}:
         return FINE_TUNING
-    if flags & {"--data", "--help", "-h"}:
+    if flags & {"--data", "--help", "-h", "--help-all"}:
         return OWN_IMAGES
+    if named := [word for word in words if word in PRESETS]:
+        raise RequestError(f"the experiment must come before all flags; got {named[0]} after {words[0]}. Move it to the front.")
     raise RequestError(
-        f"name an experiment ({', '.join(PRESETS)}), or give --data FOLDER with your own images or --features FILE; got none."
+        "what to train on is missing. Name an experiment, as in `guided-collapse train digits` (`guided-collapse list` shows all), "
+        "or give --data FOLDER with your own images, or --features FILE."
     )
 
 
@@ -80,22 +47,14 @@ def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
         return configuration_of_run(RunFolder(Path(words[0])).facts())
 
 
-def given_fields(words: Sequence[str]) -> set[str]:
-    """The names of the fields that flags set."""
-    names = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    return names | {name.removeprefix("no_") for name in names} | ({"data"} if "features" in names else set())
+def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequence[str]) -> Configuration:
+    """The configuration that starts from another and takes the given values of its fields, and maybe other values.
 
-
-def configuration_of(
-    flags: Configuration, start: Configuration, given: Collection[str], heads: Sequence[HeadName]
-) -> Configuration:
-    """The configuration of the flags; values of the preset that no longer have an effect become defaults.
-
-    Fields that the user has set, those that are `given`, must have an effect. If it is the heads that do not use one, this only
-    warns: the same flags may be meant for runs of several heads.
+    Values of the start that no longer have an effect become defaults. Given values must have an effect. If it is the heads that do
+    not use one, this only warns: the same flags may be meant for runs of several heads.
     """
-    values = vars(flags).copy()
     defaults = {field.name: field.default for field in fields(Configuration)}
+    values = start.to_dict() | {name: value for name, value in given.items() if name in defaults}
     if values["optimizer"] != start.optimizer:  # another optimizer has its own
         values |= {name: None for name in ("learning_rate", "weight_decay", "schedule") if name not in given}
     for name, (choice, idle) in _IDLE.items():
@@ -127,9 +86,9 @@ def configuration_of(
     return configuration
 
 
-def placement_of(flags: Placement, data: str) -> Placement:
-    """The placement of the flags; its output folder must be able to exist, and must not become a class of the data."""
-    placement = Placement(**vars(flags))
+def placement_of(given: Mapping[str, Any], data: str) -> Placement:
+    """The placement of the given values; its output folder must be able to exist, and must not become a class of the data."""
+    placement = Placement(**{field.name: given[field.name] for field in fields(Placement) if field.name in given})
     out = placement.out
     with requested():
         existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
