@@ -33,7 +33,7 @@ class Step(NamedTuple):
     points: Tensor  # (num_samples, 2)
     class_means: Tensor  # (3, 2)
     rows: Tensor  # of the classifier, (3, 2)
-    distance: float
+    distance: float  # of the class means from the nearest simplex ETF, both with unit Frobenius norm
 
 
 def digits() -> tuple[Tensor, Tensor]:
@@ -51,10 +51,10 @@ def looked_at(model: Classifier, inputs: Tensor, labels: Tensor) -> Step:
         means = torch.stack([points[labels == label].mean(dim=0) for label in range(len(DIGITS))])
         centered, rows = points - means.mean(dim=0), rows - rows.mean(dim=0)
         size, size_of_rows = (value.square().sum(dim=1).mean().sqrt() for value in (centered, rows))
-        distance = measure_collapse(points, labels).etf_distance
+        squared = measure_collapse(points, labels).etf_distance
     model.train()
-    assert distance is not None
-    return Step(centered / size, (means - means.mean(dim=0)) / size, rows / size_of_rows, distance)
+    assert squared is not None
+    return Step(centered / size, (means - means.mean(dim=0)) / size, rows / size_of_rows, squared**0.5)
 
 
 def train(model: Classifier, inputs: Tensor, labels: Tensor) -> list[Step]:
@@ -121,7 +121,7 @@ def panel(steps: Sequence[Step], labels: Tensor, title: str, left: int) -> str:
         parts.append(shape(corners, f'stroke="{color}" stroke-width="3" stroke-opacity=".8"'))
         parts.append(dot(means[:, label], f'r="7" fill="{color}" stroke="#fff" stroke-width="1.5"'))
     parts.append(f'<text y="-138" text-anchor="middle" font-size="17" font-weight="600">{title}</text>')
-    texts = [f"{step.distance:.4f} from a simplex ETF" for step in steps]
+    texts = [f"{step.distance:.2f} from a simplex ETF" for step in steps]
     parts += [words(texts, 'y="146" text-anchor="middle"'), "</g>"]
     return "\n".join(parts)
 

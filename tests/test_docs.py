@@ -106,7 +106,7 @@ def test_training_loop(capsys):
     assert min(printed) > 0.9
     assert names["trainer"].train_dataloader.batch_sampler.epoch == 2
     assert Path("digits.pt2").stat().st_size > 0
-    assert torch.equal(names["loaded"].head.weight, names["pretrained"].head.weight)
+    assert torch.equal(names["loaded_vit"].classifier.weight, names["vit"].classifier.weight)
     assert names["restored"].head.class_means.seen.equal(names["model"].head.class_means.seen)
 
 
@@ -140,7 +140,7 @@ def test_sharing():
 
 
 @pytest.mark.documentation
-@pytest.mark.parametrize("page", ["index", "choosing", "closed-form", "devices", "frames"])
+@pytest.mark.parametrize("page", ["index", "choosing", "coming-from", "closed-form", "devices", "frames"])
 def test_other_pages(page):
     run_python(DOCS / f"{page}.md")
 

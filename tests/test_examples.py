@@ -1,5 +1,7 @@
-"""The example scripts run, and show what they say. In processes of their own: faiss brings its own OpenMP."""
+"""The example scripts and notebooks run, and show what they say. In processes of their own: faiss brings its own OpenMP."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
 
 UPGRADE = """
 import sys
@@ -32,3 +35,47 @@ assert retrieval(queries, nearest, stored, data["gallery"][1]).top1 == 1.0
 def test_a_new_model_searches_the_index_file_of_the_old_one(tmp_path):
     subprocess.run([sys.executable, "-W", "error", "-c", UPGRADE, str(tmp_path)], check=True, cwd=ROOT)
     assert [file.name for file in tmp_path.iterdir()] == ["gallery.index"]
+
+
+# What each notebook shows, of the names that its cells leave.
+SHOWN = {
+    "train": """
+assert min(map(accuracy, models.values())) > 90
+for few_images in (results["Cosine"], results["Nearest ETF"]):
+    assert sum(few_images) > sum(results["nn.Linear"])
+assert torch.equal(plain(test_images).argmax(dim=1), model(test_images).argmax(dim=1))
+""",
+    "measure": """
+first, last = results[1], results[100]
+assert last.accuracy > 0.99 and last.test_accuracy > 0.9
+for name in ("nc1", "nc2", "nc2_means", "nc3"):
+    assert getattr(last, name) < getattr(first, name), name
+assert abs(measure_collapse(features, labels[:1400]).nc1 - last.nc1) < 1e-4
+""",
+}
+
+
+def cells(name):
+    """The code of a notebook, as one script."""
+    notebook = json.loads((EXAMPLES / f"{name}.ipynb").read_text())
+    return "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
+
+
+@pytest.mark.documentation
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_notebook_runs_and_shows_what_it_says(name, tmp_path):
+    environment = {**os.environ, "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
+    script = cells(name) + SHOWN[name]
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda file: file.stem)
+def test_a_notebook_is_committed_with_its_output_and_without_an_error(file):
+    outputs = [output for cell in json.loads(file.read_text())["cells"] for output in cell.get("outputs", [])]
+    assert outputs
+    assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
