@@ -311,6 +311,13 @@ def test_harmonic_columns_are_orthonormal_and_sum_to_zero_in_every_dimension(num
             torch.testing.assert_close(columns.norm(dim=1), expected)
 
 
+def test_no_two_harmonic_classes_have_the_same_row():
+    for num_classes in range(4, 61):
+        for feature_dim in range(2, min(12, num_classes - 1)):
+            rows = harmonic_columns(feature_dim, num_classes, dtype=torch.float64)
+            assert torch.pdist(rows).min() > 1e-2, (feature_dim, num_classes)
+
+
 def test_no_two_of_many_harmonic_classes_are_close_to_each_other():
     columns = harmonic_columns(64, 2000, dtype=torch.float64)
     # The lowest frequencies would give 0.999 for neighbors.

@@ -333,15 +333,20 @@ def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype |
     """
     available = torch.arange(1, (num_classes - 1) // 2 + 1)
     spread = (available.double().square() * ((1 + math.sqrt(5)) / 2)).frac().argsort()
-    frequencies = available[spread[: (feature_dim + 1) // 2]]
+    order = available[spread].tolist()
+    frequencies, num_pairs = order[: (feature_dim + 1) // 2], feature_dim // 2
+    # Rows repeat if C and all frequencies share a divisor. A cosine alone does not count: it repeats for some classes anyway.
+    alternating = [num_classes // 2] if feature_dim % 2 and num_classes % 2 == 0 else []
+    shared = math.gcd(num_classes, *frequencies[1:num_pairs], *alternating)
+    if num_pairs and math.gcd(shared, frequencies[0]) > 1:
+        frequencies[0] = next(each for each in order if each not in frequencies and math.gcd(shared, each) == 1)
     classes = torch.arange(num_classes)
     # Integers modulo C are exact; large angles would be rounded.
-    angles = (classes[:, None] * frequencies % num_classes).double() * (2 * math.pi / num_classes)
-    num_pairs = feature_dim // 2
+    angles = (classes[:, None] * torch.tensor(frequencies) % num_classes).double() * (2 * math.pi / num_classes)
     columns = [angles[:, :num_pairs].cos(), angles[:, :num_pairs].sin()]
     if feature_dim % 2:
-        alternating = (1 - 2 * (classes % 2)).double()[:, None] / math.sqrt(2)
-        columns.append(alternating if num_classes % 2 == 0 else angles[:, num_pairs:].cos())
+        signs = (1 - 2 * (classes % 2)).double()[:, None] / math.sqrt(2)
+        columns.append(signs if alternating else angles[:, num_pairs:].cos())
     return (math.sqrt(2 / num_classes) * torch.cat(columns, dim=1)).to(dtype or torch.get_default_dtype())
 
 
