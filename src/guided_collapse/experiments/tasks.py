@@ -42,6 +42,8 @@ def random_generator(*key: int) -> torch.Generator:
 class Task(ABC):
     """Batches for training and measurement, and the backbone that fits them."""
 
+    fills_memory = True  # whether a batch may be as large as memory allows, so that none may be larger than those of training
+
     def __init__(self, configuration: Configuration, train_labels: Tensor, num_test: int, num_classes: int) -> None:
         self.configuration = configuration
         self.train_labels = train_labels
@@ -69,8 +71,9 @@ class Task(ABC):
         return self._load(share.of_batches(self._sampler(epoch)), share.device, source, test=False)
 
     def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
-        """Every sample once, in order, without augmentation, in batches no larger than those of training."""
-        size = min(LARGEST_MEASURED_BATCH, max(self.configuration.batch_size // share.processes, 1))
+        """Every sample once, in order, without augmentation, in batches that fit into memory."""
+        of_training = max(self.configuration.batch_size // share.processes, 1)
+        size = min(LARGEST_MEASURED_BATCH, of_training) if self.fills_memory else LARGEST_MEASURED_BATCH
         chosen = share.in_order(self.num_test if test else self.num_train, batch_size=size)
         return self._load(chosen, share.device, None, test=test)
 
@@ -155,6 +158,8 @@ class UnconstrainedTask(Task):
 
 class FeatureTask(Task):
     """Features that another model computed, shifted by their mean and divided by their root mean square deviation."""
+
+    fills_memory = False
 
     def __init__(self, configuration: Configuration, data: ImageData, mean: Tensor, std: float) -> None:
         super().__init__(configuration, data.train.labels, len(data.test), data.num_classes)
