@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.cost_tables import cost_table, memory_table
 from guided_collapse.experiments.report import write_report
 from guided_collapse.experiments.report.formats import Table, markdown
-from results.tables import all_tables
+from results import pretrained_tables, tables
 
 HERE = Path(__file__).parent
 PAGES = (HERE.parent / "README.md", HERE / "README.md", *sorted((HERE.parent / "docs").glob("*.md")))
@@ -29,7 +29,7 @@ KEPT = {".html", ".png", ".md"}
 def build_report(records: Path, out: Path) -> None:
     """The report without the files for print, and the tables of cost, in place of the report that is there."""
     with tempfile.TemporaryDirectory() as folder:
-        files = write_report([records], Path(folder), epochs=EPOCHS).files
+        files = write_report(sorted(records.glob("*.zip")), Path(folder), epochs=EPOCHS).files
         shutil.rmtree(out, ignore_errors=True)
         for file in files:
             if file.suffix in KEPT:
@@ -42,13 +42,18 @@ def build_report(records: Path, out: Path) -> None:
         (out / "tables" / f"{table.name}.md").write_text(text)
 
 
-def with_tables(page: str, tables: Mapping[str, Sequence[str]]) -> str:
+def all_tables(records: Path) -> dict[str, list[str]]:
+    """Every table of the pages by its name, as lines of Markdown."""
+    return tables.all_tables(records) | pretrained_tables.all_tables(records)
+
+
+def with_tables(page: str, made: Mapping[str, Sequence[str]]) -> str:
     """A page with its tables as the records have them."""
-    return TABLE.sub(lambda found: f"{found[1]} -->\n\n" + "\n".join(tables[found[1]]) + "\n\n", page)
+    return TABLE.sub(lambda found: f"{found[1]} -->\n\n" + "\n".join(made[found[1]]) + "\n\n", page)
 
 
 if __name__ == "__main__":
     build_report(HERE / "records", HERE / "report")
-    tables = all_tables(HERE / "records")
+    made = all_tables(HERE / "records")
     for file in PAGES:
-        file.write_text(with_tables(file.read_text(), tables))
+        file.write_text(with_tables(file.read_text(), made))

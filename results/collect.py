@@ -1,9 +1,10 @@
 """Stores the records of finished runs, without models and checkpoints, in `results/records`: a zip archive for each experiment.
 
     python -m results.collect RUNS
+    python -m results.collect RUNS pretrained
 
-RUNS is a folder as `guided-collapse` writes it. Of an experiment those seeds are taken that all its heads have finished; of a
-search its record, which has the results of the trials, and the runs with fresh seeds.
+RUNS is a folder as `guided-collapse` writes it; a folder of `results/records` may follow. Of an experiment those seeds are taken
+that all its heads have finished; of a search its record, which has the results of the trials, and the runs with fresh seeds.
 Times are left out, because the runs shared a machine and were paused at times. Sorted margins are thinned to as many as the report
 draws, and of the traces, which the animation shows, only that of seed 0 is taken.
 """
@@ -86,6 +87,6 @@ def thinned(values: Floats) -> Floats:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        sys.exit("Usage: python -m results.collect RUNS, where RUNS is a folder of runs.")
-    print(f"{collect(Path(sys.argv[1]), Path(__file__).parent / 'records')} runs")
+    if len(sys.argv) not in (2, 3) or not Path(sys.argv[1]).is_dir():
+        sys.exit("Usage: python -m results.collect RUNS [FOLDER], where RUNS is a folder of runs.")
+    print(f"{collect(Path(sys.argv[1]), Path(__file__).parent / 'records' / ''.join(sys.argv[2:]))} runs")

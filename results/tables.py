@@ -85,7 +85,7 @@ METHODS = {
 
 def all_tables(records: Path) -> dict[str, list[str]]:
     """Every table by its name, as lines of Markdown."""
-    found = read_records([records])
+    found = read_records(sorted(records.glob("*.zip")))
     experiments = {experiment.name: experiment for experiment in by_experiment(found.runs)}
     usual = [experiments[name] for name in TITLES]
     many = [experiment for experiment in experiments.values() if experiment.runs[0].configuration["data"] in DATA]

@@ -12,6 +12,7 @@ measures how well the runs of searches tell 1,000 queries without an intent from
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -109,13 +110,18 @@ class TrainedVectors(nn.Module):
         return self.neck((self.vectors(tokens) - self.mean) / self.std)
 
 
-def fitted(configuration: Configuration, samples: Split, vectors: Tensor) -> Classifier:
-    """A trained model."""
-    seed, epochs = configuration.seed, configuration.epochs
-    generators = [random_generator(seed, purpose) for purpose in (BACKBONE, HEAD)]
+def new_model(configuration: Configuration, samples: Split, vectors: Tensor) -> Classifier:
+    """An untrained model; heads of one seed share the neck's initial weights."""
+    generators = [random_generator(configuration.seed, purpose) for purpose in (BACKBONE, HEAD)]
     neck = Neck(in_channels=256, generator=generators[0], **NECK)
     head = build_head(configuration, neck.feature_dim, int(samples.labels.max()) + 1, generators[1])
-    model = Classifier(TrainedVectors(vectors, samples.images, neck), head).train()
+    return Classifier(TrainedVectors(vectors, samples.images, neck), head)
+
+
+def fit(model: nn.Module, configuration: Configuration, samples: Split, loss_of: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Trains on stratified batches, by a loss of inputs and labels."""
+    model.train()
+    seed, epochs = configuration.seed, configuration.epochs
     optimizer = torch.optim.AdamW(model.parameters(), lr=configuration.learning_rate, weight_decay=configuration.weight_decay)
     sampler = StratifiedBatchSampler(samples.labels, configuration.batch_size, num_replicas=1, rank=0, seed=seed)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(sampler))
@@ -123,12 +129,16 @@ def fitted(configuration: Configuration, samples: Split, vectors: Tensor) -> Cla
         sampler.set_epoch(epoch)
         for chosen in sampler:
             batch = samples.take(torch.tensor(chosen))
-            loss = functional.cross_entropy(model(batch.images, batch.labels), batch.labels)
             optimizer.zero_grad()
-            loss.backward()
+            loss_of(batch.images, batch.labels).backward()
             optimizer.step()
             schedule.step()
-    return model.eval()
+    model.eval()
+
+
+def cross_entropy_of(model: Classifier) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of inputs and labels."""
+    return lambda inputs, labels: functional.cross_entropy(model(inputs, labels), labels)
 
 
 @torch.no_grad()
@@ -178,7 +188,9 @@ def train(file: Path) -> None:
         if seed == TRIAL_SEED:
             held = hold_out(samples.labels, len(samples) // 5, seed=None)
             samples, queries = samples.take(held.train), samples.take(held.test)
-        model = fitted(replace(SHARED, head=head, seed=seed, epochs=EPOCHS[number], **settings), samples, vectors)
+        configuration = replace(SHARED, head=head, seed=seed, epochs=EPOCHS[number], **settings)
+        model = new_model(configuration, samples, vectors)
+        fit(model, configuration, samples, cross_entropy_of(model))
         tests = tested(model, samples, queries, parts["oos_test"].images)
         record["trainings"].append(asked | {"tests": tests})
         write_json(place, record)

@@ -39,7 +39,7 @@ PAGE = RESULTS / "report" / "report.html"
 @functools.cache
 def stored(experiment):
     """The JSON objects in an archive by file, and of each `metrics.jsonl` the measured lines, without this package."""
-    with zipfile.ZipFile(RECORDS / f"{experiment}.zip") as archive:
+    with zipfile.ZipFile(next(RECORDS.rglob(f"{experiment}.zip"))) as archive:
         texts = {name: archive.read(name).decode() for name in sorted(archive.namelist()) if not name.endswith(".npz")}
     lines = {name: [json.loads(line) for line in text.splitlines()] for name, text in texts.items() if name.endswith(".jsonl")}
     measured = {name: [line for line in found if line.get("train")] for name, found in lines.items()}
@@ -53,7 +53,7 @@ def raw_measurements(experiment, head):
 
 @functools.cache
 def made_tables():
-    return tables.all_tables(RECORDS)
+    return build.all_tables(RECORDS)
 
 
 def cells_of(name, *, headings=False):

@@ -1,0 +1,121 @@
+"""The records of heads on pretrained features: the protocol held, and the tables are recomputed without the code that made them."""
+
+import itertools
+import json
+import statistics
+
+import pytest
+
+from guided_collapse.experiments.heads import HEADS
+from results import pretrained_tables
+from tests.test_results import RECORDS, described, stored
+
+SIX = ["linear", "cosine", "sphere-linear", "fixed-etf", "nearest-etf", "nearest-etf-lagged"]
+KINDS = {
+    "CLINC150, frozen vectors": "clinc150",
+    "CLINC150, trained vectors": "clinc150-trained",
+    "Omniglot, frozen network": "omniglot-lite0",
+    "Omniglot, whole network": "omniglot-tuned",
+}
+ARCHIVES = sorted(file.stem for file in (RECORDS / "pretrained").glob("*.zip"))
+TRAINED = json.loads((RECORDS / "clinc150-trained.json").read_text())
+OTHERS = json.loads((RECORDS / "clinc150-out-of-scope.json").read_text())["runs"]
+
+
+def rows_of(name):
+    first, _, *rows = [row.strip("| ").split(" | ") for row in pretrained_tables.all_tables(RECORDS)[name]]
+    assert [cell for cell in first if cell in {HEADS[head].label for head in SIX}] == [HEADS[head].label for head in SIX][
+        -len(rows[0]) + 1 :
+    ]
+    return rows
+
+
+def settings(grid, head):
+    """Every setting that the grid has for a head."""
+    names = [name for name in grid if name != "scale" or head != "linear"]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*(grid[name] for name in names))]
+
+
+def setting_of(title):
+    """Test accuracy in per cent by head and seed."""
+    kind, _, number = title.removesuffix(" of each class").rpartition(", ")
+    if KINDS[kind] == "clinc150-trained":
+        return {head: {seed: 100 * tests["top1"] for seed, tests in trained(number, head).items()} for head in SIX}
+    files = stored(f"{KINDS[kind]}-of-{number}")
+    return {head: {seed: 100 * files[f"{head}/seed-{seed}/metrics.jsonl"][-1]["test"]["top1"] for seed in range(5)} for head in SIX}
+
+
+def trained(number, head, *, trials=False):
+    """The tests of token vectors that learned: of the chosen setting by seed, or of trials by setting."""
+    chosen, found = TRAINED["choice"][number][head], {}
+    for run in TRAINED["trainings"]:
+        if (run["per_class"], run["head"]) == (int(number), head) and (run["seed"] == 1000) == trials:
+            assert trials or run["settings"] == chosen
+            found[json.dumps(run["settings"]) if trials else run["seed"]] = run["tests"]
+    return found
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_every_head_had_the_same_grid_and_fresh_seeds_of_its_best_setting(name):
+    files = stored(name)
+    search = files["search.json"]
+    assert search["heads"] == SIX
+    assert set(search["seeds"]) == set(range(5))
+    assert not set(search["seeds"]) & set(search["trial_seeds"])
+    shared = []
+    for head in SIX:
+        trials = [trial for trial in search["trials"] if trial["head"] == head]
+        assert [trial["settings"] for trial in trials] == settings(search["grid"], head)
+        best = max(trials, key=lambda trial: (round(trial["measured"]["top1"], 9), -trial["measured"]["loss"]))
+        assert search["choice"][head] == best["settings"]
+        for seed in range(5):
+            facts = files[f"{head}/seed-{seed}/config.json"]
+            used = facts["configuration"]
+            assert {field: used[field] for field in best["settings"]} == best["settings"]
+            assert used["validation_fraction"] is None  # trained on all samples, and tested on those of the test
+            shared.append({field: value for field, value in used.items() if field not in ("head", "seed", *search["grid"])})
+    assert all(each == shared[0] for each in shared)
+
+
+@pytest.mark.parametrize("number", TRAINED["choice"])
+def test_heads_on_trained_vectors_had_the_same_protocol(number):
+    for head in SIX:
+        trials = {setting: tests["top1"] for setting, tests in trained(number, head, trials=True).items()}
+        assert list(trials) == [json.dumps(setting) for setting in settings(TRAINED["grid"], head)]
+        assert json.dumps(TRAINED["choice"][number][head]) == max(trials, key=trials.get)
+        assert set(trained(number, head)) == set(range(5))
+
+
+def test_the_tables_of_accuracy_follow_from_the_records():
+    rows = rows_of("pretrained accuracy")
+    assert len(rows) == len(ARCHIVES) + len(TRAINED["choice"])
+    for (title, *cells), (again, *gains) in zip(rows, rows_of("pretrained"), strict=True):
+        accuracy = setting_of(title)
+        assert title == again
+        assert cells == [described(list(accuracy[head].values())) for head in SIX]
+        for head, cell in zip(SIX[1:], gains, strict=True):
+            ahead = [accuracy[head][seed] - accuracy["linear"][seed] for seed in range(5)]
+            middle, low, high = statistics.median(ahead), min(ahead), max(ahead)
+            assert cell == f"{middle:+.2f} ({low:+.2f} to {high:+.2f}), {sum(gain > 0 for gain in ahead)} of 5"
+
+
+def test_the_table_of_queries_without_an_intent_follows_from_the_records():
+    scores = {"largest logit": "auroc_max_logit", "distance to the nearest class mean": "auroc_distance"}
+    title = ""
+    rows = rows_of("out of scope")
+    assert len(rows) == 12
+    for first, score, *cells in rows:
+        title = first or title
+        number = title.split()[-4]
+        for head, cell in zip(SIX, cells, strict=True):
+            if "trained" in title:
+                tests = trained(number, head)
+            else:
+                tests = {seed: OTHERS[f"clinc150-of-{number}/{head}/seed-{seed}"] for seed in range(5)}
+            assert cell == described([100 * tests[seed][scores[score]] for seed in range(5)])
+
+
+def test_the_runs_measured_for_out_of_scope_are_those_of_the_archives():
+    for name, tests in OTHERS.items():
+        experiment, _, run = name.partition("/")
+        assert tests["top1"] == pytest.approx(stored(experiment)[f"{run}/metrics.jsonl"][-1]["test"]["top1"], abs=2e-3), name
