@@ -51,7 +51,7 @@ MANY_FEATURE_DIM, MANY_NUM_CLASSES = 6, 30
 
 
 def build(name: str, *, feature_dim: int | None = None, num_classes: int | None = None) -> Classifier:
-    """A model with this head, of more classes than dimensions if it is one of MANY_CLASSES."""
+    """A model with this head, with more classes than dimensions if it is one of MANY_CLASSES."""
     torch.manual_seed(1)
     usual_dim, usual_classes = (MANY_FEATURE_DIM, MANY_NUM_CLASSES) if name in MANY_CLASSES else (FEATURE_DIM, NUM_CLASSES)
     sizes = feature_dim or usual_dim, num_classes or usual_classes
@@ -68,7 +68,7 @@ def batches(num_steps: int, *, num_classes: int = NUM_CLASSES, batch_size: int =
 
 
 def mixed(inputs: Tensor, labels: Tensor, num_classes: int, share: Tensor) -> Batch:
-    """A batch after mixup, each sample with its neighbor, and soft labels."""
+    """A batch after mixup of each sample with its neighbor, with soft labels."""
     classes = nn.functional.one_hot(labels, num_classes).to(inputs.dtype)
     return share * inputs + (1 - share) * inputs.roll(1, dims=0), share * classes + (1 - share) * classes.roll(1, dims=0)
 
@@ -80,14 +80,14 @@ def mixed_batches(num_steps: int, num_classes: int) -> Iterator[Batch]:
 
 
 def partly_left_out(num_steps: int, num_classes: int) -> Iterator[Batch]:
-    """Batches of which half the labels are to be left out, as many at odd places as at even ones, and all in the third."""
+    """Batches with half of the labels ignored, as many at odd as at even positions, and all in the third batch."""
     for step, (inputs, labels) in enumerate(batches(num_steps, num_classes=num_classes)):
         labels[(torch.arange(len(labels)) + step) % 4 < (4 if step == 2 else 2)] = -100
         yield inputs, labels
 
 
-class InputsAlone(nn.Module):
-    """A third-party model whose forward takes inputs alone, with a head as its last layer."""
+class InputsOnly(nn.Module):
+    """A third-party model whose forward pass takes only inputs, with a head as its last layer."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def labels_in_the_call(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tens
 
 
 def step_before(head: Head) -> TrainingStep:
-    """The same for a model that takes inputs alone, with labels that are handed over before the forward pass."""
+    """The same for a model that takes only inputs, with labels passed by `head.labels` before the forward pass."""
 
     def take_step(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         with head.labels(labels):
@@ -119,7 +119,7 @@ def step_before(head: Head) -> TrainingStep:
 
 
 def step_after(head: Head) -> TrainingStep:
-    """The same with an update after the backward pass."""
+    """The same with `head.update` after the backward pass."""
 
     def take_step(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         loss = nn.functional.cross_entropy(model(inputs), labels)
@@ -155,7 +155,7 @@ def trained_model(name: str) -> Classifier:
 
 
 def as_on_an_accelerator(head: Head) -> Head:
-    """The head, with the options that it would pick on an accelerator."""
+    """The head with the defaults of an accelerator."""
     for module in head.modules():
         if isinstance(module, Head | RunningClassMeans):
             module.check_values = False
@@ -165,14 +165,14 @@ def as_on_an_accelerator(head: Head) -> Head:
 
 
 def assert_same_state(found: nn.Module, expected: nn.Module, tolerance: float = 0.0, *, rtol: float = 0.0) -> None:
-    """Compares state dicts, with the common factor of running class means folded in."""
+    """Compares state dicts after folding the factor of running class means into their rows."""
     found, expected = copy.deepcopy(found), copy.deepcopy(expected)
     for module in (*found.modules(), *expected.modules()):
         if isinstance(module, RunningClassMeans):
             module.value()
     assert found.state_dict().keys() == expected.state_dict().keys()
     for key, value in expected.state_dict().items():
-        # The squares are computed anew from the rows, and vectorized sums round differently from sums of a few rows.
+        # Recomputed from the rows, because sums over all rows round differently from sums over a few.
         rounding = 1e-6 if key.endswith("row_squares") else 0.0
         torch.testing.assert_close(found.state_dict()[key], value, rtol=max(rtol, rounding), atol=tolerance)
 

@@ -9,7 +9,7 @@ from tests.heads.cases import ALL, assert_same_state, batches, build, train, tra
 
 
 @pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf-random", "tight", "tight-fixed"])
-def test_the_checkpoint_of_a_linear_layer_leaves_the_frame_alone(name):
+def test_the_checkpoint_of_a_linear_layer_does_not_load_into_the_frame(name):
     model = trained_model(name)
     before = model.head.weight.clone()
     linear = {"head.weight": torch.randn(before.shape), "head.bias": torch.randn(len(before))}
@@ -19,7 +19,7 @@ def test_the_checkpoint_of_a_linear_layer_leaves_the_frame_alone(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_safetensors_takes_the_state_as_it_is(name, tmp_path):
+def test_safetensors_round_trip(name, tmp_path):
     model = trained_model(name)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     fresh = build(name)

@@ -11,7 +11,7 @@ from tests.heads.cases import assert_same_state, mixed
 
 
 class SlowRunningMeans:
-    """The definition of the running means, one sample and one class at a time, by numpy; labels are shares of the classes."""
+    """The definition of the running means in numpy, one sample and one class at a time, with soft labels."""
 
     def __init__(self, feature_dim, num_classes):
         self.running, self.seen, self.steps = np.zeros((num_classes, feature_dim)), set(), 0
@@ -43,7 +43,7 @@ def test_against_the_definition(soft):
     generator = torch.Generator().manual_seed(0)
     means, slow = RunningClassMeans(4, 9).double(), SlowRunningMeans(4, 9)
     for step in range(12):
-        # More and more classes, rarely all of them.
+        # A growing number of classes, rarely all of them.
         labels = torch.randint(0, min(9, 3 + step), (6,), generator=generator)
         features = torch.randn(6, 4, generator=generator, dtype=torch.float64) + labels[:, None]
         share = torch.rand(6, 1, generator=generator, dtype=torch.float64) if soft else 1.0
@@ -58,7 +58,7 @@ def test_against_the_definition(soft):
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3, -1e5])
-def test_class_means_are_right_however_far_the_features_are_from_zero(offset):
+def test_class_means_are_accurate_far_from_zero(offset):
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 5, (20_000,), generator=generator)
     classes = torch.randn(5, 3, generator=generator)
@@ -66,11 +66,11 @@ def test_class_means_are_right_however_far_the_features_are_from_zero(offset):
     values = features.numpy().astype(np.float64)
     means = np.stack([values[labels.numpy() == c].mean(axis=0) for c in range(5)]) - values.mean(axis=0)
     found = RunningClassMeans(3, 5).update(features, labels).centered_class_means
-    # The differences between features are exact in float32, and the sums over a class have some 4000 terms of their size.
+    # Differences between features are exact in float32, and the sums over a class have some 4000 terms of their size.
     torch.testing.assert_close(found.double(), torch.from_numpy(means / np.linalg.norm(means)), rtol=0, atol=2e-6)
 
 
-def test_share_of_a_batch_never_falls_below_one_in_ten_thousand():
+def test_the_weight_of_a_batch_never_falls_below_one_in_ten_thousand():
     means = RunningClassMeans(4, 3).double()
     means.update(torch.randn(9, 4, dtype=torch.float64), torch.arange(9) % 3)
     means.global_mean.steps.fill_(10**6)
@@ -81,7 +81,7 @@ def test_share_of_a_batch_never_falls_below_one_in_ten_thousand():
     torch.testing.assert_close(means.running, 1e-4 * batch / batch.norm() + (1 - 1e-4) * before)
 
 
-def test_gradient_reaches_the_batch_scaled_by_its_share():
+def test_the_gradient_is_scaled_by_the_weight_of_the_batch():
     means = RunningClassMeans(4, 3).double()
     labels = torch.arange(9) % 3
     means.update(torch.randn(9, 4, dtype=torch.float64), labels)
@@ -107,7 +107,7 @@ def test_with_every_class_in_every_batch_it_is_the_papers_formula():
 
 
 @pytest.mark.parametrize("size", [1e-12, 1e12, 1e17])
-def test_a_class_without_a_mean_of_its_own_yet_stays_there_whatever_the_size_of_the_features(size):
+def test_classes_never_seen_stay_at_zero_for_features_of_any_size(size):
     means = RunningClassMeans(4, 3)
     means.update(torch.randn(5, 4), torch.zeros(5, dtype=torch.int64))
     updated = means.update(size * torch.randn(6, 4), torch.tensor([1, 1, 1, 2, 2, 2])).centered_class_means
@@ -131,7 +131,7 @@ def test_global_mean_moves_like_batch_norm():
     torch.testing.assert_close(mean.value, norm.running_mean)
 
 
-def test_bad_batches_leave_the_state_alone():
+def test_invalid_batches_do_not_change_the_state():
     means = RunningClassMeans(4, 3)
     features, labels = torch.randn(6, 4), torch.arange(6) % 3
     means.update(features, labels)
@@ -155,14 +155,14 @@ def growing_batches(num_steps, num_classes, batch_size):
     generator = torch.Generator().manual_seed(0)
     for step in range(num_steps):
         features = 3 + torch.randn(batch_size, 5, generator=generator, dtype=torch.float64)
-        if step in (0, 7):  # features that are all the same
+        if step in (0, 7):  # all features equal
             features = torch.ones_like(features)
-        # More and more classes, so that some are seen for the first time late.
+        # A growing number of classes, so that some first appear late.
         yield features, torch.randint(0, min(num_classes, 3 + 2 * step), (batch_size,), generator=generator)
 
 
 @pytest.mark.parametrize(("num_classes", "batch_size"), [(40, 7), (6, 50), (300, 64), (9, 1)])
-def test_they_are_those_of_all_classes(num_classes, batch_size):
+def test_updating_present_classes_equals_updating_all_classes(num_classes, batch_size):
     every, sparse = RunningClassMeans(5, num_classes).double(), RunningClassMeans(5, num_classes).double()
     for step, batch in enumerate(growing_batches(40, num_classes, batch_size)):
         every.update(*batch)
@@ -178,7 +178,7 @@ def test_they_are_those_of_all_classes(num_classes, batch_size):
 
 @pytest.mark.parametrize("update", [RunningClassMeans.update, update_present], ids=["all classes", "present classes"])
 @pytest.mark.parametrize("check_values", [True, False])
-def test_features_that_are_all_the_same_say_nothing_about_classes(update, check_values):
+def test_equal_features_do_not_move_the_class_means(update, check_values):
     means = RunningClassMeans(5, 40, check_values=check_values)
     update(means, torch.randn(30, 5), torch.arange(30))
     before = means.value().clone(), means.row_squares.clone(), means.seen.clone()
@@ -188,7 +188,7 @@ def test_features_that_are_all_the_same_say_nothing_about_classes(update, check_
     assert int(means.steps) == 2
 
 
-def test_only_the_rows_of_the_batch_are_written_to():
+def test_only_rows_of_present_classes_are_written():
     means = RunningClassMeans(5, 100)
     for batch in growing_batches(5, 100, 20):
         update_present(means, batch[0].float(), batch[1])
@@ -198,7 +198,7 @@ def test_only_the_rows_of_the_batch_are_written_to():
     assert changed.nonzero().flatten().tolist() == [2, 50]
 
 
-def test_what_is_not_finite_changes_nothing_where_nobody_looks():
+def test_nonfinite_features_change_nothing_without_checks():
     means = RunningClassMeans(5, 9, check_values=False)
     update_present(means, torch.randn(4, 5), torch.arange(4))
     before = copy.deepcopy(means.state_dict())

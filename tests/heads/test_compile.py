@@ -28,7 +28,7 @@ def compiled_twin(model, **options):
     return twin, torch.compile(twin, fullgraph=True, **options)
 
 
-# aot_eager traces, functionalizes and partitions the graph as inductor does, without its minutes of code generation.
+# aot_eager traces, functionalizes and partitions the graph like inductor, without minutes of code generation.
 AOT_EAGER = {"backend": "aot_eager_decomp_partition"}
 
 
@@ -49,7 +49,7 @@ def test_compiled_training_agrees_with_eager(name, sizes, options):
             optimizer.step()
     assert_same_state(twin, eager, 1e-11, rtol=1e-9)
     torch.testing.assert_close(compiled.eval()(inputs), eager.eval()(inputs), rtol=1e-9, atol=1e-11)
-    # An eager step goes on from compiled ones.
+    # An eager step continues from compiled ones.
     for model in (eager, twin):
         model.train()(*steps[-1])
     assert_same_state(twin, eager, 1e-9)
@@ -84,7 +84,7 @@ def test_inductor_agrees_with_eager(name):
         assert_same_gradients(twin, eager, rtol=1e-4, atol=1e-6)
 
 
-def test_a_compiled_head_still_refuses_bad_batches():
+def test_a_compiled_head_still_checks_batches():
     _, model = compiled_twin(build("nearest-etf"), backend="aot_eager")
     inputs, labels = next(batches(1))
     model(inputs, labels)

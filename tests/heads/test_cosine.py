@@ -9,7 +9,7 @@ from guided_collapse import CosineHead, FixedETFHead, simplex_etf
 from tests.heads.cases import batches, build, train
 
 
-def test_rows_are_kept_at_norm_one_and_the_gradient_is_tangent():
+def test_rows_keep_norm_one_and_the_gradient_is_tangent():
     model = build("cosine")
     train(model, batches(5))
     head = model.head
@@ -31,7 +31,7 @@ def test_centering_is_optional_and_off_as_in_the_paper():
     torch.testing.assert_close(centered.bias, -(centered.weight @ points.mean(0)))
 
 
-def test_fixed_head_is_the_frame_in_its_direction_and_never_moves():
+def test_the_fixed_head_never_moves():
     head = FixedETFHead(6, 3)
     torch.testing.assert_close(head.weight, simplex_etf(3) @ torch.eye(3, 6))
     before = head.weight.clone()
@@ -50,7 +50,7 @@ def loss_by_definition(weight, features, labels):
 
 
 @pytest.mark.parametrize("parametrize", [parametrizations.weight_norm, parametrizations.spectral_norm])
-def test_a_weight_that_is_computed_gets_its_true_gradient(parametrize):
+def test_parametrized_weights_get_their_true_gradient(parametrize):
     head = CosineHead(6, 3, scale=5.0).double()
     with torch.no_grad():
         head.learned_weight.mul_(3.0)
@@ -64,7 +64,7 @@ def test_a_weight_that_is_computed_gets_its_true_gradient(parametrize):
         torch.testing.assert_close(parameter.grad, expected.grad)
 
 
-def test_fast_weights_are_left_alone_and_get_their_true_gradient():
+def test_fast_weights_are_not_overwritten_and_get_their_true_gradient():
     head = CosineHead(6, 3, scale=5.0).double()
     features, labels = torch.randn(9, 6, dtype=torch.float64), torch.arange(9) % 3
     slow = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)

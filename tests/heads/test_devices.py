@@ -1,4 +1,4 @@
-"""A training step on a device that must not be waited for, has no float64 and no factorizations worth their time."""
+"""A training step on an accelerator: no synchronization, no float64, no factorization."""
 
 import copy
 
@@ -16,7 +16,7 @@ every_head = pytest.mark.parametrize("name", NAMES)
 
 
 class AsOnAnAccelerator(WholeStep):
-    """Refuses what an accelerator lacks, or has to be waited for."""
+    """Raises for operations that accelerators lack or that synchronize with the device."""
 
     def seen(self, name, operation, given, options, result):
         tensors = [value for value in torch.utils._pytree.tree_leaves((given, options, result)) if isinstance(value, torch.Tensor)]
@@ -43,14 +43,14 @@ def steps(head, num_steps=4, device="cpu"):
 
 @every_head
 @pytest.mark.parametrize("sizes", [(24, 6), (6, 6), (5, 6)])
-def test_a_step_asks_nothing_that_an_accelerator_lacks(name, sizes):
+def test_a_step_needs_no_operation_that_accelerators_lack(name, sizes):
     head = as_on_an_accelerator(head_of(name, *sizes))
     with AsOnAnAccelerator():
         steps(head)
         head.eval()(torch.randn(3, sizes[0]))
 
 
-def test_the_check_sees_into_our_own_operations():
+def test_the_check_sees_inside_custom_operations():
     with AsOnAnAccelerator(), pytest.raises(AssertionError, match=r"float64|waits"):
         steps(NearestETFHead(24, 6, check_values=False))
     with AsOnAnAccelerator(), pytest.raises(AssertionError, match="waits"):
@@ -78,18 +78,18 @@ dist.destroy_process_group()
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_two_processes_ask_nothing_that_an_accelerator_lacks(tmp_path):
+def test_two_processes_need_no_operation_that_accelerators_lack(tmp_path):
     assert results_of_two_processes(TWO_PROCESSES, tmp_path) == ["done", "done"]
 
 
 @every_head
-def test_a_step_needs_no_values_at_all(name):
-    """Tensors on the meta device have shapes alone, and are on no CPU."""
+def test_a_step_runs_on_the_meta_device(name):
+    """Meta tensors have shapes but no values, so nothing can read one."""
     steps(head_of(name).to("meta"), device="meta")
 
 
 @pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "cosine-centered"])
-def test_without_checks_nan_gives_nan_and_leaves_the_state_alone(name):
+def test_without_checks_nan_gives_nan_and_does_not_change_the_state(name):
     head = as_on_an_accelerator(head_of(name))
     steps(head)
     before = copy.deepcopy(head)

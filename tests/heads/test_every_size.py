@@ -1,4 +1,4 @@
-"""From 2 to 50 classes in 1 to 50 dimensions, every pair: ten steps, or a refusal with its reason."""
+"""Every pair of 2 to 50 classes and 1 to 50 dimensions: ten steps, or an error that says why."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def check_sizes(num_classes, feature_dims):
             assert torch.equal(model.head.weight, start) == (kind is FixedETFHead), tried
 
 
-# With those next to the border at feature_dim + 1.
+# Including those next to feature_dim + 1.
 @pytest.mark.parametrize("num_classes", [2, 3, 7, 26, LARGEST])
 def test_some_sizes_train(num_classes):
     check_sizes(num_classes, sorted({1, 2, 5, max(2, num_classes - 2), max(2, num_classes - 1), num_classes, LARGEST}))

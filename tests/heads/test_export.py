@@ -36,7 +36,7 @@ def test_zero_features_give_the_bias():
 
 
 @pytest.mark.parametrize("name", ["nearest-etf", "cosine", "anchored-centered"])
-def test_through_torch_export_with_a_free_batch_size(name):
+def test_torch_export_with_a_dynamic_batch_size(name):
     model = trained_model(name)
     batch = torch.export.Dim("batch")
     program = torch.export.export(model.export(), (torch.randn(4, 8),), dynamic_shapes=({0: batch},))
@@ -57,7 +57,7 @@ def assert_same_logits_by_onnxruntime(file, model):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["nearest-etf", "tight", "cosine", "anchored-centered"])
-def test_through_onnx(name, tmp_path):
+def test_onnx_export(name, tmp_path):
     model, file = trained_model(name), tmp_path / "model.onnx"
     free = {"dynamic_shapes": ({0: torch.export.Dim("batch")},)}
     torch.onnx.export(model.export(), (torch.randn(4, 8),), file, dynamo=True, verbose=False, **free)
@@ -66,7 +66,7 @@ def test_through_onnx(name, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", ["nearest-etf", "cosine"])
-def test_through_the_older_exporter_without_a_layer_that_it_does_not_know(name, tmp_path):
+def test_the_older_onnx_exporter_without_rms_norm(name, tmp_path):
     model, file = trained_model(name), tmp_path / "model.onnx"
     exported = model.export(rms_norm=False)
     assert modules_of(exported) == {"torch"}

@@ -1,4 +1,4 @@
-"""What every head must do, whatever its kind."""
+"""The contract of every head."""
 
 import copy
 import inspect
@@ -51,7 +51,7 @@ def test_it_learns(name):
 
 
 @every_head_and_tight
-def test_weight_and_bias_say_what_eval_mode_does(name, trained):
+def test_weight_and_bias_reproduce_eval_mode(name, trained):
     head = trained.head
     features = torch.randn(7, head.feature_dim)
     points = features / features.norm(dim=1, keepdim=True)
@@ -65,7 +65,7 @@ def test_weight_and_bias_say_what_eval_mode_does(name, trained):
 
 
 @every_head_and_tight
-def test_evaluation_depends_on_no_other_sample_and_changes_no_state(name, trained):
+def test_evaluation_is_independent_of_the_batch_and_changes_no_state(name, trained):
     before = copy.deepcopy(trained)
     inputs, _ = next(batches(1, batch_size=64))
     together = trained(inputs)
@@ -80,7 +80,7 @@ def test_save_and_load_and_deepcopy_give_identical_logits(name, trained, tmp_pat
     inputs, _ = next(batches(1))
     torch.save(trained.state_dict(), tmp_path / "model.pt")
     fresh = build(name)
-    # Nothing of the trained head may hide outside its state.
+    # The state must be complete.
     fresh.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     expected = trained(inputs)
     assert torch.equal(fresh.eval()(inputs), expected)
@@ -91,7 +91,7 @@ def test_save_and_load_and_deepcopy_give_identical_logits(name, trained, tmp_pat
 
 @every_head_and_tight
 @pytest.mark.parametrize("taken", [3, 4])
-def test_training_continued_from_a_loaded_state_is_the_same_bit_for_bit(name, taken, tmp_path):
+def test_training_resumes_from_a_checkpoint_bit_for_bit(name, taken, tmp_path):
     straight, resumed = build(name), build(name)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (straight, resumed)]
     steps = list(batches_for(straight, 9))
@@ -182,7 +182,7 @@ BAD_BATCHES = {
 
 @every_head
 @pytest.mark.parametrize(("features", "labels", "message"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-def test_a_bad_batch_is_refused_before_any_state_changes(name, features, labels, message):
+def test_an_invalid_batch_raises_before_any_state_changes(name, features, labels, message):
     head = build(name).head
     before = copy.deepcopy(head)
     with pytest.raises((TypeError, ValueError), match=message):
@@ -191,7 +191,7 @@ def test_a_bad_batch_is_refused_before_any_state_changes(name, features, labels,
 
 
 @every_head
-def test_only_heads_that_classify_with_the_batch_s_own_means_need_labels(name):
+def test_only_heads_that_classify_with_the_means_of_the_batch_need_labels(name):
     model, twin = build(name), build(name)
     if model.head.needs_labels:
         with pytest.raises(ValueError, match=r"labels are required in training mode by a head that follows class means; got None"):
@@ -205,7 +205,7 @@ def test_only_heads_that_classify_with_the_batch_s_own_means_need_labels(name):
 
 
 @every_head
-def test_eval_mode_refuses_features_that_do_not_fit(name):
+def test_eval_mode_checks_features(name):
     head = build(name).head.eval()
     with pytest.raises(ValueError, match="feature_dim=12"):
         head(torch.ones(2, 3))
@@ -244,8 +244,8 @@ def test_integer_labels_of_every_width(name):
 
 
 @every_head
-def test_a_blank_sample_has_no_direction_and_gets_no_gradient(name):
-    # A blank image through layers with zero biases.
+def test_zero_features_stay_zero_and_get_no_gradient(name):
+    # As from a blank image through layers with zero biases.
     head = build(name).head
     features = torch.randn(10, FEATURE_DIM)
     features[3] = 0.0
@@ -282,7 +282,7 @@ def test_the_backbone_may_be_checkpointed(name):
 
 @every_head_and_tight
 def test_evaluation_training_and_one_backward_for_both(name):
-    # Semi-supervised: a loss on samples without labels in eval mode, beside the usual one.
+    # Semi-supervised: an additional loss on unlabeled samples, in eval mode.
     model = build(name)
     (unlabeled, _), (inputs, labels) = batches_for(model, 2)
     train(model, batches_for(model, 3))
@@ -302,7 +302,7 @@ def test_evaluation_training_and_one_backward_for_both(name):
 @pytest.mark.parametrize("kind", [NearestETFHead, partial(NearestETFHead, lagged=True), FixedETFHead, CosineHead])
 @pytest.mark.parametrize("options", [{}, {"direction": "random"}])
 @pytest.mark.parametrize("sizes", [(12, 5), (6, 30)])
-def test_a_head_made_on_the_meta_device_begins_with_reset_parameters(kind, options, sizes):
+def test_reset_parameters_initializes_a_head_from_the_meta_device(kind, options, sizes):
     if kind is CosineHead:
         options = {"center": True}
     head = kind(*sizes, **options, device="meta").to_empty(device="cpu")
@@ -320,13 +320,13 @@ def loss_by_functional_call(head, features):
 
 
 @pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-detached", "nearest-etf-lagged", "nearest-etf-random"])
-def test_the_solver_by_factors_refuses_transforms_of_torch_func_in_our_words(name):
+def test_the_solver_by_factors_raises_under_torch_func(name):
     with pytest.raises(NotImplementedError, match=r"torch\.func.*torch\.autograd\.grad.*products"):
         torch.func.grad(partial(loss_by_functional_call, build(name).head))(torch.randn(10, FEATURE_DIM))
 
 
 @pytest.mark.parametrize("name", ["fixed-etf", "cosine-centered"])
-def test_other_heads_go_through_transforms_of_torch_func(name):
+def test_other_heads_support_torch_func(name):
     head, features = build(name).head, torch.randn(10, FEATURE_DIM, requires_grad=True)
     found = torch.func.grad(partial(loss_by_functional_call, head))(features)
     expected = torch.autograd.grad(head(features, torch.arange(10) % NUM_CLASSES).square().sum(), features)[0]
@@ -334,7 +334,7 @@ def test_other_heads_go_through_transforms_of_torch_func(name):
 
 
 @pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "cosine-centered"])
-def test_a_training_batch_of_one_sample_is_warned_of(name):
+def test_a_training_batch_of_one_sample_warns(name):
     head = build(name).head
     with pytest.warns(UserWarning, match="one sample into zero.*drop_last=True"):
         logits = head(torch.randn(1, FEATURE_DIM), torch.tensor([0]))
@@ -342,7 +342,7 @@ def test_a_training_batch_of_one_sample_is_warned_of(name):
 
 
 @every_head_and_tight
-def test_a_head_can_be_built_again_from_its_configuration_on_any_device_and_in_any_dtype(name):
+def test_a_head_can_be_rebuilt_from_its_config_on_any_device_and_in_any_dtype(name):
     head = build(name).head
     config = json.loads(json.dumps(head.config()))
     again = HEAD_CLASSES[type(head).__name__].from_config(**config, device="meta", dtype=torch.float64)
@@ -363,13 +363,13 @@ def test_sizes_may_be_numpy_integers():
 def test_the_default_scale_leaves_the_right_class_nine_tenths(sizes):
     head = FixedETFHead(*sizes)
     weight = head.weight.double()
-    logits = head.scale * weight @ weight.T  # features at their own rows
+    logits = head.scale * weight @ weight.T  # features equal to the rows of their classes
     probability = logits.softmax(dim=1).diagonal().mean()
     assert float(probability) == pytest.approx(0.9, abs=0.002) if sizes[1] <= sizes[0] + 1 else float(probability) < 0.9
 
 
 @pytest.mark.parametrize("head", [CosineHead(8, 3), FixedETFHead(8, 3, center=False), NearestETFHead(8, 3)], ids=repr)
-def test_logits_may_be_changed_in_place(head):
+def test_logits_can_be_modified_in_place(head):
     features, labels = torch.randn(6, 8, requires_grad=True), torch.arange(6) % 3
     start = copy.deepcopy(head)
     expected = torch.autograd.grad((2 * head(features, labels))[:, 0].sum(), features)

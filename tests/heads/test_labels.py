@@ -1,4 +1,4 @@
-"""Labels that do not go through the model: handed over before the forward pass, or given to a lagged head after it."""
+"""Labels that do not pass through the model: by `head.labels` before the forward pass, or by `head.update` after it."""
 
 import copy
 
@@ -11,7 +11,7 @@ from tests.heads.cases import (
     FEATURE_DIM,
     HEADS,
     NUM_CLASSES,
-    InputsAlone,
+    InputsOnly,
     assert_same_gradients,
     assert_same_state,
     batches,
@@ -30,8 +30,8 @@ def lagged(**options):
 
 
 @every_head
-def test_labels_that_are_handed_over_train_as_labels_in_the_call(name):
-    expected, model = build(name), InputsAlone(name)
+def test_head_labels_trains_like_labels_in_the_call(name):
+    expected, model = build(name), InputsOnly(name)
     train(expected, batches(5))
     train(model, batches(5), take_step=step_before(model.last))
     inputs, _ = next(batches(1, seed=7))
@@ -40,8 +40,8 @@ def test_labels_that_are_handed_over_train_as_labels_in_the_call(name):
 
 
 @pytest.mark.parametrize(("every", "autocast"), [(1, False), (3, False), (1, True)])
-def test_an_update_afterward_trains_as_labels_in_the_call(every, autocast):
-    expected, model = build("nearest-etf-lagged"), InputsAlone("nearest-etf-lagged")
+def test_head_update_trains_like_labels_in_the_call(every, autocast):
+    expected, model = build("nearest-etf-lagged"), InputsOnly("nearest-etf-lagged")
     expected.head.every = model.last.every = every
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         train(expected, batches(7))
@@ -51,8 +51,8 @@ def test_an_update_afterward_trains_as_labels_in_the_call(every, autocast):
     assert_same_state(model.last, expected.head)
 
 
-def test_an_update_may_come_before_the_backward_pass():
-    models = [InputsAlone("nearest-etf-lagged") for _ in range(2)]
+def test_head_update_works_before_the_backward_pass():
+    models = [InputsOnly("nearest-etf-lagged") for _ in range(2)]
     (inputs, labels), (more, more_labels) = batches(2)
     step_after(models[0].last)(models[0], inputs, labels)
     step_after(models[0].last)(models[0], more, more_labels)
@@ -64,7 +64,7 @@ def test_an_update_may_come_before_the_backward_pass():
     assert_same_gradients(models[1], models[0], rtol=1.3e-6, atol=1e-5)
 
 
-def test_the_innermost_block_counts_and_none_outlives_an_error():
+def test_the_innermost_block_applies_and_errors_end_blocks():
     head, expected = NearestETFHead(FEATURE_DIM, NUM_CLASSES), NearestETFHead(FEATURE_DIM, NUM_CLASSES)
     other = LABELS.flip(0)
     with head.labels(LABELS):
@@ -78,7 +78,7 @@ def test_the_innermost_block_counts_and_none_outlives_an_error():
         head(FEATURES)
 
 
-def test_eval_mode_takes_no_labels_that_are_handed_over():
+def test_eval_mode_ignores_head_labels():
     head = build("nearest-etf").head
     head(FEATURES, LABELS)
     before, expected = copy.deepcopy(head), head.eval()(FEATURES)
@@ -89,7 +89,7 @@ def test_eval_mode_takes_no_labels_that_are_handed_over():
 
 
 @every_head
-def test_labels_that_are_handed_over_and_do_not_fit_leave_the_state_as_it_was(name):
+def test_invalid_head_labels_do_not_change_the_state(name):
     head = build(name).head
     before = copy.deepcopy(head)
     with pytest.raises(ValueError, match=r"got \(19,\)"), head.labels(LABELS[1:]):
@@ -100,7 +100,7 @@ def test_labels_that_are_handed_over_and_do_not_fit_leave_the_state_as_it_was(na
 
 
 @pytest.mark.parametrize("name", [name for name in HEADS if name != "nearest-etf-lagged"])
-def test_only_a_lagged_head_is_updated_afterward(name):
+def test_only_lagged_heads_support_update(name):
     head = build(name).head
     before = copy.deepcopy(head)
     with pytest.raises(RuntimeError, match=r"for a lagged NearestETFHead, .* that is not lagged"):
@@ -108,7 +108,7 @@ def test_only_a_lagged_head_is_updated_afterward(name):
     assert_same_state(head, before)
 
 
-def test_one_batch_waits_until_its_labels_fit():
+def test_a_batch_stays_pending_until_valid_labels_arrive():
     head, expected = lagged(), lagged()
     logits = head(FEATURES)
     before = copy.deepcopy(head)
@@ -130,7 +130,7 @@ def test_one_batch_waits_until_its_labels_fit():
         assert_same_state(without_a_batch, before)
 
 
-def test_nothing_waits_under_no_grad_nor_in_eval_mode():
+def test_no_batch_is_pending_under_no_grad_or_in_eval_mode():
     head = lagged()
     head(FEATURES)
     before = copy.deepcopy(head)
@@ -147,7 +147,7 @@ def test_nothing_waits_under_no_grad_nor_in_eval_mode():
         head.update(LABELS)
 
 
-def test_a_batch_can_be_left_out():
+def test_forget_drops_the_pending_batch():
     for leave_out in (NearestETFHead.forget, NearestETFHead.reset_parameters, lambda head: head.load_state_dict(head.state_dict())):
         head = lagged()
         head(FEATURES)
@@ -162,7 +162,7 @@ def test_a_batch_can_be_left_out():
     ("name", "step"), [("nearest-etf", step_before), ("nearest-etf-lagged", step_before), ("nearest-etf-lagged", step_after)]
 )
 def test_a_compiled_model_in_one_graph(name, step):
-    expected, model = build(name), InputsAlone(name)
+    expected, model = build(name), InputsOnly(name)
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager_decomp_partition")
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -175,7 +175,7 @@ def test_a_compiled_model_in_one_graph(name, step):
 
 @pytest.mark.parametrize("step", [step_before, step_after])
 def test_a_compiled_step_in_one_graph(step):
-    expected, model = build("nearest-etf-lagged"), InputsAlone("nearest-etf-lagged")
+    expected, model = build("nearest-etf-lagged"), InputsOnly("nearest-etf-lagged")
 
     def loss_of(inputs, labels):
         if step is step_before:
@@ -191,7 +191,7 @@ def test_a_compiled_step_in_one_graph(step):
         torch.testing.assert_close(compiled(inputs, labels), cross_entropy(expected(inputs, labels), labels))
 
 
-def test_a_compiled_lagged_head_refuses_a_second_batch_too():
+def test_a_compiled_lagged_head_raises_for_a_second_batch():
     torch._dynamo.reset()
     head = lagged()
     compiled = torch.compile(head, backend="aot_eager")

@@ -20,7 +20,7 @@ def test_it_is_the_cross_entropy_of_the_head():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_logits_are_those_of_eval_mode_and_leave_everything_as_it_was(training):
+def test_get_logits_are_those_of_eval_mode_and_change_no_state(training):
     loss_of = NearestETFLoss(3, 8)
     loss_of(EMBEDDINGS, LABELS)
     before = copy.deepcopy(loss_of.state_dict())
@@ -32,7 +32,7 @@ def test_logits_are_those_of_eval_mode_and_leave_everything_as_it_was(training):
     assert loss_of.head.training is training
 
 
-def test_what_a_miner_gives_and_wrong_options_are_refused():
+def test_miner_outputs_and_unknown_options_raise():
     with pytest.raises(ValueError, match="indices_tuple must be None"):
         NearestETFLoss(3, 8)(EMBEDDINGS, LABELS, (LABELS, LABELS, LABELS))
     with pytest.raises(TypeError, match="margin"):

@@ -1,4 +1,4 @@
-"""More classes than a simplex ETF has room for: the nearest and fixed heads stand at tight frames."""
+"""More classes than a simplex ETF has room for: nearest and fixed heads are tight frames."""
 
 import copy
 
@@ -25,9 +25,9 @@ def is_tight(head, tolerance):
     return bool((norms - 1).abs().max() < 1e-6) and float(tightness_defect(head.weight)) < tolerance
 
 
-# Fixed frames have similar classes anywhere, which takes longer to learn. A guess is right once in thirty times.
+# Fixed frames place similar classes anywhere, which takes longer to learn. Chance is one in thirty.
 @every_head
-def test_it_learns_stays_tight_and_says_what_it_is(name):
+def test_it_learns_and_stays_tight(name):
     model = build(name)
     follows = isinstance(model.head, NearestETFHead)
     assert is_tight(model.head, tolerance=1e-6)
@@ -53,7 +53,7 @@ def test_the_frame_is_the_nearest_one():
     torch.testing.assert_close(head.basis, expected.basis, rtol=0, atol=1e-5)
 
 
-def test_a_step_makes_nothing_as_large_as_the_weight():
+def test_a_step_allocates_nothing_as_large_as_the_weight():
     class Largest(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
@@ -87,7 +87,7 @@ def test_defaults_by_size():
 
 
 @pytest.mark.parametrize("sizes", [(8, 5), (8, 24)])
-def test_a_lagged_head_trains_on_after_a_pass_in_inference_mode(sizes):
+def test_a_lagged_head_trains_after_a_pass_in_inference_mode(sizes):
     head = NearestETFHead(*sizes, lagged=True, every=1)
     features, labels = torch.randn(40, 8), torch.arange(40) % sizes[1]
     with torch.inference_mode():
@@ -100,7 +100,7 @@ def test_a_lagged_head_trains_on_after_a_pass_in_inference_mode(sizes):
 
 @pytest.mark.parametrize("sizes", [(8, 5), (8, 24)])
 @pytest.mark.parametrize("lagged", [True, False])
-def test_the_state_of_a_lagged_head_fits_one_that_is_not_and_back(sizes, lagged):
+def test_lagged_and_other_heads_exchange_state_dicts(sizes, lagged):
     one, other = NearestETFHead(*sizes, lagged=lagged), NearestETFHead(*sizes, lagged=not lagged)
     for _ in range(3):
         one(torch.randn(20, 8), torch.randint(0, sizes[1], (20,)))

@@ -37,7 +37,7 @@ def test_first_step_is_the_papers_two_solves():
     torch.testing.assert_close(logits, (points - global_mean) @ expected.weight.T, rtol=0, atol=1e-5)
 
 
-def test_later_steps_are_pulled_toward_the_step_before():
+def test_later_steps_have_the_previous_solution_as_proximal_point():
     model = build("nearest-etf")
     train(model, batches(4))
     head = model.head
@@ -50,7 +50,7 @@ def test_later_steps_are_pulled_toward_the_step_before():
 
 
 @pytest.mark.parametrize("sizes", [(12, 5), (12, 30)])
-def test_a_lagged_head_classifies_with_the_frame_of_the_steps_before(sizes):
+def test_a_lagged_head_classifies_with_the_frame_of_the_previous_steps(sizes):
     head = NearestETFHead(*sizes, scale=5.0, lagged=True, every=1).double()
     features, labels = torch.randn(40, 12, dtype=torch.float64, requires_grad=True), torch.arange(40) % sizes[1]
     gradients = []
@@ -62,12 +62,12 @@ def test_a_lagged_head_classifies_with_the_frame_of_the_steps_before(sizes):
         torch.testing.assert_close(logits, expected)
         gradients.append((logits, torch.autograd.grad(expected.square().sum(), features)[0]))
         assert not torch.allclose(head.weight, weight)
-    # The frames have moved on; the graphs keep theirs.
+    # The frames have moved, but the graphs keep theirs.
     for logits, gradient in gradients:
         torch.testing.assert_close(torch.autograd.grad(logits.square().sum(), features)[0], gradient)
 
 
-def test_the_state_of_a_lagged_head_is_that_of_one_that_is_not():
+def test_a_lagged_head_has_the_state_of_one_that_is_not():
     lagged, plain = NearestETFHead(12, 5, lagged=True), NearestETFHead(12, 5)
     for inputs, labels in batches(3):
         features = torch.nn.functional.pad(inputs, (0, 4))
@@ -85,7 +85,7 @@ def gradient_of(head, features, labels):
 def test_gradient_flows_through_the_solve_and_can_be_dropped():
     features, labels = first_batch()
     head = NearestETFHead(12, 5, scale=5.0).double()
-    # The second step: on the first one the proximal point is solved from the same batch, and held constant.
+    # The second step, because on the first the proximal point comes from the same batch and is held constant.
     head(features.roll(1, 0).double(), labels)
     state = copy.deepcopy(head.state_dict())
     features = features.double().requires_grad_()
@@ -106,7 +106,7 @@ def test_gradient_flows_through_the_solve_and_can_be_dropped():
     assert (full - dropped).norm() > 0.1 * dropped.norm()
 
 
-def test_gradient_through_the_solve_fades_with_the_share_of_the_batch():
+def test_the_gradient_through_the_solve_fades_with_the_weight_of_the_batch():
     features, labels = first_batch()
     ratios = []
     for steps in (1, 200):
@@ -119,10 +119,10 @@ def test_gradient_through_the_solve_fades_with_the_share_of_the_batch():
     assert ratios[1] < ratios[0] * 2.0 / 201 * 3
 
 
-def test_features_that_are_all_the_same_keep_the_initial_direction():
+def test_equal_features_keep_the_initial_direction():
     head = NearestETFHead(12, 5, scale=5.0)
     initial = head.basis.clone()
-    # The same but for the last bit, and in uneven classes: the means differ by rounding errors.
+    # Equal up to the last bit, in classes of different sizes: the means differ by rounding errors.
     features = (torch.randn(1, 12).repeat(35, 1) * (1 + 6e-8 * torch.randn(35, 12))).requires_grad_()
     logits = head(features, torch.repeat_interleave(torch.arange(5), torch.tensor([3, 5, 7, 9, 11])))
     logits.sum().backward()
@@ -133,7 +133,7 @@ def test_features_that_are_all_the_same_keep_the_initial_direction():
     assert is_simplex_etf(head.weight)
 
 
-def test_features_that_become_all_the_same_keep_the_frame():
+def test_features_that_become_equal_keep_the_frame():
     head = NearestETFHead(12, 5, scale=5.0)
     for _ in range(3):
         head(*first_batch())
@@ -151,7 +151,7 @@ def test_narrow_features(feature_dim):
     assert (model.eval()(inputs).argmax(1) == labels).float().mean() > 0.9
 
 
-def test_more_classes_than_the_batch_holds():
+def test_more_classes_than_samples_in_a_batch():
     model = build("nearest-etf", feature_dim=320, num_classes=300)
     seen = torch.zeros(300, dtype=torch.bool)
     for inputs, labels in batches(50, num_classes=300, batch_size=64):

@@ -1,4 +1,4 @@
-"""State that keeps float32 or more, however a head was made, moved or loaded."""
+"""State stays in float32 or wider, however a head is created, moved or loaded."""
 
 import copy
 
@@ -18,7 +18,7 @@ def floating_buffers(module):
 
 @half
 @every_head
-def test_a_head_made_under_a_half_default_dtype_learns_what_one_under_float32_does(name, dtype):
+def test_a_head_created_under_a_half_default_dtype_learns_like_one_under_float32(name, dtype):
     twin, before = build(name).head, torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -37,7 +37,7 @@ def test_a_head_made_under_a_half_default_dtype_learns_what_one_under_float32_do
 
 
 def cast_by_assignment(head, dtype):
-    """As loaders of other libraries put every tensor in place in the type that they were asked for."""
+    """Replaces every tensor, as loaders of other libraries do, cast to the requested dtype."""
     for module in head.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             loaded = buffer.to(dtype)
@@ -63,7 +63,7 @@ def cast_in_place(head, dtype):
 @pytest.mark.parametrize("cast", [cast_by_assignment, cast_by_loading, cast_by_applying, cast_in_place])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "fixed-etf", "cosine-centered"])
-def test_counts_and_marks_that_are_cast_do_not_stop_training(name, dtype, cast):
+def test_training_continues_after_integer_and_boolean_state_is_cast(name, dtype, cast):
     head, twin = build(name).head, build(name).head
     steps = list(feature_batches(torch.float32))[:3]
     for module in (head, twin):
@@ -73,7 +73,7 @@ def test_counts_and_marks_that_are_cast_do_not_stop_training(name, dtype, cast):
         assert [buffer.dtype for buffer in head.buffers()] == [buffer.dtype for buffer in twin.buffers()]
     for features, labels in steps[1:]:
         logits, expected = head(features, labels), twin(features, labels)
-    # Half precision has rounded the state once.
+    # Casting rounded the state once.
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.5)
 
 
@@ -87,12 +87,12 @@ def test_float64_state_is_not_rounded_by_float32_features():
     before = wide.running.clone()
     wide.global_mean.steps.fill_(10**9)
     wide.update(features, torch.arange(9) % 3)
-    # The share of one batch is far below float32's rounding of the state.
+    # The weight of one batch is far below the rounding unit of float32.
     assert 0 < (wide.running - before).abs().max() < 1e-4
 
 
 def advance(*modules):
-    """Makes the share of a batch in the running means so small that half precision would round it away."""
+    """Makes the weight of a batch in the running means so small that half precision would round it away."""
     for buffer in (buffer for module in modules for name, buffer in module.named_buffers() if name.endswith("steps")):
         buffer.fill_(2000)
 

@@ -1,4 +1,4 @@
-"""Heads inside models of transformers, whose loader makes models on the meta device and in the type that it is asked for."""
+"""Heads inside models of transformers, whose loader creates models on the meta device and in the requested dtype."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def model_class(head, strict):
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 @pytest.mark.parametrize("strict", [None, ["head"]], ids=["plain", "strict"])
 @pytest.mark.parametrize("head", [NearestETFHead, FixedETFHead])
-def test_a_saved_model_goes_on_training(head, strict, dtype, tmp_path):
+def test_a_saved_model_continues_training(head, strict, dtype, tmp_path):
     model = model_class(head, strict)
     for _ in range(3):
         model(FEATURES, LABELS)
@@ -52,7 +52,7 @@ def test_a_saved_model_goes_on_training(head, strict, dtype, tmp_path):
 
 
 @pytest.mark.parametrize("head", [NearestETFHead, FixedETFHead])
-def test_a_head_that_no_checkpoint_has_begins_anew(head, tmp_path):
+def test_a_head_missing_from_the_checkpoint_is_initialized(head, tmp_path):
     model = model_class(head, None)
     state = {key: value for key, value in model.state_dict().items() if not key.startswith("head.")}
     model.save_pretrained(tmp_path, state_dict=state)

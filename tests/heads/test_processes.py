@@ -1,4 +1,4 @@
-"""Two real processes with half the batch each train as one process with the whole batch."""
+"""Two real processes with half of the batch each train like one process with the whole batch."""
 
 from contextlib import nullcontext
 
@@ -8,7 +8,7 @@ import torch
 from tests.heads.cases import (
     ALL,
     MANY_CLASSES,
-    InputsAlone,
+    InputsOnly,
     batches,
     build,
     mixed_batches,
@@ -30,7 +30,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tests.heads.cases import ALL, InputsAlone, batches, build, mixed_batches, partly_left_out, train
+from tests.heads.cases import ALL, InputsOnly, batches, build, mixed_batches, partly_left_out, train
 from tests.heads.test_processes import ONE_SIDED, WAYS, accumulated, task
 
 rank, rendezvous, results = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -45,14 +45,14 @@ def halves(steps):
 
 for name in ALL:
     model, steps, inputs = task(name)
-    # No process is told the state of another, so each must come to it by itself.
+    # DDP does not broadcast buffers here, so each process must arrive at the same state itself.
     train(DistributedDataParallel(model, broadcast_buffers=False), halves(steps))
     trained[name] = {"state": model.state_dict(), "logits": model.eval()(inputs).detach()}
 for way, (name, labeled) in WAYS.items():
-    model = InputsAlone(name)
+    model = InputsOnly(name)
     train(DistributedDataParallel(model), halves(batches(10)), take_step=labeled(model.last))
     trained[way] = model.last.state_dict()
-    model = InputsAlone(name)
+    model = InputsOnly(name)
     trained[f"{way}, accumulated"] = accumulated(DistributedDataParallel(model), model, labeled, halves(batches(4)))
 for name in ("nearest-etf", "cosine-centered", "tight"):
     model = build(name)
@@ -70,7 +70,7 @@ dist.destroy_process_group()
 
 
 def task(name):
-    """A model, its batches, and inputs for afterward; in float64 for frames that amplify rounding errors."""
+    """A model, its batches, and inputs for evaluation; in float64 for frames that amplify rounding errors."""
     model = build(name)
     dtype = torch.float64 if name in MANY_CLASSES else torch.float32
     steps = [(inputs.to(dtype), labels) for inputs, labels in batches(NUM_STEPS, num_classes=model.head.num_classes)]
@@ -78,7 +78,7 @@ def task(name):
 
 
 def accumulated(called, model, labeled, steps):
-    """Gradients, state, and logits of an evaluation in the middle, of a model that gathers the gradients of several steps."""
+    """Gradients and state after gradient accumulation, and the logits of an evaluation in between."""
     take_step = labeled(model.last)
     for inputs, labels in steps[:-1]:
         with called.no_sync() if called is not model else nullcontext():
@@ -108,7 +108,7 @@ def test_two_processes_equal_one(name, two_processes):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_labels_without_the_model_give_the_same_head(way, two_processes):
+def test_labels_outside_the_model_give_the_same_head(way, two_processes):
     for results in two_processes:
         for key, value in results[WAYS[way][0]]["state"].items():
             if key.startswith("head."):
@@ -116,16 +116,16 @@ def test_labels_without_the_model_give_the_same_head(way, two_processes):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_gradients_accumulate_with_an_evaluation_in_the_middle(way, two_processes):
+def test_gradient_accumulation_with_an_evaluation_in_between(way, two_processes):
     name, labeled = WAYS[way]
-    alone = InputsAlone(name)
+    alone = InputsOnly(name)
     expected = accumulated(alone, alone, labeled, list(batches(4)))
     for results in two_processes:
         torch.testing.assert_close(results[f"{way}, accumulated"], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["nearest-etf", "cosine-centered", "tight"])
-def test_soft_labels_and_labels_to_be_left_out(name, two_processes):
+def test_soft_and_ignored_labels(name, two_processes):
     alone = build(name)
     num_classes = alone.head.num_classes
     train(alone, (*mixed_batches(3, num_classes), *partly_left_out(2, num_classes)))
@@ -135,7 +135,7 @@ def test_soft_labels_and_labels_to_be_left_out(name, two_processes):
 
 
 @pytest.mark.parametrize("name", ONE_SIDED)
-def test_labels_that_only_one_process_leaves_out_keep_the_states_equal(name, two_processes):
+def test_states_stay_equal_if_only_one_process_has_ignored_labels(name, two_processes):
     one, other = (results[f"{name}, one-sided"] for results in two_processes)
     assert one.keys() == other.keys()
     for key, value in one.items():

@@ -1,4 +1,4 @@
-"""A head in the place of a model's last layer; the real libraries' models are in tests/integrations."""
+"""Replacing the last layer of a model; models of real libraries are in tests/integrations."""
 
 import copy
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from guided_collapse import CosineHead, FixedETFHead, NearestETFHead, replace_cl
 
 
 def network(**last):
-    """A model with a linear layer inside, and last layers of the given names."""
+    """A model with an inner linear layer, and last layers of the given names."""
     model = nn.Module()
     model.body = nn.Sequential(nn.Linear(8, 24), nn.Tanh())
     for name, layer in last.items():
@@ -44,7 +44,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize(("model", "place"), MODELS.values(), ids=MODELS)
-def test_the_last_layer_is_found_and_the_rest_stays(model, place):
+def test_the_last_layer_is_replaced_and_the_rest_stays(model, place):
     model = copy.deepcopy(model).eval()
     before, kind = set(model.state_dict()), type(model)
     head = replace_classifier(model)
@@ -70,7 +70,7 @@ UNCLEAR = {
 
 
 @pytest.mark.parametrize(("model", "message"), UNCLEAR.values(), ids=UNCLEAR)
-def test_an_unclear_layer_is_refused_by_the_names_of_those_it_could_be(model, message):
+def test_an_ambiguous_last_layer_raises_with_the_candidates(model, message):
     with pytest.raises(ValueError, match=message):
         replace_classifier(model)
 
@@ -83,7 +83,7 @@ def test_a_named_layer_and_options_of_the_head():
     assert isinstance(replace_classifier(model, CosineHead, layer="second", center=True).centering, nn.Module)
 
 
-def test_wrong_names_and_options_leave_the_model_as_it_was():
+def test_wrong_names_and_options_do_not_change_the_model():
     model = network(fc=linear())
     for name, kind in (("body", "'body', a Sequential"), ("nowhere", "'nowhere', no module of that name"), ("", "''")):
         with pytest.raises(ValueError, match=rf"layer must be the name of an nn\.Linear.*{kind}.*body\.0, fc"):
@@ -98,7 +98,7 @@ def test_wrong_names_and_options_leave_the_model_as_it_was():
         replace_classifier(model)
 
 
-def test_the_head_follows_the_layer_s_device_and_type():
+def test_the_head_takes_the_device_and_dtype_of_the_layer():
     double = network(fc=linear().double())
     assert replace_classifier(double, FixedETFHead).frame.dtype == torch.float64
     half = network(fc=linear().bfloat16())
@@ -107,7 +107,7 @@ def test_the_head_follows_the_layer_s_device_and_type():
     assert replace_classifier(meta).frame.is_meta
 
 
-def test_models_that_keep_the_number_of_classes_are_told():
+def test_num_classes_attributes_of_the_model_are_updated():
     model = network(classifier=linear())
     model.num_classes = model.num_labels = 5
     model.config = SimpleNamespace(num_labels=5)

@@ -1,4 +1,4 @@
-"""Soft labels, labels to be left out, and tokens, for every head."""
+"""Soft labels, ignored labels, and tokens, for every head."""
 
 import copy
 
@@ -27,11 +27,11 @@ every_head = pytest.mark.parametrize("name", ALL)
 
 
 @every_head
-def test_one_hot_labels_say_what_indices_do(name):
+def test_one_hot_labels_equal_class_indices(name):
     model = build(name).double()
     twin, num_classes = copy.deepcopy(model), model.head.num_classes
     for inputs, labels in batches(5, num_classes=num_classes):
-        # Zeros and ones are exact in half precision too.
+        # Zeros and ones are exact in half precision, too.
         logits = [model(inputs.double(), labels), twin(inputs.double(), one_hot(labels, num_classes).bfloat16())]
         torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=ROUNDING)
         for values in logits:
@@ -57,7 +57,7 @@ def test_the_gradient_through_means_of_soft_labels(solver):
 
 
 @every_head
-def test_samples_that_are_left_out_count_for_nothing(name):
+def test_ignored_samples_have_no_effect(name):
     model = build(name).double()
     twin = copy.deepcopy(model)
     for inputs, labels in partly_left_out(6, model.head.num_classes):
@@ -76,14 +76,14 @@ def test_samples_that_are_left_out_count_for_nothing(name):
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "cosine"])
 @pytest.mark.parametrize("check_values", [True, False])
-def test_a_batch_that_is_all_left_out_changes_nothing(name, check_values):
+def test_a_batch_of_ignored_samples_changes_nothing(name, check_values):
     model, straight = build(name), build(name)
     if not check_values:
         as_on_an_accelerator(model.head)
         as_on_an_accelerator(straight.head)
 
     def state(model):
-        # The rows of a cosine head return to norm 1 in any case.
+        # A cosine head renormalizes its rows in any case.
         return model.head.centering or model.head
 
     for inputs, labels in batches(3, num_classes=model.head.num_classes):
@@ -95,7 +95,7 @@ def test_a_batch_that_is_all_left_out_changes_nothing(name, check_values):
         assert_same_state(state(model), state(before))
         model(inputs, labels)
         straight(inputs, labels)
-    # Without checks, a tight frame may move at another step.
+    # Without checks, a tight frame may move at a different step.
     if check_values or name in HEADS:
         assert_same_state(state(model), state(straight))
 
@@ -119,7 +119,7 @@ def test_tokens_are_samples(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_shares_sum_to_one_within_rounding(dtype):
+def test_soft_labels_may_sum_to_one_within_rounding(dtype):
     shares = torch.randn(64, 1000, generator=torch.Generator().manual_seed(0)).to(dtype).softmax(dim=1)
     smoothed = (0.9 * one_hot(torch.arange(64), 1000) + 0.1 / 1000).to(dtype)
     for labels in (shares, smoothed):
@@ -127,7 +127,7 @@ def test_shares_sum_to_one_within_rounding(dtype):
 
 
 @pytest.mark.parametrize("name", ["nearest-etf", "nearest-etf-lagged", "tight", "cosine-centered"])
-def test_a_step_waits_for_no_device(name):
+def test_a_step_does_not_synchronize_with_the_device(name):
     head = as_on_an_accelerator(build(name).head)
     for steps in (mixed_batches, partly_left_out):
         labels = next(steps(1, head.num_classes))[1]

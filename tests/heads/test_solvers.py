@@ -1,4 +1,4 @@
-"""Heads with either solver train alike: along real training, and with frames that move every so many steps."""
+"""Heads with either solver train alike, also if their frames move only every few steps."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from guided_collapse import NearestETFHead, nearest_etf
     ids=["simplex ETF", "tight frame, lagged", "tight frame"],
 )
 def test_the_solvers_agree_along_a_real_training_run(feature_dim, lagged, solvers, num_steps, compared_every):
-    """Steps on digits by one solver; its frame and the gradient of the features are compared with those by the other."""
+    """Trains on digits with one solver and compares frame and feature gradients with those of the other."""
     torch.manual_seed(0)
     images, labels = (torch.from_numpy(values) for values in load_digits(return_X_y=True))
     images = images.float() / 16
@@ -37,7 +37,7 @@ def test_the_solvers_agree_along_a_real_training_run(feature_dim, lagged, solver
     for step in range(1, num_steps + 1):
         chosen = torch.randint(len(images), (100,))
         features = backbone(images[chosen])
-        # By products the first is within a thousandth of the limit that the factors give.
+        # By products, the first frame is within a thousandth of the limit that the factors give.
         compared = step > 1 and step % compared_every == 0
         if compared:
             other.load_state_dict(head.state_dict())
@@ -53,7 +53,7 @@ def test_the_solvers_agree_along_a_real_training_run(feature_dim, lagged, solver
 
 
 @pytest.mark.parametrize("solver", ["factors", "products"])
-def test_a_lagged_frame_moves_every_so_many_steps(solver):
+def test_a_lagged_frame_moves_every_few_steps(solver):
     torch.manual_seed(0)
     head = NearestETFHead(8, 4, lagged=True, every=3, solver=solver)
     labels = torch.arange(12) % 4
@@ -72,7 +72,7 @@ def test_a_lagged_frame_moves_every_so_many_steps(solver):
     assert all(means_moved)
 
 
-def test_eight_heads_go_through_vmap_at_once():
+def test_vmap_over_eight_heads():
     torch.manual_seed(0)
     heads = [NearestETFHead(8, 4, solver="products", direction="random") for _ in range(8)]
     labels, features = torch.arange(12) % 4, torch.randn(8, 12, 8)
@@ -85,12 +85,12 @@ def test_eight_heads_go_through_vmap_at_once():
     logits = torch.func.vmap(call)(state, features)
     expected = torch.stack([head(each, labels) for head, each in zip(heads, features, strict=True)])
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-    # The state of each has taken in its batch.
+    # The state of every head has its batch.
     torch.testing.assert_close(state["frame"], torch.stack([head.weight for head in heads]), rtol=0, atol=1e-5)
 
 
 @pytest.mark.thorough
-def test_a_head_is_differentiated_twice_by_products():
+def test_second_derivatives_by_products():
     torch.manual_seed(0)
     labels, features = torch.arange(12) % 4, torch.randn(12, 8, dtype=torch.float64, requires_grad=True)
 

@@ -1,4 +1,4 @@
-"""Features, labels and classifiers of every kind, fed to a stream, and the comparison of two results."""
+"""Features, labels and classifiers of every kind, streamed, and the comparison of two results."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ def case(name: str, *, noise: float = 0.7, seed: int = 0, dtype: torch.dtype = t
     labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     labels = labels[torch.randperm(len(labels), generator=generator)]
     scatter = noise * torch.randn(len(labels), width, generator=generator, dtype=torch.float64)
-    # Features that are far from centered, as behind a ReLU.
+    # Features far from centered, as after a ReLU.
     features = 0.5 + means[labels] + scatter * torch.linspace(0.3, 1.5, width, dtype=torch.float64)
     weight = means + 0.3 * torch.randn(len(sizes), width, generator=generator, dtype=torch.float64)
     bias = 0.2 * torch.randn(len(sizes), generator=generator, dtype=torch.float64)
@@ -53,12 +53,12 @@ def agree(
     relative: float = 1e-9,
     absolute: float = 1e-12,
 ) -> None:
-    """Every number of the two results agrees, except for those left out on purpose."""
+    """Asserts that all metrics of two results agree, except those left out on purpose."""
     streamed, pure = of_stream.to_dict(), of_arrays.to_dict()
     known = {name for name, value in streamed.items() if value is not None}
     assert {name for name, value in pure.items() if value is not None} - known == set(left_out)
     for name in known - {"left_out", "notes", "global_mean", "counts"}:
-        # Without scatter where the means differ, the index is 0 up to rounding.
+        # Without scatter in directions where the means differ, the index is 0 up to rounding.
         floor = absolute if name in ("cosine_margins", "vci") else 0
         assert streamed[name] == pytest.approx(pure[name], rel=relative, abs=floor), name
     for name in ("counts", "global_mean"):

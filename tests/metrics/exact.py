@@ -1,4 +1,4 @@
-"""The variability collapse index and NC1 in fractions, without any rounding."""
+"""The variability collapse index and NC1 in exact rational arithmetic."""
 
 from collections.abc import Sequence
 from fractions import Fraction

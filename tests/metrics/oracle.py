@@ -1,4 +1,4 @@
-"""Slow, obvious formulas in numpy, one sample or one pair at a time. Nothing here comes from the package."""
+"""Slow, obvious formulas in numpy, one sample or one pair at a time, independent of the package."""
 
 from typing import Any
 
@@ -32,9 +32,9 @@ def mean_outer_product(rows: list[Array]) -> Array:
 
 
 def frame_deviation(gram: Array, feature_dim: int) -> float:
-    """From the projector of rank m on the complement of 1 that has the largest inner product with G: by all eigenvalues of PGP."""
+    """The deviation from the projector of rank m on the complement of 1 that has the largest inner product with G."""
     centered, rank = projector(len(gram)), min(feature_dim, len(gram) - 1)
-    # Far below all others, so that 1 is never among the largest.
+    # Far below all others, so that the direction of 1 is never among the largest.
     lowered = centered @ (gram + gram.T) @ centered - 1e6 * np.linalg.norm(gram) * (np.eye(len(gram)) - centered)
     largest = linalg.eigh(lowered)[1][:, -rank:]
     return float(np.linalg.norm(gram / np.linalg.norm(gram) - largest @ largest.T / np.sqrt(rank)))
@@ -71,7 +71,7 @@ def measure(
     used = weight - weight.mean(axis=0) if center_weight else weight
     known = used[list(means)]
     rank = min(present - 1, feature_dim)
-    # The pseudo-inverse from the full spectrum, cut at its rank.
+    # The pseudoinverse from the full spectrum, truncated at its rank.
     values, vectors = linalg.eigh(between)
     inverse = sum(np.outer(vectors[:, -i], vectors[:, -i]) / values[-i] for i in range(1, rank + 1))
     variance = {c: np.mean([np.sum((h - means[c]) ** 2) for h, y in zip(features, labels, strict=True) if y == c]) for c in means}
@@ -105,7 +105,7 @@ def measure(
 
 
 def samples(features: Array, labels: Array, means: dict[int, Array], middle: Array, weight: Array, bias: Array) -> dict[str, Any]:
-    """What is counted sample by sample, with given class means and global mean."""
+    """Metrics of samples, given class means and the global mean."""
     centered = weight - weight.mean(axis=0)
     margins, disagreements, correct, center_correct = [], 0, 0, 0
     for h, y in zip(features, labels.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Everything that is shown or recorded of a metric follows from its declaration."""
+"""What is shown and recorded of metrics follows from their declarations."""
 
 import subprocess
 import sys
@@ -11,12 +11,12 @@ from guided_collapse import CollapseResult
 from guided_collapse.metrics.declared import METRICS, SPLITS, Need, Reference, best_margin, metrics_of_results, recorded
 
 
-def test_results_have_the_declared_numbers_and_no_others():
+def test_results_have_exactly_the_declared_metrics():
     numbers = {field.name for field in fields(CollapseResult) if field.type in (float, float | None)}
     assert {metric.name for metric in metrics_of_results()} == numbers
 
 
-def test_the_table_has_legal_values_and_what_is_charted_is_recorded():
+def test_declarations_are_valid_and_charted_metrics_are_recorded():
     for name, metric in METRICS.items():
         assert set(metric.needs) <= set(get_args(Need))
         assert metric.reference in (None, *get_args(Reference))
@@ -31,10 +31,10 @@ def test_the_table_has_legal_values_and_what_is_charted_is_recorded():
     ("feature_dim", "num_classes", "margin"),
     [(8, 5, 5 / 4), (2, 3, 3 / 2), (2, 8, 1 - 0.5**0.5), (6, 9, 1), (1, 5, 0), (6, 13, None)],
 )
-def test_best_margins_that_are_known(feature_dim, num_classes, margin):
+def test_known_best_margins(feature_dim, num_classes, margin):
     assert best_margin(feature_dim, num_classes) == (None if margin is None else pytest.approx(margin))
 
 
-def test_declarations_do_not_wait_for_torch():
+def test_declarations_do_not_import_torch():
     program = "import sys; import guided_collapse.metrics.declared; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,4 +1,4 @@
-"""On a device without float64 everything is measured on the CPU, and comes out the same."""
+"""On devices without float64, everything is measured on the CPU, with the same results."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ APPLE = torch.device("mps")
 
 
 class AppleTensor(Tensor):
-    """Says that it is on Apple's device, and refuses float64 as that does; what is computed from it is there too, until `cpu`."""
+    """A tensor that claims to be on Apple's device and raises for float64, as do results computed from it, until `cpu()`."""
 
     @property
     def device(self):
@@ -42,7 +42,7 @@ def samples():
     return torch.randn(60, 8, generator=generator) + labels[:, None], labels, torch.randn(4, 8, generator=generator), torch.ones(4)
 
 
-def test_all_features_at_hand():
+def test_measure_collapse_without_float64():
     features, labels, weight, bias = samples()
     arguments = [on_apple(tensor) for tensor in (features, labels, weight, bias)]
     test = {"test_features": features[:20], "test_labels": labels[:20]}
@@ -52,7 +52,7 @@ def test_all_features_at_hand():
 
 
 @pytest.mark.parametrize("keep_features", [False, True])
-def test_a_stream(keep_features):
+def test_a_stream_without_float64(keep_features):
     features, labels, weight, bias = samples()
     results = []
     for place in (on_apple, lambda tensor: tensor):
@@ -66,7 +66,7 @@ def test_a_stream(keep_features):
 
 
 def test_the_state_stays_on_the_cpu(monkeypatch):
-    """Meta tensors stand in for a device that is not here."""
+    """Meta tensors stand in for an absent device."""
     monkeypatch.setattr("guided_collapse.metrics.streaming.has_float64", lambda device: device.type != "meta")
     features, labels, *_ = samples()
     metrics = CollapseMetrics(8, 4).to("meta")

@@ -28,7 +28,7 @@ from tests.metrics import exact, oracle
 from tests.metrics.cases import Case, filled
 
 
-def test_closed_form_distance_is_that_of_the_nearest_frame():
+def test_the_closed_form_distance_equals_that_of_the_nearest_frame():
     means = torch.randn(5, 9, dtype=torch.float64)
     means -= means.mean(dim=0)
     assert nearest_frame_distance(3 * means) == pytest.approx(float(nearest_etf(means).distance), rel=1e-10)
@@ -38,12 +38,12 @@ def test_closed_form_distance_is_that_of_the_nearest_frame():
     assert nearest_frame_distance(3 * means) == pytest.approx(float(nearest.distance), rel=1e-10)
 
 
-def test_any_centered_tight_frame_has_no_deviation_and_is_dual_to_itself_and_to_what_it_inverts():
+def test_centered_tight_frames_have_no_deviation_and_are_dual_to_themselves_and_their_pseudoinverse():
     for num_classes, feature_dim in ((4, 6), (7, 6), (9, 6), (20, 3), (3, 1)):
         frame = tight_frame(feature_dim, num_classes, direction="random", unit_rows=False, dtype=torch.float64)
         assert frame_deviation(frame) < 1e-14
         assert frame_deviation(frame, 3 * frame) < 1e-14
-        # Whatever the means, the rows of their pseudo-inverse are their dual.
+        # The rows of the pseudoinverse of any means are their dual.
         means = center_classes(torch.randn(num_classes, feature_dim, dtype=torch.float64))
         assert frame_deviation(torch.linalg.pinv(means).T, means) < 1e-12
         assert frame_deviation(means) > 1e-2 or num_classes <= 3
@@ -51,14 +51,14 @@ def test_any_centered_tight_frame_has_no_deviation_and_is_dual_to_itself_and_to_
         assert frame_deviation(frame + 1) > 1e-2
 
 
-def test_the_deviation_is_the_least_that_any_tight_frame_has():
+def test_the_deviation_is_the_minimum_over_tight_frames():
     weight, means = torch.randn(2, 9, 3, dtype=torch.float64) + 0.3
     product = functional.normalize((weight @ means.T).flatten(), dim=0).view(9, 9)
     least = frame_deviation(weight, means)
     for direction in center_classes(torch.randn(9, 300 * 3, dtype=torch.float64)).split(3, dim=1):
         columns = torch.linalg.qr(direction).Q
         assert torch.linalg.vector_norm(product - columns @ columns.T / math.sqrt(3)) > least
-    # Means that lack rank leave the frame open in the directions that they lack.
+    # Rank-deficient means leave directions of the frame open.
     flat = means * torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
     assert frame_deviation(flat) == pytest.approx(oracle.frame_deviation((flat @ flat.T).numpy(), 3), rel=1e-10)
 
@@ -76,7 +76,7 @@ def test_angles_and_margins_of_well_known_frames():
 
 
 @pytest.mark.parametrize("numbers_at_once", [1, 20, 50])
-def test_pairs_are_looked_at_in_parts_where_they_are_many(numbers_at_once, monkeypatch):
+def test_large_numbers_of_pairs_are_processed_in_blocks(numbers_at_once, monkeypatch):
     rows, weight = torch.randn(2, 9, 3, dtype=torch.float64)
     classes = torch.randperm(9)
     whole = smallest_angle(rows), least_margin(rows, weight, classes)
@@ -87,7 +87,7 @@ def test_pairs_are_looked_at_in_parts_where_they_are_many(numbers_at_once, monke
     assert math.isnan(least_margin(rows, weight, classes))
 
 
-def test_nothing_is_not_a_frame():
+def test_zero_rows_give_nan():
     nothing = torch.zeros(4, 6, dtype=torch.float64)
     assert math.isnan(norm_variation(nothing))
     assert math.isnan(angle_deviation(nothing))
@@ -145,12 +145,12 @@ def test_directions_of_more_classes_than_dimensions():
         torch.testing.assert_close(found.spread @ found.spread.T, scale**2 * rows.T @ rows, rtol=1e-6, atol=0)
 
 
-def test_values_at_rounding_level_are_cut():
+def test_singular_values_at_rounding_level_are_dropped():
     rows = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 1e-17], [0.0, 0.0, 0.0]], dtype=torch.float64)
     assert len(directions(rows, 1.0).values) == 1
 
 
-def test_rounding_below_zero_makes_no_negative_nc1():
+def test_nc1_is_nonnegative_despite_rounding():
     means = torch.tensor([[0.0, 1e-4], [0.0, -1e-4]], dtype=torch.float64)
     scatter = torch.tensor([[1.0, 0.0], [0.0, -1e-8]], dtype=torch.float64)
     statistics = ClassStatistics(torch.tensor([5, 5]), means, scatter, torch.tensor([0.5, 0.5], dtype=torch.float64))
@@ -168,8 +168,8 @@ def test_means_that_nearly_coincide_keep_their_distance(numbers_at_once, monkeyp
     assert found == pytest.approx((2 / (2 * distance) + 2 / (2 * (81 + 64)) * 2) / 3, rel=1e-6)
 
 
-def test_index_without_scatter_in_some_directions():
-    # Scatter in a direction in which the means do not differ, and none elsewhere: collapsed, as far as classes go.
+def test_the_index_without_scatter_in_some_directions():
+    # Scatter only in a direction in which the means do not differ: collapsed as far as classes are concerned.
     features = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
     statistics = class_statistics(features, torch.tensor([0, 0, 1, 1]), 2)
     between = directions(statistics.class_means, 1.0)
@@ -196,7 +196,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_index_of_few_or_degenerate_samples_is_that_of_exact_arithmetic(kind):
+def test_the_index_of_few_or_degenerate_samples_agrees_with_exact_arithmetic(kind):
     generator = np.random.default_rng(0)
     for _ in range(20):
         num_classes, width = generator.integers(2, 9), generator.integers(1, 9)
@@ -207,7 +207,7 @@ def test_the_index_of_few_or_degenerate_samples_is_that_of_exact_arithmetic(kind
         features = KINDS[kind](means[labels], noise, generator)
         expected = exact.variability_collapse_index(features.tolist(), labels.tolist())
         data = Case(torch.tensor(features), torch.tensor(labels), torch.zeros(num_classes, width), torch.zeros(num_classes))
-        # Where it is 0, no more can be asked than rounding level.
+        # If it is 0, only up to rounding.
         assert measure_collapse(data.features, data.labels).vci == pytest.approx(expected, rel=1e-7, abs=1e-12)
         assert filled(data, [5]).compute().vci == pytest.approx(expected, rel=1e-7, abs=1e-12)
         if kind != "nearly collapsed":
@@ -215,7 +215,7 @@ def test_the_index_of_few_or_degenerate_samples_is_that_of_exact_arithmetic(kind
 
 
 @pytest.mark.parametrize("num_samples", [60, 100, 500])
-def test_the_index_of_float32_features_in_a_subspace_is_that_of_float64(num_samples):
+def test_the_index_of_float32_features_in_a_subspace_agrees_with_float64(num_samples):
     labels = torch.arange(num_samples) % 10
     features = (torch.randn(10, 20)[labels] + torch.randn(num_samples, 20)) @ torch.randn(20, 50)
     expected = measure_collapse(features.double(), labels).vci
@@ -223,7 +223,7 @@ def test_the_index_of_float32_features_in_a_subspace_is_that_of_float64(num_samp
 
 
 @pytest.mark.parametrize("num_classes", [5, 400])
-def test_a_constant_dimension_is_no_difference_between_classes(num_classes):
+def test_constant_dimensions_do_not_separate_classes(num_classes):
     labels = torch.arange(3 * num_classes) % num_classes
     features = torch.randn(num_classes, 5, dtype=torch.float64)[labels] + torch.randn(len(labels), 5)
     constant = torch.full((len(labels), 1), 1000.1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The measurement against slow formulas, exact answers at collapse, files, and refusals."""
+"""Measurements against slow formulas, exact values at collapse, files, and errors."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ from tests.metrics.cases import RANKS, SIZES, Case, agree, case, feed, filled
 @pytest.mark.parametrize("center_weight", [False, True])
 @pytest.mark.parametrize("kind", ["samples", "classes"])
 @pytest.mark.parametrize("name", SIZES)
-def test_every_number_equals_the_slow_formula(name, kind, center_weight):
+def test_every_metric_equals_the_slow_formula(name, kind, center_weight):
     data = case(name)
     result = measure_collapse(*data, global_mean=kind, center_weight=center_weight)
     expected = oracle.measure(*(part.numpy() for part in data), kind=kind, center_weight=center_weight)
@@ -30,7 +30,7 @@ def test_every_number_equals_the_slow_formula(name, kind, center_weight):
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_float32_features_give_the_same_numbers(name):
+def test_float32_features_give_the_same_metrics(name):
     data = case(name, dtype=torch.float32)
     result = measure_collapse(*data)
     expected = oracle.measure(
@@ -39,7 +39,7 @@ def test_float32_features_give_the_same_numbers(name):
     np.testing.assert_allclose(result.cosine_margins.numpy(), expected.pop("cosine_margins"), rtol=0, atol=2e-6)
     assert result.mean_cosine_margin == pytest.approx(expected.pop("mean_cosine_margin"), abs=1e-6)
     for field, value in expected.items():
-        # Where fewer samples than dimensions leave directions without scatter, the index is 0 up to rounding.
+        # If fewer samples than dimensions leave directions without scatter, the index is 0 up to rounding.
         floor = 1e-5 if (name, field) == ("wide", "vci") else 1e-8
         assert getattr(result, field) == (None if value is None else pytest.approx(value, rel=1e-6, abs=floor)), field
 
@@ -101,7 +101,7 @@ def test_a_perfect_tight_frame_is_perfect_with_more_classes_than_dimensions():
         assert result.class_margin == pytest.approx(result.ideal_cosine_margin) == pytest.approx(1)
         assert result.weight_equiangularity is result.mean_equiangularity is None
         assert "otherwise frames differ in their angles" in result.left_out["weight_equiangularity"]
-    # Two classes without samples, and there is room for a simplex of the means of the others, though not of all weights.
+    # Without two classes, there is room for a simplex of the other means, but not of all weights.
     seen = labels < 4
     fewer = measure_collapse(features[seen], labels[seen], frame)
     assert fewer.weight_equiangularity is None
@@ -140,7 +140,7 @@ def test_nc1_is_never_negative_and_falls_with_the_square_of_the_noise(noise):
     assert result.nc1 == pytest.approx(loud.nc1 * (noise / 1e-3) ** 2, rel=1e-4 if noise > 1e-9 else 1e-2, abs=1e-28)
 
 
-def test_means_that_coincide_give_no_good_looking_number():
+def test_coinciding_means_do_not_give_plausible_metrics():
     labels = torch.arange(30) % 3
     features = torch.randn(10, 4).repeat_interleave(3, dim=0)
     result = measure_collapse(features, labels, torch.randn(3, 4))
@@ -152,7 +152,7 @@ def test_means_that_coincide_give_no_good_looking_number():
     assert any("coincide" in note for note in result.notes)
 
 
-def test_two_coinciding_means_are_seen():
+def test_two_coinciding_means_are_detected():
     data = case("balanced")
     features, labels = data.features.clone(), data.labels
     features[labels == 1] = features[labels == 0] + 0.0
@@ -162,7 +162,7 @@ def test_two_coinciding_means_are_seen():
     assert any("4 of 5 dimensions" in note for note in result.notes)
 
 
-def test_missing_classes_are_named_and_change_nothing():
+def test_missing_classes_are_listed_and_change_nothing():
     data = case("missing")
     result = measure_collapse(data.features, data.labels, num_classes=7)
     assert result.missing_classes == (1, 4)
@@ -244,7 +244,7 @@ def refusals():
     yield "array", (data.features.numpy(), data.labels), {}, "got ndarray"
     yield "weight list", (data.features, data.labels, data.weight.tolist()), {}, "weight must be a floating-point tensor; got list"
     yield "global mean", data, {"global_mean": "median"}, "one of samples, classes; got 'median'"
-    yield "test alone", data, {"test_features": data.features}, "got test_features alone"
+    yield "test alone", data, {"test_features": data.features}, "got only test_features"
     yield "test width", data, {"test_features": data.features[:, 1:], "test_labels": data.labels}, "feature_dim=10; got (72, 9)"
     yield "test NaN", data, {"test_features": broken, "test_labels": data.labels}, "test_features must be finite; got 2"
     yield "test empty", data, {"test_features": broken[:0], "test_labels": one[:0]}, "test_features must have at least one row"
@@ -263,7 +263,7 @@ def test_refusals(name, arguments, options, message):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", SIZES)
-def test_each_number_is_that_of_the_whole_measurement(name, dtype):
+def test_single_metrics_agree_with_measure_collapse(name, dtype):
     features, labels, weight, bias = case(name, dtype=dtype)
     whole = measure_collapse(features, labels, weight, bias)
     assert metrics.nc1(features, labels) == whole.nc1
@@ -274,7 +274,7 @@ def test_each_number_is_that_of_the_whole_measurement(name, dtype):
     assert metrics.nc4(features, labels, weight) == without_bias.nc4
 
 
-def test_a_weight_that_has_no_nc2_nc3_or_nc4_is_refused():
+def test_single_metrics_check_the_weight():
     for weight, message in ((torch.ones(1, 3), "at least 2.*num_classes=1"), (torch.ones(3), r"feature_dim\).*got \(3,\)")):
         with pytest.raises(ValueError, match=message):
             metrics.nc2(weight)

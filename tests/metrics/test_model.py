@@ -1,4 +1,4 @@
-"""A model and a loader give what the pure function gives on the same features, and the model stays as it was."""
+"""`collapse_of` agrees with `measure_collapse` on the same features, and restores the model."""
 
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ def features_of(model):
 
 
 def close(result, expected, **options):
-    # Batches of another size round otherwise in float32.
+    # Batches of different sizes round differently in float32.
     agree(result, expected, relative=1e-4, absolute=1e-5, **options)
 
 
@@ -46,7 +46,7 @@ def test_the_last_layer_need_not_be_named():
     close(expected, measure_collapse(features_of(model.train()), LABELS, model[4].weight, model[4].bias))
 
 
-def test_a_named_layer_gives_features_alone():
+def test_a_named_layer_without_classifier():
     model = network()
     result = collapse_of(model, LOADER, layer="2", num_classes=5, global_mean="classes")
     with torch.no_grad():
@@ -90,7 +90,7 @@ def test_our_heads_are_measured_where_they_predict(head, wrapped):
 
 
 @pytest.mark.parametrize("head", [NearestETFHead, nn.Linear])
-def test_the_points_of_a_classifier_are_what_to_stream(head):
+def test_streaming_the_points_of_a_classifier(head):
     model = Classifier(network()[:3], head(8, 4))
     for _ in range(3):
         model(INPUTS, LABELS)
@@ -106,7 +106,7 @@ def test_the_points_of_a_classifier_are_what_to_stream(head):
 
 
 class Named(nn.Module):
-    """As models of other libraries are: inputs by name, an object for an answer."""
+    """A model in the style of other libraries, with inputs by name and an object as output."""
 
     def __init__(self, network):
         super().__init__()
@@ -126,7 +126,7 @@ def test_batches_may_be_dictionaries(label_name):
         collapse_of(Named(model), [{"pixel_values": INPUTS, "target": LABELS}], classifier="network.4")
 
 
-def test_the_model_is_as_before_even_after_an_error():
+def test_the_model_is_restored_even_after_an_error():
     model = network().train()
     model[1].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -152,18 +152,18 @@ def test_refusals():
             collapse_of(model, LOADER, classifier=wrong)
     with pytest.raises(ValueError, match=r"got 'pool'. Known: 0, 1, 2, 3, 4"):
         collapse_of(model, LOADER, layer="pool")
-    with pytest.raises(ValueError, match="num_classes must be given"):
+    with pytest.raises(ValueError, match="num_classes is required"):
         collapse_of(model, LOADER, layer="2")
     with pytest.raises(ValueError, match="must yield at least one batch"):
         collapse_of(model, [])
-    with pytest.raises(ValueError, match="iterated twice"):
+    with pytest.raises(ValueError, match="allow two iterations"):
         collapse_of(model, iter(list(LOADER)))
     with pytest.raises(TypeError, match=r"batches \(inputs, labels\); got Tensor"):
         collapse_of(model, [INPUTS])
 
 
 class Calling(nn.Module):
-    """A model with a body and a classifier, and a forward pass of choice."""
+    """A model with a body, a classifier, and a given forward pass."""
 
     def __init__(self, forward):
         super().__init__()
@@ -192,11 +192,11 @@ def test_the_input_of_the_classifier_or_the_output_of_the_layer():
 def test_images_and_modules_that_are_never_called_are_refused():
     with pytest.raises(ValueError, match=r"got \(5, 2, 1, 1\)"):
         captured(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2)), torch.randn(5, 1, 3, 3), layer="0")
-    with pytest.raises(ValueError, match="it was never called"):
+    with pytest.raises(ValueError, match="must be called by .* but was not"):
         captured(Calling(lambda model, inputs: model.body(inputs)), torch.randn(5, 3), classifier="fc")
 
 
-def test_what_works_in_place_afterward_does_not_change_the_features():
+def test_later_in_place_operations_do_not_change_the_features():
     inputs = torch.randn(6, 3)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
     assert torch.equal(captured(model, inputs, layer="0"), model[0](inputs))
@@ -217,12 +217,12 @@ def test_a_classifier_may_be_called_by_keyword():
 @pytest.mark.parametrize(("layer", "classifier"), [("fc", None), (None, "fc")])
 def test_a_module_that_is_called_twice_is_refused(layer, classifier):
     model = Calling(lambda model, inputs: model.fc(model.fc(model.body(inputs))))
-    with pytest.raises(ValueError, match=r"must be called once .* it was called again"):
+    with pytest.raises(ValueError, match=r"must be called only once .* was called again"):
         captured(model, torch.randn(5, 3), layer, classifier)
 
 
 @pytest.mark.parametrize("output", [lambda hidden: (hidden, None), lambda hidden: {"logits": hidden}, lambda hidden: None])
-def test_a_layer_that_gives_no_tensor_is_refused(output):
+def test_a_layer_that_does_not_return_a_tensor_raises(output):
     class Giving(nn.Module):
         def forward(self, hidden):
             return output(hidden)

@@ -1,4 +1,4 @@
-"""Two real processes, with uneven shares of the samples, measure as one."""
+"""Two real processes with uneven shares of the samples measure like one."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ for name, noise in CASES:
             if rank == 0:
                 again.update(data.features[:5], data.labels[:5], test=True)
             second = again.compute()
-        # Exchanging states must leave each process with its own.
+        # Synchronization must restore the state of each process.
         assert int(metrics.counts.sum()) == len(own)
         found[f"{name}-{keep}"] = (first, second.to_dict())
 torch.save(found, f"{results}/rank-{rank}.pt")
@@ -49,7 +49,7 @@ dist.destroy_process_group()
 
 
 def share(labels, rank):
-    """Uneven shares: the first process alone has class 0, the second alone class 2."""
+    """Uneven shares: only the first process has class 0, and only the second has class 2."""
     first = (labels == 0) | ((labels != 2) & (torch.arange(len(labels)) % 3 == 0))
     return (first if rank == 0 else ~first).nonzero().flatten()
 

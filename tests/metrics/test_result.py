@@ -1,4 +1,4 @@
-"""A result as a dictionary, as text and as HTML; what it leaves out has a reason."""
+"""A result as a dictionary, text and HTML, and the reasons for missing metrics."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from guided_collapse.metrics.declared import metrics_of_results
 from tests.metrics.cases import case, filled
 
 
-def test_the_dictionary_is_plain_and_whole():
+def test_the_dictionary_is_plain_and_complete():
     result = measure_collapse(*case("missing"))
     values = result.to_dict()
     assert json.loads(json.dumps(values, allow_nan=False)) == values
@@ -28,7 +28,7 @@ def test_scalars_are_the_finite_numbers():
     assert not {"cdnv", "trace_ratio", "test_nc4", "counts", "center_weight", "global_mean"} & set(result.scalars())
 
 
-def test_one_sample_each_is_said_to_be_no_evidence():
+def test_classes_of_one_sample_get_a_note():
     data = case("balanced")
     first = [data.labels.tolist().index(c) for c in range(6)]
     result = measure_collapse(data.features[first], data.labels[first])
@@ -36,7 +36,7 @@ def test_one_sample_each_is_said_to_be_no_evidence():
     assert any("6 classes have a single sample" in note for note in result.notes)
 
 
-def test_every_number_has_its_line_and_all_are_aligned():
+def test_every_metric_has_a_line_and_lines_are_aligned():
     data = case("missing")
     result = measure_collapse(*data, test_features=data.features[:9], test_labels=data.labels[:9])
     lines = str(result).splitlines()
@@ -64,7 +64,7 @@ def test_what_is_none_is_left_out_with_a_reason():
         assert set(result.left_out) == missing | lists
 
 
-def test_of_several_reasons_the_first_is_said():
+def test_the_first_of_several_reasons_is_given():
     data = case("balanced")
     assert measure_collapse(data.features, data.labels).left_out["test_nc4"] == "no test samples were given"
     alone = measure_collapse(data.features, data.labels, test_features=data.features[:9], test_labels=data.labels[:9])
@@ -77,7 +77,7 @@ def shown(result):
     return ElementTree.fromstring(f"<div>{result._repr_html_().replace('<br>', '<br/>')}</div>")
 
 
-def test_every_number_is_in_the_table():
+def test_every_metric_is_in_the_table():
     data = case("missing")
     result = measure_collapse(*data, test_features=data.features[:9], test_labels=data.labels[:9])
     rows = [tuple(cell.text for cell in row.findall("td")) for row in shown(result).iter("tr") if row.findall("td")]
@@ -85,7 +85,7 @@ def test_every_number_is_in_the_table():
     assert sorted(rows) == sorted(expected)
 
 
-def test_what_is_left_out_and_noted_stands_below_and_is_not_taken_for_markup():
+def test_missing_metrics_and_notes_follow_the_table_and_are_escaped():
     harmful = "<script>alert(1)</script>"
     result = dataclasses.replace(measure_collapse(*case("missing")[:2]), notes=(harmful,))
     lines = [line.text for line in shown(result).iter("li")]

@@ -1,4 +1,4 @@
-"""Decisions and margins of samples, in float32 as in float64."""
+"""Predictions and margins of samples agree in float32 and float64."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def counted(features, labels, weight, bias=None):
 
 
 @pytest.mark.parametrize(("scale", "weight_scale"), [(1e-25, 1e-25), (1e25, 1e25), (1.0, 1e-30), (1.0, 1e25), (1e25, 1.0)])
-def test_what_float32_cannot_hold_is_in_float64(scale, weight_scale):
+def test_values_beyond_float32_are_computed_in_float64(scale, weight_scale):
     data = case("balanced", dtype=torch.float32)
     usual = counted(data.features, data.labels, data.weight)
     scaled = counted(data.features * scale, data.labels, data.weight * weight_scale)

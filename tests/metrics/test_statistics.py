@@ -50,7 +50,7 @@ def collapsed(num_rows, noise, dtype, offset=1.0):
 
 @pytest.mark.parametrize("noise", [1.0, 1e-3, 1e-6, 0.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_deviations_have_all_digits_however_small_they_are(noise, dtype):
+def test_deviations_of_any_size_keep_all_digits(noise, dtype):
     features, classes = collapsed(900, noise, dtype), torch.tensor([0] * 500 + [1] * 400)
     indices = torch.randperm(900)
     deviations, found_means = _centered_rows(features, indices, classes, torch.empty_like(features))
@@ -63,7 +63,7 @@ def test_deviations_have_all_digits_however_small_they_are(noise, dtype):
 
 
 @pytest.mark.parametrize(("scale", "dtype"), [(1e-25, torch.float64), (1.0, torch.float32), (1e25, torch.float64)])
-def test_products_that_leave_the_range_of_float32_are_in_float64(scale, dtype):
+def test_products_beyond_the_range_of_float32_are_in_float64(scale, dtype):
     features = collapsed(30, 1.0, torch.float32) * scale
     deviations, found_means = _centered_rows(
         features, torch.arange(30), torch.zeros(30, dtype=torch.int64), torch.empty_like(features)
@@ -75,7 +75,7 @@ def test_products_that_leave_the_range_of_float32_are_in_float64(scale, dtype):
 @pytest.mark.parametrize("noise", [1.0, 1e-6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows_at_once", [7, 50, 1000])
-def test_a_class_in_parts_is_a_class_as_a_whole(rows_at_once, dtype, noise):
+def test_a_class_in_parts_equals_the_whole_class(rows_at_once, dtype, noise):
     features, samples = collapsed(100, noise, dtype), torch.randperm(100)
     scatters = torch.zeros(2, WIDTH, WIDTH, dtype=torch.float64)
     parts = _add_large_class(scatters[0], features, samples, torch.empty(rows_at_once, WIDTH, dtype=dtype))
@@ -84,7 +84,7 @@ def test_a_class_in_parts_is_a_class_as_a_whole(rows_at_once, dtype, noise):
     expected = deviations.T @ deviations
     values = torch.linalg.svdvals(features.double())
     rank = values.sum() ** 2 / values.square().sum()
-    # In float64, the mean about which the expected values are taken is itself off by rounding.
+    # In float64, the mean behind the expected values has rounding errors itself.
     relative = 1e-6 if dtype == torch.float32 else 1e-9
     for scatter, found in zip(scatters, (parts, whole), strict=True):
         torch.testing.assert_close(symmetrized(scatter), expected, rtol=relative, atol=relative * float(expected.max()))
@@ -96,7 +96,7 @@ def test_a_class_in_parts_is_a_class_as_a_whole(rows_at_once, dtype, noise):
 @pytest.mark.parametrize("num_samples", [30, 400])
 @pytest.mark.parametrize("noise", [0.0, 1e-5, 1e-4, 1e-3])
 def test_ranks_of_few_directions_in_many_dimensions(noise, num_samples):
-    # The square root of what rounding leaves in 200 vanishing directions would count as much as the three that are there.
+    # Square roots of rounding errors in 200 empty directions would count as much as the three real ones.
     basis = torch.linalg.qr(torch.randn(200, 3, dtype=torch.float64)).Q
     features = (torch.randn(num_samples, 3, dtype=torch.float64) @ basis.T + noise * torch.randn(num_samples, 200)).float()
     values = torch.linalg.svdvals(features.double())
@@ -104,12 +104,12 @@ def test_ranks_of_few_directions_in_many_dimensions(noise, num_samples):
     if num_samples < 200:
         found = _add_small_classes(scatter, features, [samples], torch.empty_like(features))
     else:
-        # The last part is a single sample, whose deviation is zero.
+        # The last part is a single sample, with deviation zero.
         found = _add_large_class(scatter, features, samples, torch.empty(num_samples - 1, 200))
     assert float(found[2]) == pytest.approx(float(values.sum() ** 2 / (values**2).sum()), rel=2e-4)
 
 
-def test_parts_with_references_of_their_own_merge_exactly():
+def test_parts_with_different_references_merge_exactly():
     data = case("missing", noise=1e-6)
     whole = class_statistics(data.features, data.labels, data.num_classes)
     total = no_moments(10, data.num_classes)
@@ -133,7 +133,7 @@ def test_scatter_stays_positive_semidefinite_with_a_bad_reference():
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
-def test_products_are_in_float32_at_least_and_in_float64_where_that_means_less(precision):
+def test_products_are_in_float32_unless_the_user_allows_less_precision(precision):
     assert {product_dtype(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32)} == {torch.float32}
     assert product_dtype(torch.float64) == torch.float64
     before = torch.get_float32_matmul_precision()
@@ -144,7 +144,7 @@ def test_products_are_in_float32_at_least_and_in_float64_where_that_means_less(p
         torch.set_float32_matmul_precision(before)
 
 
-def test_nearly_singular_whatever_the_units_and_the_dimensions_without_scatter():
+def test_near_singularity_ignores_units_and_dimensions_without_scatter():
     rows = torch.randn(50, 4, dtype=torch.float64) * torch.tensor([1.0, 1e-9, 0.0, 1e9])
     assert not _is_nearly_singular(rows.T @ rows, 1e-4)
     rows[:, 2] = rows[:, 0] + 1e9 * rows[:, 1] + 1e-3 * torch.randn(50)

@@ -1,4 +1,4 @@
-"""The stream equals the pure function, whatever the batches and their order, inside and outside of torchmetrics' containers."""
+"""Streaming agrees with `measure_collapse` for any batches and order, inside and outside of torchmetrics' containers."""
 
 import copy
 import math
@@ -33,10 +33,10 @@ def test_options_reach_the_result(options):
     agree(filled(data, [9], keep_features=True, **options).measure(data.weight, data.bias), measure_collapse(*data, **options))
 
 
-def test_near_collapse_far_from_the_origin_nothing_cancels():
+def test_no_cancellation_near_collapse_far_from_the_origin():
     data = case("balanced", noise=1e-6)
     far = data._replace(features=data.features + 1e3)
-    # The shift itself rounds the features, so the same rounded features go to both.
+    # The shift rounds the features, so both get the same rounded ones.
     back = data._replace(features=far.features - 1e3)
     assert filled(far, [4]).compute().nc1 == pytest.approx(measure_collapse(back.features, back.labels).nc1, rel=1e-6)
 
@@ -58,7 +58,7 @@ def test_memory_does_not_grow_with_the_samples():
     assert metrics.kept == []
 
 
-def test_reset_forgets_and_updates_after_compute_count():
+def test_reset_and_updates_after_compute():
     data, other = case("balanced"), case("balanced", seed=1)
     metrics = filled(other, [9], keep_features=True)
     metrics.compute()
@@ -70,7 +70,7 @@ def test_reset_forgets_and_updates_after_compute_count():
 
 
 @pytest.mark.parametrize("copied", [lambda m: pickle.loads(pickle.dumps(m)), copy.deepcopy], ids=["pickle", "deepcopy"])
-def test_a_copy_goes_on_where_the_original_stood(copied):
+def test_a_copy_continues_from_the_state_of_the_original(copied):
     data = case("imbalanced")
     half = data._replace(features=data.features[:200], labels=data.labels[:200])
     metrics = filled(half, [17])
@@ -103,7 +103,7 @@ def test_merge_state_joins_two_metrics():
         first.merge_state({})
 
 
-def test_a_refused_batch_changes_nothing():
+def test_an_invalid_batch_changes_nothing():
     data = case("balanced")
     metrics = filled(data, [9])
     before = metrics.compute().to_dict()
@@ -133,8 +133,8 @@ def test_refusals():
         metrics.measure(torch.zeros(2, 4))
 
 
-def test_half_precision_as_the_default_type_changes_nothing():
-    # As Lightning's bf16-true has it.
+def test_a_half_precision_default_dtype_changes_nothing():
+    # As under Lightning's bf16-true.
     data = case("balanced", dtype=torch.bfloat16)
     expected = filled(data, [7], keep_features=True).measure(data.weight)
     torch.set_default_dtype(torch.bfloat16)
@@ -145,13 +145,13 @@ def test_half_precision_as_the_default_type_changes_nothing():
     assert found.to_dict() == expected.to_dict()
 
 
-def test_other_samples_than_before_are_refused():
+def test_different_samples_in_the_second_pass_raise():
     data = case("balanced")
     second = filled(data, [9]).second_pass(data.weight)
     second.update(data.features[:40], data.labels[:40])
     with pytest.raises(ValueError, match=r"the same 72 samples as the first; got 40"):
         second.compute()
-    with pytest.raises(ValueError, match=r"test_labels must be in"):
+    with pytest.raises(ValueError, match=r"test_labels must be from"):
         second.update(data.features, data.labels + 1, test=True)
 
 
@@ -166,7 +166,7 @@ def test_it_can_be_reset_and_called():
     assert second.compute().to_dict() == once
 
 
-def test_training_that_goes_on_does_not_change_the_classifier_that_is_measured():
+def test_further_training_does_not_change_the_measured_classifier():
     data = case("balanced")
     weight, bias = data.weight.clone(), data.bias.clone()
     second = filled(data, [9]).second_pass(weight, bias)
@@ -202,7 +202,7 @@ def test_a_collection_of_metrics_with_and_without_features(order):
     ],
     ids=["set_dtype", "to", "type"],
 )
-def test_another_type_leaves_the_statistics_in_float64(turned, dtype):
+def test_casting_leaves_the_statistics_in_float64(turned, dtype):
     data = case("balanced", noise=1e-6)
     metrics = filled(data._replace(features=data.features[:30], labels=data.labels[:30]), [9])
     turned(metrics, dtype)

@@ -49,7 +49,7 @@ def test_gradient_against_the_declarative_node(feature_dim, num_classes, multipl
     (gradient,) = torch.autograd.grad((basis * incoming).sum(), means)
     jacobian = jacobian_by_declarative_node(problem, basis.detach(), multipliers=multipliers)
     expected = (incoming.flatten() @ jacobian).reshape(feature_dim, num_classes).T
-    # The library's means have any scale: what would only rescale them gets no gradient.
+    # The library's means have any scale, so the radial part of the gradient is zero.
     unit = means.detach()
     expected = expected - (expected * unit).sum() * unit
     assert (gradient - expected).norm() < 1e-8 * expected.norm()
@@ -75,7 +75,7 @@ def test_constraint_jacobian_and_its_building_blocks():
     torch.testing.assert_close(constraint_jacobian(basis), expected)
 
 
-def test_refuses_what_does_not_fit_into_memory():
+def test_problems_that_do_not_fit_into_memory_raise():
     _, anchor, problem = problem_of(12, 5)
     needed = dense_bytes(12, 5, "embedded-gradient-field")
     with pytest.raises(MemoryError, match=f"needs {needed:,} bytes at feature_dim=12, num_classes=5; 1,000 are available"):
@@ -88,7 +88,7 @@ def test_needs_a_proximal_point():
         jacobian_by_declarative_node(ProximalProblem(means.T, None, DELTA), anchor)
 
 
-def test_the_whole_route_has_the_closed_forms_gradient():
+def test_the_papers_route_has_the_gradient_of_the_closed_form():
     means, anchor, _ = problem_of(12, 5)
     grads = []
     for solve in (
