@@ -1,4 +1,4 @@
-"""One step of AGD against one step of SGD with momentum, on the parameters of ResNet-18; times of one run, interleaved."""
+"""The time of a step of AGD relative to SGD with momentum, on the parameters of ResNet-18; interleaved steps of one run."""
 
 import statistics
 import time
@@ -39,7 +39,7 @@ def main() -> None:
     total = sum(parameter.numel() for parameter in parameters())
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {total:,} parameters")
     for name, median in medians.items():
-        print(f"{name:20} {1e3 * median:7.2f} ms a step, {median / medians['SGD with momentum']:.2f} of SGD's")
+        print(f"{name:20} {1e3 * median:7.2f} ms per step, {median / medians['SGD with momentum']:.2f} of SGD's")
 
 
 if __name__ == "__main__":

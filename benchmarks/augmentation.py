@@ -1,8 +1,8 @@
-"""Throughput of augmentation and normalization, in images of 3 x 32 x 32 per second, with and without rotation.
+"""Throughput of augmentation and normalization in images per second, 3 x 32 x 32, with and without rotation.
 
     python benchmarks/augmentation.py
 
-On one thread and on two: two threads synchronize at every operation, which is slow on a busy machine.
+Runs on one thread and on two. Two threads synchronize at every operation, which is slow on a busy machine.
 """
 
 import statistics

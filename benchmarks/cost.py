@@ -1,11 +1,10 @@
-"""Time, memory and operation counts of a training step for each head, on random inputs of the experiment's shape.
+"""Time, memory and operation counts of a training step of each head, on random inputs in the shape of an experiment.
 
     python -m benchmarks.cost ufm-10 --steps 5
 
-prints the tables and writes `OUT/<experiment>.json` after each head. Each head runs in a process of its own, so that its peak
-memory is its own; so does the nearest-ETF head as the paper computes it (trust region and dense gradient), where it fits into
-memory. Operation counts are the same on every machine. With peak rates, given or those of a known device, the counts come with
-lower bounds of time.
+prints tables and writes `OUT/<experiment>.json` after each head. Every head runs in a separate process, for its own peak memory,
+and so does the nearest-ETF head as the paper computes it (trust region and dense gradient), where it fits into memory. Operation
+counts are the same on every machine; with the peak rates of a device, they give lower bounds of the time.
 """
 
 import copy
@@ -47,7 +46,7 @@ from guided_collapse.paper.trust_region import ProximalProblem, solve_by_trust_r
 PAPER_ROUTE = "paper-route"
 PARTS = ("backbone_forward_ms", "head_forward_ms", "head_backward_ms", "backbone_backward_ms")
 NVIDIA = "float32 without tensor cores"
-# TFLOP/s, GB/s and where the figures come from.
+# TFLOP/s, GB/s and the source of the figures.
 KNOWN_DEVICES: dict[str, tuple[float, float, str]] = {
     "A100": (19.5, 1555.0, f"NVIDIA A100 data sheet, 40 GB SXM, {NVIDIA}"),
     "H100": (67.0, 3350.0, f"NVIDIA H100 data sheet, SXM, {NVIDIA}"),
@@ -57,7 +56,7 @@ KNOWN_DEVICES: dict[str, tuple[float, float, str]] = {
     "M1": (2.6, 68.0, "Apple's announcement of M1, graphics with 8 cores; its memory, LPDDR4X-4266 of 128 bits"),
 }
 DeviceName = tyro.extras.literal_type_from_choices(list(KNOWN_DEVICES))
-# A meta tensor has a shape and no values; heads treat it like any tensor that is not on a CPU.
+# Meta tensors have shapes but no values; heads treat them like tensors on an accelerator.
 DEVICE_KINDS = (("cpu", torch.device("cpu")), ("accelerator", torch.device("meta")))
 
 
@@ -78,15 +77,15 @@ class CostRequest:
     batch_size: int | None = None
     """Samples per step; by default the experiment's batch size."""
     precision: Precision = "32-true"
-    """Precision of the forward and backward pass."""
+    """Precision of the forward and backward passes."""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Kind of device to run on."""
     limit_seconds: float = 240.0
-    """Time limit for each head, including its start."""
+    """Time limit per head, including startup."""
     device_named: DeviceName | None = None
-    """A device whose peak rates are known, for lower bounds of time."""
+    """A known device, for lower bounds of the time."""
     peak_rates: tuple[float, float] | None = None
-    """Peak rates of another device: 10^12 float32 operations and 10^9 bytes per second."""
+    """Peak rates of another device, in float32 TFLOP/s and GB/s."""
     out: Path = Path("runs/cost")
     """Output folder."""
 
@@ -98,7 +97,7 @@ class CostRequest:
 
     @property
     def peaks(self) -> dict[str, Any] | None:
-        """The peak rates of the record; None if no device is named and no rates are given."""
+        """The peak rates for the record, or None without a device or rates."""
         if self.device_named is None and self.peak_rates is None:
             return None
         tflops, gbs, source = KNOWN_DEVICES[self.device_named] if self.device_named else (*self.peak_rates, "as given")
@@ -106,7 +105,7 @@ class CostRequest:
 
 
 def measure_cost(request: CostRequest) -> dict[str, Any]:
-    """Measures every head in a process of its own, and returns the record, which is written after each of them."""
+    """Measures every head in a separate process, writes the record after each, and returns it."""
     configuration = request.configuration
     record: dict[str, Any] = {"format": 1, "kind": "cost", "experiment": configuration.experiment, "rows": []}
     record |= {name: getattr(configuration, name) for name in ("batch_size", "precision")}
@@ -148,7 +147,7 @@ def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
         "backward_ms": None if backbone_backward is None else head_backward + backbone_backward,
         "head_forward_ms": head_forward,
         "head_backward_ms": head_backward,
-        "peak_mb": None if answer.get("note") else answer.get("peak_mb"),  # an unfinished step has not reached its peak
+        "peak_mb": None if answer.get("note") else answer.get("peak_mb"),  # an unfinished step may not have reached its peak
         "steps": answer.get("steps"),
         "note": answer.get("note"),
     }
@@ -157,12 +156,12 @@ def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
 def measure_step(
     configuration: Configuration, *, paper_route: bool = False, steps: int, warm_up: int, seconds: float, accelerator: str
 ) -> dict[str, Any]:
-    """Medians of the parts of a step in milliseconds, the MB that it adds at the peak, and operation counts.
+    """Medians of the parts of a step in milliseconds, its peak of additional MB, and operation counts.
 
-    Once `seconds` have passed, or half of them before the first measured step, the step that is running is the last of its kind.
-    A step that runs out of memory has the times of the parts before, and a note.
+    Measuring ends with the step that runs when `seconds` have passed, warm-up when half of them have. If a step runs out of memory,
+    the result has the times of the parts before, and a note.
     """
-    # Loads libraries, and calls everything once, before memory is counted.
+    # Loads libraries and calls everything once, before memory is counted.
     tiny = replace(preset("ufm-10"), num_classes=3, feature_dim=4, num_samples=6, batch_size=6).resolved()
     tiny_task = made_up_task(tiny)
     inputs, labels = next(_batches(tiny_task, ProcessShare()))
@@ -188,14 +187,14 @@ def measure_step(
             except MemoryError as error:
                 note = str(error)
             measured.append(marks.milliseconds())
-    measured = measured or of_warm_up[-1:]  # a step that takes all the time does without warm-up
+    measured = measured or of_warm_up[-1:]  # steps that take all the time have no warm-up
     feature_dim, num_classes = _sizes(model.head)
     return {
         **{name: statistics.median(times) for name, times in zip(PARTS, zip(*measured, strict=True), strict=False)},
         "peak_mb": peak_mb(fabric.device) - mb_before,
         "steps": len(measured),
         "note": note,
-        # The paper's route leaves torch.
+        # The paper's route leaves torch, so its operations cannot be counted.
         "counts": [] if paper_route else head_counts(configuration.head, model.head, configuration.batch_size),
         "feature_dim": feature_dim,
         "num_classes": num_classes,
@@ -204,7 +203,7 @@ def measure_step(
 
 
 class Marks:
-    """Points in time of the device's work."""
+    """Time stamps of the work on a device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -220,7 +219,7 @@ class Marks:
         self._marks.append(time.perf_counter())
 
     def milliseconds(self) -> list[float]:
-        """The time from each mark to the next."""
+        """The times between consecutive marks."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             return [before.elapsed_time(after) for before, after in itertools.pairwise(self._marks)]
@@ -228,7 +227,7 @@ class Marks:
 
 
 def train_step(model: Classifier, optimizer: torch.optim.Optimizer, fabric: Fabric, batch: Batch, marks: Marks) -> None:
-    """One training step, with a mark before and after each of `PARTS`; the optimizer's own work is not timed."""
+    """One training step with a mark before and after each of `PARTS`; the optimizer is not timed."""
     model.train()
     optimizer.zero_grad()
     marks.add()
@@ -247,7 +246,7 @@ def train_step(model: Classifier, optimizer: torch.optim.Optimizer, fabric: Fabr
 
 
 def made_up_task(configuration: Configuration, num_images: int | None = None) -> Task:
-    """The experiment with random images, by default one batch of them: the cost of a step does not depend on what they show."""
+    """The experiment with random images, by default a single batch, because the cost of a step does not depend on them."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     known = known_data(configuration.data)
@@ -274,7 +273,7 @@ def _logits(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
 
 
 class PaperRouteHead(NearestETFHead):
-    """The nearest-ETF head as the paper computes it: by the trust region, differentiated by the dense declarative node."""
+    """The nearest-ETF head as the paper computes it: a trust region, differentiated by the dense declarative node."""
 
     def _solve(self, class_means: Tensor) -> NearestETF:
         unit_means = unit_frobenius_norm(class_means)
@@ -287,7 +286,7 @@ class PaperRouteHead(NearestETFHead):
 
 
 def head_counts(name: str, head: nn.Module, batch_size: int) -> list[dict[str, Any]]:
-    """Counts of one step of a copy of the head and the loss, forward and backward, for each kind of device."""
+    """Operation counts of a step of head and loss, forward and backward, for each kind of device."""
     return [
         {
             "head": name,
@@ -300,7 +299,7 @@ def head_counts(name: str, head: nn.Module, batch_size: int) -> list[dict[str, A
 
 
 def step_counts(head: nn.Module, batch_size: int, device: torch.device) -> OperationCounts:
-    """Counts of a head's second step from here, because the very first one may do more."""
+    """Operation counts of the second step from here, because the first one may do more."""
     head.train()
     feature_dim, num_classes = _sizes(head)
     labels = torch.arange(batch_size, device=device) % num_classes

@@ -1,4 +1,4 @@
-"""Tables of the records that `benchmarks.cost` writes; each function takes the loaded JSON objects."""
+"""Tables of the records of `benchmarks.cost`; the functions take loaded JSON objects."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ COUNTS = {
     "moved_bytes": ("MB moved", 1e6),
 }
 LETTERS = {**{name: head.letter for name, head in HEADS.items()}, "paper-route": "P"}
-"""Abbreviations of heads, in the order of tables."""
+"""Abbreviations of heads, in table order."""
 # GPU memory during training in GB: Markou, Ajanthan, Gould, Guiding Neural Collapse, NeurIPS 2024, table 3.
 PAPER_HEADS = ("cosine", "fixed-etf", "nearest-etf-detached", "nearest-etf")
 PAPER_MEMORY: Mapping[str, tuple[float, float, float, float | None]] = {
@@ -45,7 +45,7 @@ PAPER_MEMORY: Mapping[str, tuple[float, float, float, float | None]] = {
 
 
 class CostTable(NamedTuple):
-    """Cells as text under headings, with a title above and notes below."""
+    """A text table with headings, a title above and notes below."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ class CostTable(NamedTuple):
 
 
 class TimedPass(NamedTuple):
-    """The time of one pass: C/F is the forward pass of the cosine head, C/B its backward pass."""
+    """The time of a pass; C/F is the forward pass of the cosine head, C/B its backward pass."""
 
     notation: str
     head: str
@@ -66,7 +66,7 @@ class TimedPass(NamedTuple):
 
 
 def timed_passes(cost: Cost) -> list[TimedPass]:
-    """Every pass that was timed, forward and backward, head by head."""
+    """The timed passes, forward and backward, head by head."""
     return [
         TimedPass(f"{LETTERS.get(row['head'], row['head'])}/{name[0].upper()}", row["head"], name == "backward_ms", row[name])
         for row in cost["rows"]
@@ -92,7 +92,7 @@ def cost_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def memory_table(costs: Sequence[Cost]) -> CostTable:
-    """Peak memory by head, beside the GPU memory that the paper prints."""
+    """Peak memory by head, next to the GPU memory that the paper reports."""
     measured = [cost for cost in costs if any(row["peak_mb"] is not None for row in cost["rows"])]
     found = [
         (cost["experiment"], source, unit, values)
@@ -120,7 +120,7 @@ def memory_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def counts_table(costs: Sequence[Cost]) -> CostTable:
-    """Operations, waits, work and bytes of a step, by head and kind of device, and lower bounds of time for known peak rates."""
+    """Operations, host waits, work and bytes of a step by head and kind of device, with lower bounds of the time."""
     bounded = any(cost.get("peaks") for cost in costs)
     rows = []
     for cost in costs:
@@ -156,7 +156,7 @@ def counts_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def least_ms(cost: Cost, counts: Mapping[str, Any]) -> float | None:
-    """Milliseconds below which an accelerator of the record's peak rates cannot do the counted work; None for a CPU."""
+    """The least time in milliseconds of the counted work on an accelerator with the record's peak rates; None for a CPU."""
     peaks = cost.get("peaks")
     if not peaks or counts["device_kind"] == "cpu":
         return None
@@ -164,14 +164,14 @@ def least_ms(cost: Cost, counts: Mapping[str, Any]) -> float | None:
 
 
 def _amount(value: float | None) -> str:
-    """Milliseconds or megabytes; from a thousand on without a fraction."""
+    """A number of milliseconds or megabytes, without decimals from a thousand on."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _circumstances(costs: Sequence[Cost]) -> tuple[str, ...]:
-    """What was measured on what, a line for each experiment."""
+    """What was measured and on which machine, one line per experiment."""
     fields = ("batch_size", "feature_dim", "num_classes", "precision")
     return tuple(f"{cost['experiment']}: {_listed(cost, *fields)}; on {_listed(cost['hardware'])}." for cost in costs)
 

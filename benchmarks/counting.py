@@ -1,4 +1,4 @@
-"""Peak memory, and the operations that a computation asks of a device, counted on any machine."""
+"""Peak memory, and counts of device operations, which need no device."""
 
 import sys
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from torch.utils.flop_counter import flop_registry
 
 from guided_collapse.geometry.operations import IMPLEMENTATIONS
 
-# Operations that hand the host a value from the device, or a shape that depends on one: the host has to wait for the device.
+# Operations that return a value, or a shape that depends on one, to the host: they synchronize with the device.
 WAITING = frozenset(
     {
         *("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"),
         *("nonzero", "nonzero_numpy", "masked_select", "bincount", "unique_dim", "_unique2", "unique_consecutive"),
     }
 )
-# Prefixes of their names.
+# Prefixes of names of factorizations.
 FACTORIZATIONS = (
     *("linalg_eig", "linalg_svd", "linalg_qr", "linalg_cholesky", "linalg_lu", "linalg_inv", "linalg_ldl", "geqrf"),
     *("_linalg_eig", "_linalg_svd", "_linalg_solve", "_linalg_det", "_linalg_slogdet", "cholesky"),
@@ -29,10 +29,10 @@ FACTORIZATIONS = (
 
 
 class WholeStep(TorchDispatchMode):
-    """Calls `seen` after every tensor operation, including those inside our own operations, which FlopCounterMode cannot enter."""
+    """Calls `seen` after every tensor operation, including those inside custom operations, which FlopCounterMode cannot see."""
 
     def seen(self, name: str, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Receives one finished operation."""
+        """Called with each finished operation."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -47,20 +47,20 @@ class WholeStep(TorchDispatchMode):
 
 @dataclass
 class OperationCounts:
-    """What was asked of a device."""
+    """Counts of device operations."""
 
     operations: int = 0
-    """Operations that compute something; views do not count."""
+    """Operations other than views."""
     waits: int = 0
-    """How often the host waits for a value."""
+    """Synchronizations with the device."""
     double_precision: int = 0
     """Operations with a float64 tensor."""
     factorizations: int = 0
-    """Eigenvalues, singular values, QR, Cholesky and the like."""
+    """Eigendecompositions, SVDs, QR, Cholesky and similar."""
     work: int = 0
-    """Floating-point operations of matrix products and convolutions, by the formulas of torch's FlopCounterMode."""
+    """Floating-point operations of matrix products and convolutions, by the formulas of FlopCounterMode."""
     moved_bytes: int = 0
-    """Bytes that operations read and write if nothing is fused."""
+    """Bytes read and written, without fusion."""
 
 
 class CountOperations(WholeStep):
@@ -80,7 +80,7 @@ class CountOperations(WholeStep):
         counts.double_precision += any(tensor.dtype == torch.float64 for tensor in tensors)
         counts.factorizations += name.startswith(FACTORIZATIONS)
         counts.moved_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        # In place it is the same work, but registered only once.
+        # In-place variants do the same work, but only one of them is registered.
         formula = flop_registry.get(getattr(torch.ops.aten, name.removesuffix("_"), operation.overloadpacket))
         if formula is not None:
             counts.work += formula(*args, **kwargs, out_val=result)
@@ -91,27 +91,27 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def start_counting_memory(device: torch.device) -> float:
-    """Resets the peak that `peak_mb` returns, and returns the MB in use now: of torch's tensors on a GPU, else of the process."""
+    """Resets the peak of `peak_mb` and returns the MB in use: of torch tensors on a GPU, otherwise of the process."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device) / 1e6
     try:
         Path("/proc/self/clear_refs").write_text("5")
         return _resident_mb("VmRSS")
-    except OSError:  # not Linux, or not allowed: only the peak so far is known
+    except OSError:  # not Linux, or not permitted: only the peak so far is known
         return peak_mb(device)
 
 
 def peak_mb(device: torch.device) -> float:
-    """The peak MB since `start_counting_memory`, or since the process began if the operating system cannot reset it."""
+    """Peak MB since `start_counting_memory`, or since the start of the process if the peak cannot be reset."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
     try:
         return _resident_mb("VmHWM")
     except OSError:
-        import resource  # not every system has it
+        import resource  # not available on every system
 
-        # In units of 1024 bytes, except on macOS, which counts bytes.
+        # In KiB, except on macOS, which reports bytes.
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 

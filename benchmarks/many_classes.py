@@ -1,12 +1,12 @@
-"""Training steps of the nearest head with many classes against those of `nn.Linear` of the same sizes: time and memory, of one run.
+"""Time and memory of training steps of the nearest-frame head with many classes, relative to `nn.Linear`, in one run.
 
     python -m benchmarks.many_classes --record many-classes.json
 
-Both have SGD with momentum, and the same small layer before them. Their steps alternate, on the same batches. Times are those of
-whole windows of `every` steps, in each of which the frame moves once; the medians of windows are compared.
+Both follow the same small layer and train by SGD with momentum, in alternating steps on the same batches. Times are medians over
+windows of `every` steps, in each of which the frame moves once.
 
-Peaks of memory are those of a process for each, in units of C d floats, above what it had before the model was made. "logits
-alone" is a constant weight: what a classifier adds is its peak less that one, which is the weight and what logits take.
+Peak memory is measured in separate processes, in units of C d floats, relative to before the model was created. "logits alone" is a
+constant weight: subtract its peak, which is the weight and the logits, to see what a classifier adds.
 """
 
 import argparse
@@ -74,10 +74,10 @@ def batch(options: argparse.Namespace) -> tuple[Tensor, Tensor]:
 
 
 def compare_times(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of windows of either, in the order in which they were measured."""
+    """Seconds of the windows of both, in the order of measurement."""
     linear, nearest = (Training(kind, options.feature_dim, options.num_classes) for kind in ("nn.Linear", "nearest"))
     every = nearest.head.every
-    # The frame moves at the first step, and then at the last of each window.
+    # The frame moves at the first step, and then at the last step of every window.
     for training in (linear, nearest):
         training.seconds_of_a_step(*batch(options))
     windows: dict[str, list[float]] = {"nn.Linear": [], "nearest": []}
@@ -95,12 +95,12 @@ def compare_times(options: argparse.Namespace) -> dict[str, Any]:
         print(f"window of {every} steps: {both}, ratio {totals['nearest'] / totals['nn.Linear']:.2f}", flush=True)
     medians = {kind: statistics.median(times) / every for kind, times in windows.items()}
     ratio = medians["nearest"] / medians["nn.Linear"]
-    print(f"a step: nn.Linear {medians['nn.Linear']:.3f} s, nearest {medians['nearest']:.3f} s, {ratio:.2f} of nn.Linear's")
+    print(f"per step: nn.Linear {medians['nn.Linear']:.3f} s, nearest {medians['nearest']:.3f} s, {ratio:.2f} of nn.Linear's")
     return {"every": every, "windows": windows, "ratio": ratio}
 
 
 def peak(options: argparse.Namespace) -> dict[str, float]:
-    """What one kind takes, in C d floats: when it is made, in steps, and of it the state that stays."""
+    """Memory of one kind in C d floats: peaks at creation and in steps, and the state that remains."""
     small = argparse.Namespace(**{**vars(options), "num_classes": 2 * options.feature_dim})
     warm = Training(options.peak_of, small.feature_dim, small.num_classes)
     warm.seconds_of_a_step(*batch(small))
@@ -108,7 +108,7 @@ def peak(options: argparse.Namespace) -> dict[str, float]:
     training = Training(options.peak_of, options.feature_dim, options.num_classes)
     when_made = peak_mb(CPU) - before
     start_counting_memory(CPU)
-    for _ in range(2):  # the frame moves at the first
+    for _ in range(2):  # the frame moves in the first one
         training.seconds_of_a_step(*batch(options))
     in_steps = peak_mb(CPU) - before
     megabytes = 4e-6 * options.num_classes * options.feature_dim
@@ -117,7 +117,7 @@ def peak(options: argparse.Namespace) -> dict[str, float]:
 
 
 def compare_memory() -> dict[str, dict[str, float]]:
-    """What each kind takes, measured in processes of their own."""
+    """Memory of every kind, each measured in a separate process."""
     found: dict[str, dict[str, float]] = {}
     for kind in KINDS:
         command = [sys.executable, "-m", "benchmarks.many_classes", *sys.argv[1:], "--peak-of", kind]
@@ -134,8 +134,8 @@ def main() -> None:
     parser.add_argument("--feature-dim", type=int, default=256)
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--windows", type=int, default=3, help="of `every` steps")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write all that was measured to this file")
-    parser.add_argument("--peak-of", choices=list(KINDS), help="print the memory of one alone, as JSON")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write all measurements to this file")
+    parser.add_argument("--peak-of", choices=list(KINDS), help="print the memory of only this one, as JSON")
     options = parser.parse_args()
     torch.manual_seed(0)
     if options.peak_of:

@@ -1,18 +1,18 @@
-"""How quick the metrics are, as ratios within one run: against public scripts, and against one product features' features.
+"""Time of the metrics relative to public scripts and to one product features' features, within one run.
 
     OMP_NUM_THREADS=2 python benchmarks/metrics.py
 
-The scripts are written anew from what these files do, on features that are there already, without model, data and printing:
+The scripts are reimplemented from these files, on given features, without model, data loading and printing:
 
-- the paper's: nc/validate_NC.py and nc/utils.py of github.com/evanmarkou/Guiding-Neural-Collapse (00cdf29). A loop over all samples
-  puts each into a dictionary of class sums and one of lists; S_W class by class from the lists, pinv of S_B for NC1 and of S_T for
-  VCI, an SVD of each class for the numerical rank, the differences to all class means for NC4, margins class by class.
+- the paper's: nc/validate_NC.py and nc/utils.py of github.com/evanmarkou/Guiding-Neural-Collapse (00cdf29). A loop over
+  samples fills a dictionary of class sums and one of lists; S_W class by class from the lists, pinv of S_B for NC1 and of S_T for
+  VCI, an SVD per class for the numerical rank, differences to all class means for NC4, margins class by class.
 - sample by sample: validate_NC.py of github.com/tding1/Neural-Collapse (0106f93, Zhu et al. 2021). Class sums in the same loop, S_W
-  from one outer product for each sample, pinv of S_B; no VCI, rank, NC4 or margins.
+  from one outer product per sample, pinv of S_B; no VCI, rank, NC4 or margins.
 - batch by batch: measurements.py of github.com/mariuslindegaard/neuralcollapse-master (434a139). Class by class in each batch, S_W
   from a stack of outer products, NC4 sample by sample, svds of S_B; no VCI, rank or margins.
 
-Many public repositories share the last two. `measure_collapse` computes all that and the rest of its table.
+Many public repositories share the last two. `measure_collapse` computes all of that and the rest of its table.
 """
 
 import statistics
@@ -171,7 +171,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, median of {REPETITIONS} in turn; the scripts once")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, median of {REPETITIONS} interleaved runs; scripts once")
     for num_samples, feature_dim, num_classes in SIZES:
         generator = torch.Generator().manual_seed(0)
         means = torch.randn(num_classes, feature_dim, generator=generator)

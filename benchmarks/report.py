@@ -1,9 +1,9 @@
-"""Time and size of large reports, and how their time grows.
+"""Time and size of large reports, and how the time scales.
 
     python -m benchmarks.report
 
-Long: 4 heads, 5 seeds and 2000 measured epochs, with margins for all and a trace for one seed; the project's own limits are
-20 seconds and 15 MB. Wide: many experiments of 3 heads, 2 seeds and 20 epochs, against a fifth of them; a ratio of 5 is linear.
+Long: 4 heads, 5 seeds and 2000 measured epochs, with margins for all seeds and a trace for one; the project's limits are
+20 seconds and 15 MB. Wide: many experiments of 3 heads, 2 seeds and 20 epochs, relative to a fifth of them; 5 is linear.
 """
 
 import tempfile
@@ -33,7 +33,7 @@ def write_wide(runs, experiments):
 
 
 def seconds_of(name, write, *arguments):
-    """Processor time of a report on the runs that `write` makes."""
+    """CPU time of a report on the runs that `write` creates."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder, "runs"), *arguments)
         start = time.process_time()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.retrieval --classes 100 --threads 2
 
-The project's own limits, for a gallery of 100,000 x 128 and 10,000 queries on two cores: a minute and 2 GB for the whole process.
+The project's limits for a gallery of 100,000 x 128 and 10,000 queries on two cores are a minute and 2 GB for the whole process.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def search(num_items: int, num_queries: int, feature_dim: int, num_classes: int)
 
 
 def megabytes() -> float:
-    """The most memory that this process has had."""
+    """Peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -39,4 +39,4 @@ if __name__ == "__main__":
     sizes = parser.parse_args()
     torch.set_num_threads(sizes.threads)
     search(sizes.items, sizes.queries, sizes.dimensions, sizes.classes)
-    print(f"{megabytes():.0f} MB at most, with torch and all embeddings")
+    print(f"{megabytes():.0f} MB peak, with torch and all embeddings")

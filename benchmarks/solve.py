@@ -1,14 +1,14 @@
-"""Time and memory of the nearest-ETF solve: by both solvers, by the paper's own route, and by autograd through torch.linalg.svd.
+"""Time and memory of the nearest-ETF solve: both solvers, the paper's route, and autograd through torch.linalg.svd.
 
     python -m benchmarks.solve --record results/records/solve.json
 
 prints all sizes, then ratios to autograd through an SVD, then the ratio to one thin SVD at (2048, 1000), and records all three;
-without the flag it only prints. In the first part each measurement runs in a process of its own, so that its peak memory is its
-own, and times are medians; the ratios come from one process each. Compare times only within one run. The paper's route is the trust
-region forward and the dense declarative node backward, where its matrices fit into memory.
+without the flag it only prints. In the first part, times are medians, and every measurement runs in a separate process, for its own
+peak memory; ratios are from one process each. Compare times only within a run. The paper's route is the trust region forward and
+the dense declarative node backward, where its matrices fit into memory.
 
-Operations, host waits, operations in float64, factorizations, floating-point work of products and bytes moved are counted, of one
-forward and backward pass: they are the same on every machine. Those of the paper's route are not, as it leaves torch.
+Operations, host waits, float64 operations, factorizations, floating-point work of products and bytes moved are counted over one
+forward and backward pass and are the same on every machine. The paper's route leaves torch and has no counts.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def measure(method: str, feature_dim: int, num_classes: int) -> dict[str, Any]:
         weight = solve(leaf, anchor)
         weight.backward(torch.ones_like(weight))
 
-    # First calls of everything, so that what libraries load and keep is not counted.
+    # Call everything once first, to exclude what libraries load and keep.
     few_means, few_anchor = inputs(16, 4) if method == PAPER_ROUTE else inputs(256, 64)
     both(few_means.requires_grad_(), few_anchor)
     means, anchor = inputs(feature_dim, num_classes)
@@ -134,21 +134,21 @@ def compare_methods(limit_seconds: float) -> list[dict[str, Any]]:
 
 
 def counts_text(counts: dict[str, int]) -> str:
-    """What `OperationCounts` has, in columns."""
+    """The columns of `OperationCounts`."""
     found = OperationCounts(**counts)
     asked = f"{found.operations:11} {found.waits:6} {found.double_precision:8} {found.factorizations:15}"
     return f"{asked} {found.work / 1e9:9.4g} {found.moved_bytes / 1e6:9.4g}"
 
 
 def compare_with_autograd() -> list[dict[str, Any]]:
-    """The fastest forward and backward pass of each, in turn, and whether the gradients at exact collapse are finite."""
+    """The fastest interleaved forward and backward passes, and whether gradients at exact collapse are finite."""
     rows = []
-    print("\nForward and backward pass, over autograd through torch.linalg.svd: fastest of many, in turn, float32")
+    print("\nForward and backward pass relative to autograd through torch.linalg.svd: fastest of many, interleaved, float32")
     for feature_dim, num_classes, rounds in ((512, 10, 400), (1024, 100, 100), (2048, 1000, 9)):
         means, anchor = inputs(feature_dim, num_classes)
         leaf, grad = means.requires_grad_(), torch.randn(num_classes, feature_dim)
         seconds = dict.fromkeys(("factors", "autograd through svd"), float("inf"))
-        for method in (*seconds, *rounds * tuple(seconds)):  # the first two warm up, and only the fastest counts
+        for method in (*seconds, *rounds * tuple(seconds)):  # the first rounds warm up; only the fastest counts
             start = time.perf_counter()
             METHODS[method](leaf, anchor).backward(grad)
             seconds[method] = min(seconds[method], time.perf_counter() - start)
@@ -228,8 +228,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--one", nargs=3, metavar=("METHOD", "D", "C"), help="measure one case and print it as JSON")
     parser.add_argument("--ratio", action="store_true", help="only the ratios")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write all that was measured to this file, in seconds")
-    parser.add_argument("--limit-seconds", type=float, default=120.0, help="give up on a measurement after this time")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write all measurements to this file, in seconds")
+    parser.add_argument("--limit-seconds", type=float, default=120.0, help="time limit per measurement")
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(arguments.one[0], int(arguments.one[1]), int(arguments.one[2]))))

@@ -1,13 +1,12 @@
-"""Every head's training step over nn.Linear's: head, loss, backward and the optimizer's step, on one CPU thread.
+"""Time of a training step of each head relative to nn.Linear: head, loss, backward and optimizer, on one CPU thread.
 
     python -m benchmarks.steps --rounds 200 --record steps.json
     python -m benchmarks.steps --compiled
 
-In each round every head takes one step on the same features, so that a slow moment of the machine hits all of them alike. Heads
-with parameters are trained by SGD with momentum. The ratio is that of the fastest steps. A head that moves its frame every 10 steps
-has its fastest steps between two solves; its average is over windows of 100 steps, the fastest window of each. With `--compiled`
-the same steps, whole but for the optimizer's, are also compiled. Operations per step are counted, not timed, and without checks of
-values, as on an accelerator.
+In each round, every head takes one step on the same features, so that slow moments of the machine affect all alike. Heads with
+parameters train by SGD with momentum. Ratios are of the fastest steps. For a head that moves its frame every 10 steps, these lie
+between two solves, so its average is over the fastest window of 100 steps. `--compiled` also compiles the steps, except for the
+optimizer. Operations per step are counted, without checks of values, as on an accelerator.
 """
 
 import argparse
@@ -96,16 +95,16 @@ def times(feature_dim: int, num_classes: int, batch_size: int, rounds: int, comp
 
 
 def average(found: list[float]) -> float:
-    """The mean of the fastest window."""
+    """The mean step of the fastest window."""
     windows = [found[start : start + WINDOW] for start in range(0, max(len(found) - WINDOW + 1, 1), WINDOW)]
     return min(sum(window) / len(window) for window in windows)
 
 
 def operations(feature_dim: int, num_classes: int, batch_size: int) -> dict[str, int]:
-    """Operations of the third step, which is between two solves for a head that solves every 10 steps."""
+    """Operations of the third step, which is between two solves for heads that solve every 10 steps."""
     counts = {}
     for name, build in COUNTED.items():
-        # Tensors with a shape and no values stand for those of an accelerator, where solves are by products.
+        # Meta tensors stand in for those of an accelerator, where solves are by products.
         device = "cpu" if name.endswith("factors") else "meta"
         head, tensors = build(feature_dim, num_classes).to(device).train(), batch(feature_dim, num_classes, batch_size)
         features, labels = (tensor.detach().to(device) for tensor in tensors)
@@ -136,14 +135,14 @@ def measure(sizes: tuple[int, int, int], rounds: int, compiled: bool) -> dict[st
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200, help="steps of each head")
+    parser.add_argument("--rounds", type=int, default=200, help="steps per head")
     parser.add_argument("--sizes", type=int, nargs=3, action="append", metavar=("D", "C", "BATCH"), help="default: three sizes")
     parser.add_argument("--compiled", action="store_true", help="also compile every step")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write everything to this file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    # One function with many heads: past the limit, torch would go on without compiling.
+    # One function compiles for many heads; beyond the limit, torch would fall back to eager mode.
     torch._dynamo.config.recompile_limit = 64
     print(f"torch {torch.__version__}, one thread, {options.rounds} rounds")
     found = [measure(tuple(sizes), options.rounds, options.compiled) for sizes in options.sizes or SIZES]

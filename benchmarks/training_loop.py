@@ -1,9 +1,9 @@
-"""Steps per second of the training loop, as a share of a bare loop with the same network, batches and optimizer.
+"""Steps per second of the training loop relative to a bare loop with the same network, batches and optimizer.
 
     python -m benchmarks.training_loop
 
-Made-up images of CIFAR-10's size, the preset cifar10-small with its augmentation. The bare loop has its images ready as normalized
-floats and does nothing but forward, backward and step. Both take turns in one process; the figure is the median over turns.
+The preset cifar10-small with its augmentation, on random images of CIFAR-10's size. The bare loop has its images ready as
+normalized floats and only runs forward, backward and step. Both alternate in one process; ratios are medians over turns.
 """
 
 import statistics
@@ -57,7 +57,7 @@ def main() -> None:
                 start = time.perf_counter()
                 training.train_epoch(epoch + 1, steps, display)
                 ours = time.perf_counter() - start
-                if epoch > 0:  # the first turn warms up
+                if epoch > 0:  # the first turn is warm-up
                     shares.append(bare / ours)
         rate = steps / ours
         middle, least, most = (f"{share:.1%}" for share in (statistics.median(shares), min(shares), max(shares)))
