@@ -246,7 +246,7 @@ def test_the_first_screen_holds_the_answer(browser, tmp_path, experiments):
         browser.wait(DRAWN)
         assert max(bottoms(browser, "#results .verdict")) < 300
         assert browser.run("return document.querySelector('main').textContent.trim()").startswith(
-            "Draw" if len(experiments) == 1 else "3 experiments:"
+            "Draw" if len(experiments) == 1 else "3 experiments."
         )
         assert len(bottoms(browser, "[data-table=verdicts] tbody tr")) == (0 if len(experiments) == 1 else 3)
         assert max(bottoms(browser, "#results table"), default=0) < 500
@@ -272,6 +272,10 @@ def test_a_phone_needs_no_sideways_scrolling_and_cuts_no_table(browser, tmp_path
         for kind in (".plot .main-svg", "table", "td", "math", "pre", "canvas"):
             widest = f"Math.max(0, ...[...document.querySelectorAll('{kind}')].map((part) => part.getBoundingClientRect().right))"
             assert browser.run(f"return {widest}") <= 390, kind
+        layouts = (
+            "[...new Set([...document.querySelectorAll('#results td, .more td')].map((cell) => getComputedStyle(cell).display))]"
+        )
+        assert browser.run(f"return {layouts}") == ["flex"]
         cut = "[...document.querySelectorAll('.scroll, pre')].filter((part) => part.scrollWidth > part.clientWidth)"
         assert browser.run(f"return {cut}.map((part) => part.textContent)") == []
     finally:
