@@ -60,8 +60,8 @@ def test_it_prints_medians_and_the_verdict_in_at_most_100_columns(tmp_path):
     assert fixed.startswith("Fixed ETF  ")
     row = nearest.removeprefix("Nearest ETF, detached").split()
     assert row[0] == "never"
-    for name in ("nc1", "mean_cosine_margin"):
-        assert f"{statistics.median(record[name] for record in last[1::2]):.3g}" in row
+    for name, form in (("nc1", ".2g"), ("mean_cosine_margin", ".3g")):
+        assert format(statistics.median(record[name] for record in last[1::2]), form) in row
     assert "Draw: in epochs to 1.01 times the least loss, Nearest ETF, detached and Fixed ETF" in " ".join(printed)
 
 

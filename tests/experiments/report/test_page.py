@@ -110,7 +110,7 @@ def test_the_verdict_comes_first_and_only_what_is_shown_is_defined(tmp_path):
     assert "classes with many samples" not in text
     write_run(tmp_path, "other", epochs=2)
     several = Reader(page_of(tmp_path))
-    assert "1 has too few seeds to tell; 1 has nothing to compare." in several.text
+    assert "too few seeds in 1, nothing to compare in 1." in several.text
     assert "guided-collapse compare" not in several.text
     assert {"#experiment-0", "#experiment-1"} <= {found.get("href") for _, found in several.elements}
 

@@ -174,9 +174,11 @@ def test_the_outcome_is_the_accuracy_at_the_end_beside_margin_loss_variability_a
     linear, fixed = rows(table)
     assert (linear[0], fixed[0]) == ("nn.Linear", "Fixed ETF")
     low, median, high = (f"{value:.2f}" for value in sorted(cells["higher is better", "test accuracy, %"]))
-    medians = [f"{statistics.median(values):.3g}" for values in list(cells.values())[1:]]
+    medians = [
+        f"{statistics.median(values):.{digits}g}" for digits, values in zip((3, 2, 2, 3), list(cells.values())[1:], strict=True)
+    ]
     assert fixed[1:] == [f"{median} ({low} to {high})", *medians]
-    assert linear[3] == f"{ends[0]['train']['loss']:.3g}"
+    assert linear[3] == f"{ends[0]['train']['loss']:.2g}"
     assert table.notes[0].endswith("0 for nn.Linear; 0.0342 for Fixed ETF.")
     assert table.notes[1] == "Seeds in toy: linear 1, fixed-etf 3."
 

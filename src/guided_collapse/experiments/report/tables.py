@@ -207,30 +207,29 @@ def outcome_table(experiment: Experiment) -> Table:
     """What each head came to, how collapsed it is, and what a run cost, under headings that say which is better."""
     found, heads = outcome(experiment), [head for head in experiment.heads if experiment.of(head)]
     higher, lower = "higher is better", "lower is better"
-    of_runs: dict[tuple[str, str], Callable[[Run], float]] = {
-        (higher, "margin"): lambda run: _last(measured(run, records.MARGIN)),
-        (lower, "loss - floor"): lambda run: _last(measured(run, ABOVE_FLOOR)),
-        (lower, "NC1"): lambda run: _last(measured(run, records.NC1)),
-        (lower, "seconds"): seconds_of,
+    of_runs: dict[tuple[str, str], tuple[str, Callable[[Run], float]]] = {
+        (higher, "margin"): (".3g", lambda run: _last(measured(run, records.MARGIN))),
+        (lower, "loss - floor"): (".2g", lambda run: _last(measured(run, ABOVE_FLOOR))),
+        (lower, "NC1"): (".2g", lambda run: _last(measured(run, records.NC1))),
+        (lower, "seconds"): (".3g", seconds_of),
     }
     titles = {"points": (higher, "test accuracy, %"), "epochs": (lower, f"epochs to {NEAR_THE_FLOOR} x floor")}
     main = titles.get(found.unit, (lower, "loss - floor"))
     # Only the outcome has its range, so that the table fits a terminal and a phone.
     columns = {main: [short_text(found.spreads.get(head), percent=found.percent) for head in heads]}
-    for title, value in of_runs.items():
-        values = {head: [number for run in experiment.of(head) if math.isfinite(number := value(run))] for head in heads}
-        if title != main and any(values.values()):
-            columns[title] = [f"{np.median(numbers):.3g}" if numbers else NOTHING for numbers in values.values()]
+    for title, (form, value) in of_runs.items():
+        values = [[number for run in experiment.of(head) if math.isfinite(number := value(run))] for head in heads]
+        if title != main and any(values):
+            columns[title] = [format(np.median(numbers), form) if numbers else NOTHING for numbers in values]
     ordered = sorted(columns, key=lambda title: title[0] != main[0])
     cells = {("", "head"): [label(head) for head in heads], **{title: columns[title] for title in ordered}}
-    floors: dict[str, dict[str, None]] = {}
-    for run in (run for head in heads for run in experiment.of(head)):
-        floors.setdefault(number_text(floor(run)), {})[label(run.head)] = None
-    least = "; ".join(f"{value} for {', '.join(found)}" for value, found in floors.items())
-    notes = [f"Floor, the least loss that the scale of a head allows: {least}."]
-    if len({len(experiment.of(head)) for head in heads}) > 1 or len(experiment.runs) > sum(
-        len(experiment.of(head)) for head in heads
-    ):
+    runs = [run for head in heads for run in experiment.of(head)]
+    floors: dict[str, list[str]] = {}
+    for name, text in dict.fromkeys((label(run.head), number_text(floor(run))) for run in runs):
+        floors.setdefault(text, []).append(name)
+    least = "; ".join(f"{text} for {', '.join(names)}" for text, names in floors.items())
+    notes = [f"Floor, the least loss that the scale of a head allows: {least}."] if runs else []
+    if len({len(experiment.of(head)) for head in experiment.heads}) > 1 or len(runs) < len(experiment.runs):
         notes += seed_notes([experiment])
     return Table("outcome", "Results: median over seeds (range)", DataFrame(cells), notes=notes, stub=1)
 
