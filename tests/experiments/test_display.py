@@ -2,7 +2,6 @@ import io
 import re
 import sys
 
-import pytest
 import torch
 
 from guided_collapse.experiments import display as module
@@ -12,9 +11,8 @@ from guided_collapse.experiments.run import EpochRecord
 RECORD = EpochRecord(20, train={"loss": 0.0123, "top1": 0.9993, "nc1": 0.0123}, test={"loss": 0.08, "top1": 0.9778})
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """Standard error, a terminal of 80 columns."""
+def terminal_as_stderr(monkeypatch):
+    """A terminal of 80 columns; not a fixture, because pytest sets standard error again before a test."""
 
     class Terminal(io.StringIO):
         def isatty(self):
@@ -39,7 +37,8 @@ def shown(series=None, title="cifar100-resnet50 nearest-etf-detached seed 12", q
         display.add(RECORD)
 
 
-def test_the_bar_of_one_run_fits_eighty_columns(terminal):
+def test_the_bar_of_one_run_fits_eighty_columns(monkeypatch):
+    terminal = terminal_as_stderr(monkeypatch)
     shown()
     found = lines(terminal)
     assert "cifar100-resnet50 nearest-etf-detached seed 12: from epoch 101 of 200 on cpu" in found
@@ -49,7 +48,8 @@ def test_the_bar_of_one_run_fits_eighty_columns(terminal):
     assert max(map(len, found)) <= 80
 
 
-def test_a_run_of_several_leaves_one_line(terminal):
+def test_a_run_of_several_leaves_one_line(monkeypatch):
+    terminal = terminal_as_stderr(monkeypatch)
     series = Series(12)
     series.done = 2
     shown(series, title="digits nearest-etf seed 1")
@@ -77,7 +77,7 @@ def test_the_time_left_counts_what_was_trained_here(monkeypatch):
     assert series.left() == ""
     series.done = 1  # skipped
     now[0] += 30
-    assert series.left(part=0.5) == "1:45 left"  # 30 s for half a run, and three and a half to go
+    assert series.left(part=0.5) == "3:30 left"  # 30 s for half a run, and three and a half to go
     assert series.left(part=0.75, part_before=0.5) == "6:30 left"
     series.done, series.trained = 2, 1.0
     now[0] += 3570
