@@ -513,7 +513,7 @@ def _conclude(comparison: "Comparison", folder: Path) -> int:
     from guided_collapse.experiments.report.write import write_report
 
     if comparison.finished:
-        print(f"\n{comparison}")
+        print(comparison)
         print("Writing the report ...", file=sys.stderr)
         page = write_report([folder], folder / "report").page
         print(f"\nOpen this page: {page.resolve().as_uri()}")
