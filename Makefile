@@ -15,12 +15,15 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := test
 
 $(VENV)/installed: Makefile pyproject.toml constraints.txt
+	@echo "Installing PyTorch and about 100 other packages into $(VENV), once."
+	@echo "From PyPI that is a download of 3 GB on Linux, with CUDA, and of 0.3 GB on a Mac."
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet uv
-	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c constraints.txt -e '.[experiments,hub,paper,onnx,tensorboard,dev]'
+	$(VENV)/bin/uv pip install --python $(VENV)/bin/python -c constraints.txt -e '.[experiments,hub,paper,onnx,tensorboard,dev]'
 	touch $@
 
 demo: $(VENV)/installed ## four heads, three seeds, on scikit-learn's digits: a table and a page to look at
+	@echo "Training on handwritten digits, which takes a minute or two on two cores."
 	$(VENV)/bin/guided-collapse compare digits --heads linear cosine fixed-etf nearest-etf --seeds 0 1 2 --trace
 
 check: $(VENV)/installed ## style and types

@@ -37,7 +37,7 @@ def test_every_head_with_every_seed_and_finished_runs_are_skipped(tmp_path):
 def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
     train = loop.train
 
-    def fails_for_fixed(configuration, placement):
+    def fails_for_fixed(configuration, placement, **_):
         if configuration.head == "fixed-etf":
             raise RuntimeError("out of luck")
         return train(configuration, placement)

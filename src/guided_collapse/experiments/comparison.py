@@ -96,6 +96,9 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
 
     With several jobs, each run is a separate command, with its own devices on CUDA.
     """
+    from guided_collapse.experiments.display import Series
+
+    series, in_commands = Series(len(configurations)), not jobs == placement.processes == 1
     slots: SimpleQueue[int] = SimpleQueue()
     for slot in range(jobs):
         slots.put(slot)
@@ -105,10 +108,12 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
 
         slot = slots.get()
         try:
-            if jobs == placement.processes == 1 or RunFolder.of(configuration, placement.out).is_finished(configuration):
-                train(configuration, placement)
+            if not in_commands or RunFolder.of(configuration, placement.out).is_finished(configuration):
+                train(configuration, placement, series=series)
             else:
-                _train_in_a_command(configuration, placement, slot=slot, jobs=jobs)
+                # Bars of several commands would overwrite each other.
+                _train_in_a_command(configuration, replace(placement, quiet=placement.quiet or jobs > 1), slot=slot, jobs=jobs)
+                series.trained += 1
         except InputError:
             raise
         except Exception as error:
@@ -124,6 +129,9 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
         # A single job runs in this thread, where Ctrl-C reaches it.
         for configuration, reason in zip(wanted, (pool.map if jobs > 1 else map)(attempt, wanted), strict=True):
             run = RunFolder.of(configuration, placement.out)
+            series.done += 1
+            if in_commands:
+                print(f"run {series.done} of {series.total} ended: {configuration.title}  {series.left()}", file=sys.stderr)
             if reason is None:
                 finished.append(run)
             else:

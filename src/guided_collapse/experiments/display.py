@@ -1,36 +1,77 @@
-"""What a user sees during a run: a progress bar or lines, and curves in TensorBoard."""
+"""What a user sees during runs: a progress bar or lines, and curves in TensorBoard."""
 
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from torch import Tensor
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from guided_collapse.experiments.errors import requested
 from guided_collapse.experiments.run import EpochRecord
 from guided_collapse.lazy import optional
 from guided_collapse.metrics.declared import LOSS, NC1, SPLITS, TOP1
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 REFRESH_SECONDS = 0.2
+
+
+class Series:
+    """How far the runs of one command are, and how long the rest will take.
+
+    The time left follows from what was trained here, which includes the epochs of the current run and no run that was skipped.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self.trained, self.start = 0.0, time.perf_counter()  # in runs, and since when
+
+    def left(self, part: float = 0.0, part_before: float = 0.0) -> str:
+        """The time left when that part of the current run is done, of which some was done before; empty if nothing is known."""
+        trained = self.trained + part - part_before
+        if trained <= 0:
+            return ""
+        seconds = round((time.perf_counter() - self.start) / trained * (self.total - self.done - part))
+        minutes = f"{seconds // 3600}:{seconds // 60 % 60:02}" if seconds >= 3600 else f"{seconds // 60}"
+        return f"{minutes}:{seconds % 60:02} left"
 
 
 class Display:
     """A progress bar on a terminal, or with `quiet` one line for each measurement; and curves for TensorBoard in a folder.
 
-    It is silent in all but the first of several processes. `done_steps` are those before a resume.
+    It is silent in all but the first of several processes. `done_steps` are those before a resume. On a terminal, a run of a series
+    of several leaves one line.
     """
 
     def __init__(
-        self, title: str, total_steps: int, done_steps: int, *, quiet: bool, silent: bool, curves: Path | None = None
+        self,
+        title: str,
+        total_steps: int,
+        done_steps: int,
+        *,
+        quiet: bool,
+        silent: bool,
+        curves: Path | None = None,
+        series: Series | None = None,
     ) -> None:
-        self.title, self.next_refresh = title, 0.0
-        columns = (BarColumn(bar_width=20), TaskProgressColumn(), TextColumn("{task.fields[numbers]}"), TimeRemainingColumn())
+        self.series = Series(1) if series is None else series
+        self.several = self.series.total > 1
+        self.title = f"run {self.series.done + 1} of {self.series.total}: {title}" if self.several else title
+        self.next_refresh, self.part_before, self.last = 0.0, done_steps / total_steps, ""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[numbers]}"),
+        )
         self.console = Console(stderr=True, quiet=silent, markup=False, emoji=False, highlight=False)
-        self.progress = Progress(*columns, console=self.console, disable=quiet or silent or not sys.stderr.isatty())
-        self.bar = self.progress.add_task(title, total=total_steps, completed=done_steps, numbers="")
+        self.plain = quiet or silent or not sys.stderr.isatty()
+        self.progress = Progress(*columns, console=self.console, disable=self.plain, transient=self.several)
+        shown = f"run {self.series.done + 1} of {self.series.total}" if self.several else ""
+        self.bar = self.progress.add_task(shown, total=total_steps, completed=done_steps, numbers="")
         self.writer: Any = None
         if curves is not None and not silent:
             with requested():
@@ -41,28 +82,37 @@ class Display:
         self.progress.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.progress.stop()
+        self.series.trained += self.progress.tasks[0].percentage / 100 - self.part_before
+        if kind is None and self.several and not self.plain:
+            self.console.print(f"{self.title}: {self.last}", soft_wrap=True)
         if self.writer is not None:
             self.writer.close()
 
-    def step(self, epoch: int, loss_sum: Tensor, correct: Tensor, samples: int) -> None:
+    def step(self, epoch: int, loss_sum: "Tensor", correct: "Tensor", samples: int) -> None:
         """Counts a step and, when it is time, shows the numbers of the epoch so far, which costs a synchronization."""
         self.progress.advance(self.bar)
-        if not self.progress.disable and time.perf_counter() >= self.next_refresh:
+        if not self.plain and time.perf_counter() >= self.next_refresh:
             self.next_refresh = time.perf_counter() + REFRESH_SECONDS
-            numbers = f"epoch {epoch}  loss {float(loss_sum) / samples:.4f}  acc {int(correct) / samples:.1%}"
+            task = self.progress.tasks[0]
+            left = self.series.left(task.percentage / 100, self.part_before)
+            numbers = f"epoch {epoch}  loss {float(loss_sum) / samples:.4f}  acc {int(correct) / samples:.1%}  {left}"
             self.progress.update(self.bar, numbers=numbers)
 
     def add(self, record: EpochRecord) -> None:
-        """Prints the measurement of an epoch, if there was one, and adds all its numbers to the curves."""
+        """Shows the measurement of an epoch, if there was one, and adds all its numbers to the curves."""
         parts = [f"epoch {record.epoch}"]
         for split in SPLITS:
             if found := record.measured(split):
                 parts.append(f"{split} loss {found[LOSS.name]:.4f} acc {found[TOP1.name]:.2%}")
         if record.train:
             nc1 = record.train.get(NC1.name)
-            self.say("  ".join(parts if nc1 is None else [*parts, f"NC1 {nc1:.3g}"]))
+            self.last = "  ".join(parts[1:] if nc1 is None else [*parts[1:], f"NC1 {nc1:.3g}"])
+            if self.plain:
+                self.say(f"{parts[0]}  {self.last}")
+            elif not self.several:
+                self.console.print(f"{parts[0]}  {self.last}", soft_wrap=True)
         if self.writer is not None:
             for part, values in (("running", record.running), ("train", record.train), ("test", record.test)):
                 for name, value in (values or {}).items():
@@ -70,5 +120,6 @@ class Display:
                         self.writer.add_scalar(f"{part}/{name}", value, record.epoch)
 
     def say(self, words: str) -> None:
-        """Prints a line about the run."""
-        self.console.print(f"{self.title}: {words}", soft_wrap=True)
+        """Prints a line about the run; on a terminal, a run of several prints none until it ends."""
+        if self.plain or not self.several:
+            self.console.print(f"{self.title}: {words}", soft_wrap=True)

@@ -19,7 +19,7 @@ from guided_collapse.experiments import launch
 from guided_collapse.experiments.backbones.pretrained import TimmBackbone
 from guided_collapse.experiments.configuration import Configuration, Placement
 from guided_collapse.experiments.data.batches import ProcessShare
-from guided_collapse.experiments.display import Display
+from guided_collapse.experiments.display import Display, Series
 from guided_collapse.experiments.errors import DamageError, InputError, RequestError, requested
 from guided_collapse.experiments.files import locked, write_bytes
 from guided_collapse.experiments.measure import Measurement, TraceRecorder, measure
@@ -50,6 +50,7 @@ def train(
     *,
     on_record: Callable[[EpochRecord], None] | None = None,
     anchors: Callable[[], Tensor] | None = None,
+    series: Series | None = None,
 ) -> RunFolder:
     """Runs the configuration from the beginning or from its last checkpoint; a finished run is left alone.
 
@@ -58,6 +59,7 @@ def train(
         placement: where to run it.
         on_record: called with the record of every epoch that is trained here, by the first of several processes, for loggers.
         anchors: returns the rows of an anchored head, for a run that has no checkpoint; see `upgrade`.
+        series: the runs that this one is among, which the display counts.
 
     Returns:
         The folder of the finished run.
@@ -100,6 +102,7 @@ def train(
             if checkpoint is not None:
                 training.resume(checkpoint)
             training.on_record = on_record if fabric.is_global_zero else None
+            training.series = series
             try:
                 with launch.peers_named(fabric, run.path):
                     training.run_to_the_end()
@@ -163,6 +166,7 @@ class Training:
     ) -> None:
         self.configuration, self.placement, self.run, self.task, self.fabric = configuration, placement, run, task, fabric
         self.on_record: Callable[[EpochRecord], None] | None = None
+        self.series: Series | None = None
         self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
         self.classifier = build_model(configuration, task, fabric.device, rows, fresh=fresh)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
@@ -200,6 +204,7 @@ class Training:
             quiet=self.placement.quiet,
             silent=not self.fabric.is_global_zero,
             curves=self.run.path if self.placement.tensorboard else None,
+            series=self.series,
         ) as display:
             devices = launch.devices_in_words(self.hardware, self.facts.hardware)
             display.say(f"from epoch {first_epoch} of {last_epoch} on {devices}")

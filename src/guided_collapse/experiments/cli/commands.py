@@ -138,15 +138,20 @@ class _Several(Train):
         heads: tuple[HeadName, ...] = given.get("heads", cls.heads)
         return heads
 
-    def check_launch(self) -> None:
-        """Refuses devices and data that are not there once, instead of in every run."""
+    def begin(self) -> None:
+        """Says what will run, and refuses devices and data that are not there once, instead of in every run."""
+        configuration = self.configuration
+        what = (
+            f"{len(self.heads)} heads x {len(self.seeds)} seeds of {configuration.experiment}, {configuration.epochs} epochs each"
+        )
+        print(f"{what}. Loading PyTorch ...", file=sys.stderr)
         from guided_collapse.experiments.data.known import check_source
         from guided_collapse.experiments.launch import check_launch
 
         with requested():
-            check_launch(self.placement, self.configuration.precision)
-            if not self.configuration.is_unconstrained:
-                check_source(self.configuration.data)
+            check_launch(self.placement, configuration.precision)
+            if not configuration.is_unconstrained:
+                check_source(configuration.data)
 
 
 @settings
@@ -174,7 +179,7 @@ class Compare(_Several):
         return super().of(given, start)
 
     def run(self) -> int:
-        self.check_launch()
+        self.begin()
         from guided_collapse.experiments.comparison import compare
         from guided_collapse.experiments.grid_search import settings_of_search
 
@@ -222,7 +227,7 @@ class Search(_Several):
         return planned_search(self.configuration, self.heads, grid_of(self.grid), seeds=self.seeds, **trials)
 
     def run(self) -> int:
-        self.check_launch()
+        self.begin()
         from guided_collapse.experiments.grid_search import search
         from guided_collapse.experiments.report.formats import plain_text
         from guided_collapse.experiments.report.tables import search_table
@@ -509,6 +514,7 @@ def _conclude(comparison: "Comparison", folder: Path) -> int:
 
     if comparison.finished:
         print(comparison)
+        print("Writing the report ...", file=sys.stderr)
         page = write_report([folder], folder / "report").page
         print(f"\nOpen this page: {page.resolve().as_uri()}")
     for failed, reason in comparison.failed:
