@@ -139,8 +139,8 @@ def picture() -> str:
     step_of = words([f"step {step}" for step in STEPS], f'x="{SIZE}" y="338" text-anchor="middle"')
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * SIZE} 376" role="img" font-family="system-ui, sans-serif" '
-            f'font-size="14" fill="{GRAY}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * SIZE} 376" width="{2 * SIZE}" role="img" '
+            f'font-family="system-ui, sans-serif" font-size="14" fill="{GRAY}">',
             "<title>Two features of the digits 0, 1 and 2 during training, with nn.Linear and with NearestETFHead</title>",
             *panels,
             step_of,

@@ -20,6 +20,7 @@ from tests.integrations.trainers import INPUTS, LABELS
 pytestmark = pytest.mark.integrations
 
 TRAINING_LOOP = Path(__file__).parents[2] / "docs" / "training-loop.md"
+COMING_FROM = TRAINING_LOOP.with_name("coming-from.md")
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")  # its progress bar does
@@ -41,6 +42,15 @@ def test_the_head_as_a_loss_in_the_trainer_of_pytorch_metric_learning():
         predictions = loss_of.get_logits(trunk(INPUTS)).argmax(dim=1)
     assert (predictions == LABELS).float().mean() > 0.9
     assert int(loss_of.head.class_means.steps) == 15 * 6
+
+
+def test_the_cosine_head_has_the_logits_of_normalized_softmax_as_the_page_says():
+    names = {}
+    blocks = re.findall(r"```python\n(.*?)```", COMING_FROM.read_text(), re.DOTALL)
+    for code in blocks:
+        exec(code, names)
+    assert "NormalizedSoftmaxLoss" in blocks[-1]
+    assert names["embeddings"].shape == names["features"].shape
 
 
 # The documentation's network but for batch normalization, which sees half of the batch in each of two processes.
