@@ -47,7 +47,8 @@ def blocks(file, language):
 
 def commands(file):
     """The commands of the blocks that are not marked."""
-    lines = [line for block in blocks(file, "bash") if not block["mark"] for line in block["code"].splitlines()]
+    shown = [block["code"].replace("\\\n", " ") for block in blocks(file, "bash") if not block["mark"]]
+    lines = [line for code in shown for line in code.splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("guided-collapse")]
 
 

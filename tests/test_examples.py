@@ -52,6 +52,12 @@ for name in ("nc1", "nc2", "nc2_means", "nc3"):
     assert getattr(last, name) < getattr(first, name), name
 assert abs(measure_collapse(features, labels[:1400]).nc1 - last.nc1) < 1e-4
 """,
+    "frames": """
+assert min(map(max, accuracies.values())) > 75
+assert torch.allclose(weight.norm(dim=1), torch.ones(10), atol=1e-5)
+assert torch.allclose(weight.T @ weight / 5, torch.eye(2), atol=1e-2)
+assert result.nc2 < 0.05
+""",
 }
 
 
