@@ -37,6 +37,7 @@ WORK = {
     "report": "guided_collapse.experiments.report.write.write_report",
     "data": "guided_collapse.experiments.data.download.download",
     "export": "guided_collapse.experiments.export.export_run",
+    "features": "guided_collapse.experiments.features.check_target",
     "measure": "guided_collapse.metrics.measure.read_arrays",
 }
 
@@ -132,6 +133,17 @@ def test_upgrading(capsys):
     for words in commands(DOCS / "upgrading.md"):
         assert main([*words, *QUICK]) == 0
     assert "generation 3/generation 1" in capsys.readouterr().out
+
+
+@pytest.mark.documentation
+def test_pretrained(capsys):
+    run_python(DOCS / "pretrained.md")
+    compare, export, features, measure = commands(DOCS / "pretrained.md")
+    assert main([*compare, *QUICK, "--seeds", "0"]) == 0
+    for words in (export, features, measure):
+        assert main(words) == 0
+    assert "NC1" in capsys.readouterr().out
+    assert Path("head.pt2").exists()
 
 
 @pytest.mark.documentation

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from guided_collapse.experiments.backbones import build_backbone
+from guided_collapse.experiments.backbones.pretrained import with_synchronized_batch_norm
 from guided_collapse.experiments.cli import main
 from guided_collapse.experiments.configuration import Configuration
 from guided_collapse.experiments.data.batches import ProcessShare
@@ -203,6 +204,20 @@ def test_what_is_frozen_stays_as_it_is():
     assert "backbone.model.conv1.0.weight" in changed
     _, _, changed = trained_one_step(configured())
     assert {f"{name}.running_mean" for name in norms} <= changed
+
+
+def test_synchronized_batch_norm_computes_the_same_and_stays_frozen():
+    # The layers of this model contain their activations.
+    network = build_backbone("timm:test_efficientnet", image_size=32, freeze_batch_norm=True, neck="linear").eval()
+    images = torch.rand(4, 3, 32, 32)
+    with torch.no_grad():
+        expected = network(images)
+        converted = with_synchronized_batch_norm(nn.ModuleList([network]))[0]
+        torch.testing.assert_close(converted(images), expected)
+    norms = [module for module in converted.modules() if isinstance(module, nn.SyncBatchNorm)]
+    assert norms
+    converted.train()
+    assert not any(norm.training or norm.weight.requires_grad for norm in norms)
 
 
 def test_the_backbone_may_learn_more_slowly():

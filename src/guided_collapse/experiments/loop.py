@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.experiments import launch
-from guided_collapse.experiments.backbones.pretrained import TimmBackbone
+from guided_collapse.experiments.backbones.pretrained import TimmBackbone, with_synchronized_batch_norm
 from guided_collapse.experiments.configuration import Configuration, Placement
 from guided_collapse.experiments.data.batches import ProcessShare
 from guided_collapse.experiments.display import Display, Series
@@ -170,7 +170,7 @@ class Training:
         self.share = ProcessShare(fabric.global_rank, fabric.world_size, fabric.device)
         self.classifier = build_model(configuration, task, fabric.device, rows, fresh=fresh)
         if fabric.world_size > 1 and fabric.device.type == "cuda":
-            self.classifier = nn.SyncBatchNorm.convert_sync_batchnorm(self.classifier)  # type: ignore[no-untyped-call]
+            self.classifier = cast(Classifier, with_synchronized_batch_norm(self.classifier))
         optimizer = build_optimizer(configuration, self.classifier)
         self.model, self.optimizer = fabric.setup(self.classifier, optimizer)
         self.hardware = launch.hardware(fabric.device, fabric.world_size)

@@ -42,7 +42,7 @@ def random_generator(*key: int) -> torch.Generator:
 class Task(ABC):
     """Batches for training and measurement, and the backbone that fits them."""
 
-    fills_memory = True  # whether a batch may be as large as memory allows, so that none may be larger than those of training
+    fills_memory = True  # whether batches of the size used for training may take up all memory, so that none may be larger
 
     def __init__(self, configuration: Configuration, train_labels: Tensor, num_test: int, num_classes: int) -> None:
         self.configuration = configuration
@@ -51,7 +51,7 @@ class Task(ABC):
 
     @abstractmethod
     def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
-        """A new backbone, with pretrained weights if they are requested and it is a fresh one, not one to be filled."""
+        """A new backbone; `fresh=False` leaves out pretrained weights, for one that gets its state from a checkpoint."""
 
     def input_facts(self) -> Inputs | None:
         """What an exported model must know about its inputs; None if there is nothing to export, as for free features."""
@@ -188,10 +188,10 @@ class FeatureTask(Task):
 def new_backbone(
     configuration: Configuration, in_channels: int, generator: torch.Generator | None = None, *, fresh: bool = False
 ) -> Backbone:
-    """The network that the configuration names, with pretrained weights if they are requested and it is a fresh one."""
+    """The network that the configuration names; only a fresh one gets the pretrained weights that it asks for."""
     declared = BACKBONES[configuration.backbone.partition(":")[0]].options
     given = {field.name for field in fields(configuration) if getattr(configuration, field.name) != field.default}
-    # What the network does not take is refused there.
+    # `build_backbone` refuses what the network does not take.
     options = {name: getattr(configuration, name) for name in (given & set(NETWORK_FIELDS)) | set(declared) - {"in_channels"}}
     if configuration.is_timm and not fresh:
         options |= {"pretrained": False, "weights": None}
@@ -203,7 +203,7 @@ def build_model(
 ) -> Classifier:
     """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights.
 
-    An anchored head has the given rows, (num_classes, width of the old embeddings). A model that is not fresh is to be filled.
+    An anchored head takes the given rows, (num_classes, width of the old embeddings). `fresh` is as for `Task.backbone`.
     """
     backbone = task.backbone(random_generator(configuration.seed, BACKBONE), fresh=fresh)
     feature_dim = backbone.feature_dim if rows is None else rows.shape[1]
@@ -231,7 +231,7 @@ def head_of(model: Classifier) -> Head | nn.Linear:
 
 
 def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
-    """The task that the configuration names; MissingData if the data set is not there, with the command that downloads it."""
+    """The task that the configuration names; if its data set is not there, MissingData with the command that downloads it."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)

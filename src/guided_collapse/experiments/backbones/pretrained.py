@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from guided_collapse.experiments.backbones.backbone import Backbone
 from guided_collapse.experiments.backbones.neck import Neck, NeckKind
@@ -76,22 +77,35 @@ class TimmBackbone(Backbone):
         super().__init__(width if feature_dim is None else feature_dim)
         self.model = network
         self.neck = Neck(in_channels=width, neck=neck, feature_dim=feature_dim, affine=affine, generator=generator)
-        norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-        self.frozen = [network] if freeze else norms if freeze_batch_norm else []
-        for module in self.frozen:
+        self.freeze, self.freeze_batch_norm = freeze, freeze_batch_norm
+        for module in self._frozen():
             module.requires_grad_(False)
         self.train()
 
     def train(self, mode: bool = True) -> Self:
         """Sets the mode of every layer that is not frozen; frozen ones stay in eval mode."""
         super().train(mode)
-        for module in self.frozen:
+        for module in self._frozen():
             module.eval()
         return self
+
+    def _frozen(self) -> list[nn.Module]:
+        """Looked up every time, because converting to synchronized BatchNorm replaces layers."""
+        if self.freeze:
+            return [self.model]
+        return [module for module in self.model.modules() if self.freeze_batch_norm and isinstance(module, _BatchNorm)]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The features of a batch of floating-point images, (num_samples, 3, height, width)."""
         return self.neck(_features(self.model, inputs))
+
+
+def with_synchronized_batch_norm(model: nn.Module) -> nn.Module:
+    """The model with BatchNorm that shares statistics among processes; torch's conversion would drop activations inside timm's."""
+    of_timm = any(isinstance(module, TimmBackbone) for module in model.modules())
+    owner = optional("timm.layers", extra="timm") if of_timm else nn.SyncBatchNorm
+    converted: nn.Module = owner.convert_sync_batchnorm(model)
+    return converted
 
 
 def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, source: str) -> None:
