@@ -54,9 +54,7 @@ def test_a_run_of_several_leaves_one_line(monkeypatch):
     series.done = 2
     shown(series, title="digits nearest-etf seed 1")
     found = lines(terminal)
-    assert (
-        found[-1] == "run 3 of 12: digits nearest-etf seed 1: train loss 0.0123 acc 99.93%  test loss 0.0800 acc 97.78%  NC1 0.0123"
-    )
+    assert found[-1] == "run 3 of 12: digits nearest-etf seed 1: train acc 99.93%  test acc 97.78%  NC1 0.0123"
     assert not any("from epoch" in line for line in found)
     assert any(line.startswith("run 3 of 12 ") and "epoch 101" in line for line in found)
 

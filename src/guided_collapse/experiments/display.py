@@ -102,17 +102,18 @@ class Display:
 
     def add(self, record: EpochRecord) -> None:
         """Shows the measurement of an epoch, if there was one, and adds all its numbers to the curves."""
-        parts = [f"epoch {record.epoch}"]
-        for split in SPLITS:
-            if found := record.measured(split):
-                parts.append(f"{split} loss {found[LOSS.name]:.4f} acc {found[TOP1.name]:.2%}")
+        measured = {split: record.measured(split) for split in SPLITS}
         if record.train:
             nc1 = record.train.get(NC1.name)
-            self.last = "  ".join(parts[1:] if nc1 is None else [*parts[1:], f"NC1 {nc1:.3g}"])
+            end = [] if nc1 is None else [f"NC1 {nc1:.3g}"]
+            short = [f"{split} acc {found[TOP1.name]:.2%}" for split, found in measured.items() if found]
+            full = [f"{split} loss {found[LOSS.name]:.4f} acc {found[TOP1.name]:.2%}" for split, found in measured.items() if found]
+            self.last = "  ".join([*short, *end])
+            line = "  ".join([f"epoch {record.epoch}", *full, *end])
             if self.plain:
-                self.say(f"{parts[0]}  {self.last}")
+                self.say(line)
             elif not self.several:
-                self.console.print(f"{parts[0]}  {self.last}", soft_wrap=True)
+                self.console.print(line, soft_wrap=True)
         if self.writer is not None:
             for part, values in (("running", record.running), ("train", record.train), ("test", record.test)):
                 for name, value in (values or {}).items():

@@ -44,6 +44,7 @@ def widths(written):
         yield len(line), line
 
 
+@pytest.mark.timeout(600)
 def test_no_line_of_the_demo_is_wrapped(tmp_path):
     written, status = printed_in_a_terminal([*demo(), "--epochs", "1", "--accelerator", "cpu", "--out", "runs"], tmp_path)
     assert status == 0, written
