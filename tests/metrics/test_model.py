@@ -192,7 +192,7 @@ def test_the_input_of_the_classifier_or_the_output_of_the_layer():
 def test_images_and_modules_that_are_never_called_are_refused():
     with pytest.raises(ValueError, match=r"got \(5, 2, 1, 1\)"):
         captured(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2)), torch.randn(5, 1, 3, 3), layer="0")
-    with pytest.raises(ValueError, match="must be called by .* but was not"):
+    with pytest.raises(ValueError, match=r"must be called by .* but was not"):
         captured(Calling(lambda model, inputs: model.body(inputs)), torch.randn(5, 3), classifier="fc")
 
 
