@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pandas import DataFrame
 
-from guided_collapse.experiments.records import QUANTITIES
+from guided_collapse.experiments.records import QUANTITIES, TEST_TOP1
 from guided_collapse.experiments.report import page_data as data
 from guided_collapse.experiments.report.formats import Table
 from guided_collapse.experiments.report.formulas import LETTERS, SIGNS, mathml
@@ -106,7 +106,7 @@ def test_the_verdict_comes_first_and_only_what_is_shown_is_defined(tmp_path):
     text = Reader(page_of(tmp_path)).text
     assert text.index("Too few seeds to tell") < text.index("Results: median")
     assert "guided-collapse compare digits --heads linear cosine --seeds 0 1 2 3 4" in text
-    assert text.count("Fraction of samples that the head classifies correctly.") == 2  # of training and of test samples
+    assert text.count(TEST_TOP1.meaning) == 2  # of training and of test samples
     assert "classes with many samples" not in text
     write_run(tmp_path, "other", epochs=2)
     several = Reader(page_of(tmp_path))
