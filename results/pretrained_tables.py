@@ -17,9 +17,11 @@ from guided_collapse.experiments.report.summaries import by_experiment, spread
 from results.tables import LINEAR, Rows, choices, final_accuracy, markdown_lines
 
 KINDS = {
-    "clinc150": "CLINC150, frozen vectors",
-    "clinc150-trained": "CLINC150, trained vectors",
-    "omniglot-lite0": "Omniglot, frozen network",
+    "clinc150-probe": "CLINC150, frozen vectors",
+    "clinc150": "CLINC150, frozen vectors and neck",
+    "clinc150-trained": "CLINC150, trained vectors and neck",
+    "omniglot-lite0-probe": "Omniglot, frozen network",
+    "omniglot-lite0": "Omniglot, frozen network and neck",
     "omniglot-tuned": "Omniglot, whole network",
 }
 TRIALS = 1000  # the seed of trials
@@ -130,18 +132,20 @@ def accuracy(settings: list[Setting]) -> Rows:
 
 def out_of_scope(trained: Mapping[str, Any], others: Mapping[str, Any]) -> Rows:
     """How well two scores tell queries without an intent from those of the test, as areas under the curve."""
-    frozen: dict[str, dict[str, dict[int, dict[str, float]]]] = {}
+    found: dict[str, dict[str, list[dict[str, float]]]] = {
+        f"clinc150-trained-of-{number}": {head: list(tests.values()) for head, tests in heads.items()}
+        for number, heads in fresh(trained).items()
+    }
     for name, tests in others["runs"].items():
-        experiment, head, seed = name.split("/")
-        number = experiment.rpartition("-of-")[2]
-        frozen.setdefault(number, {}).setdefault(head, {})[int(seed.removeprefix("seed-"))] = tests
-    heads = in_order({head for of in frozen.values() for head in of})
+        experiment, head, _ = name.split("/")
+        found.setdefault(experiment, {}).setdefault(head, []).append(tests)
+    heads = in_order({head for of in found.values() for head in of})
     rows = [["AUROC, %", "by", *map(label, heads)]]
-    for kind, found in (("clinc150", frozen), ("clinc150-trained", fresh(trained))):
-        for number in sorted(found, key=int):
-            first = Setting(kind, int(number), {}).title
-            for score, words in SCORES.items():
-                values = ([100 * tests[score] for tests in found[number].get(head, {}).values()] for head in heads)
-                rows.append([first, words, *(short_text(spread(each) if each else None, percent=True) for each in values)])
-                first = ""
+    for experiment in sorted(found, key=order):
+        kind, _, number = experiment.rpartition("-of-")
+        first = Setting(kind, int(number), {}).title
+        for score, words in SCORES.items():
+            values = ([100 * tests[score] for tests in found[experiment].get(head, [])] for head in heads)
+            rows.append([first, words, *(short_text(spread(each) if each else None, percent=True) for each in values)])
+            first = ""
     return rows
