@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records import TEST_TOP1, SearchRecord, read_records
 from guided_collapse.experiments.report.formats import NOTHING, short_text
 from guided_collapse.experiments.report.styles import in_order, label
@@ -65,6 +66,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "pretrained accuracy": accuracy(settings),
         "pretrained choices": choices(sorted(searches, key=lambda search: order(search.experiment))),
         "out of scope": out_of_scope(trained, others),
+        "metric learning": metric_learning(json.loads((records / "metric-learning.json").read_text())),
     }
     return {name: markdown_lines(rows) for name, rows in tables.items()}
 
@@ -148,4 +150,27 @@ def out_of_scope(trained: Mapping[str, Any], others: Mapping[str, Any]) -> Rows:
             values = ([100 * tests[score] for tests in found[experiment].get(head, [])] for head in heads)
             rows.append([first, words, *(short_text(spread(each) if each else None, percent=True) for each in values)])
             first = ""
+    return rows
+
+
+def metric_learning(record: Mapping[str, Any]) -> Rows:
+    """Top-1 by the classifier and by the nearest training embedding, and points ahead of nn.Linear on the same seed."""
+    scores = {"top1": "by the largest logit, %", "nearest": "by the nearest neighbor, %"}
+    rows = [["", "settings", *(cell for words in scores.values() for cell in (words, "ahead of nn.Linear"))]]
+    found = {
+        method: {
+            run["seed"]: run["tests"]
+            for run in record["trainings"]
+            if (run["method"], run["settings"]) == (method, own) and run["seed"] != TRIALS
+        }
+        for method, own in record["choice"].items()
+    }
+    for method, own in record["choice"].items():
+        cells = []
+        for score in scores:
+            values, linear = ({seed: 100 * tests[score] for seed, tests in found[each].items()} for each in (method, LINEAR))
+            gains = [value - linear[seed] for seed, value in values.items()]
+            cells += [short_text(spread(list(values.values())), percent=True), NOTHING if method == LINEAR else gains_text(gains)]
+        words = ", ".join(f"{name} {value:g}" for name, value in own.items())
+        rows.append([label(method) if method in HEADS else f"`{method}`", words, *cells])
     return rows

@@ -130,3 +130,25 @@ def test_the_runs_measured_for_out_of_scope_are_those_of_the_archives():
     for name, tests in OTHERS.items():
         experiment, _, run = name.partition("/")
         assert tests["top1"] == pytest.approx(stored(experiment)[f"{run}/metrics.jsonl"][-1]["test"]["top1"], abs=2e-3), name
+
+
+def test_losses_of_another_library_had_the_same_protocol_and_their_table_follows_from_the_record():
+    record = json.loads((RECORDS / "metric-learning.json").read_text())
+    rows = [
+        row.removeprefix("| ").removesuffix(" |").split(" | ") for row in pretrained_tables.all_tables(RECORDS)["metric learning"]
+    ]
+    final = {}
+    for method, chosen in record["choice"].items():
+        runs = [run for run in record["trainings"] if run["method"] == method]
+        trials = {json.dumps(run["settings"]): run["tests"]["top1"] for run in runs if run["seed"] == 1000}
+        assert len(trials) == {"linear": 4, "ArcFaceLoss": 24}.get(method, 12)
+        assert json.dumps(chosen) == max(trials, key=trials.get)
+        final[method] = {run["seed"]: run["tests"] for run in runs if run["seed"] != 1000}
+        assert set(final[method]) == set(range(5))
+        assert all(run["settings"] == chosen for run in runs if run["seed"] != 1000)
+    for (method, tests), (name, _, top1, _, nearest, ahead) in zip(final.items(), rows[2:], strict=True):
+        assert name == (HEADS[method].label if method in HEADS else f"`{method}`")
+        assert [top1, nearest] == [described([100 * tests[seed][score] for seed in range(5)]) for score in ("top1", "nearest")]
+        if method != "linear":
+            gains = [100 * (tests[seed]["nearest"] - final["linear"][seed]["nearest"]) for seed in range(5)]
+            assert ahead.startswith(f"{statistics.median(gains):+.2f} (")
