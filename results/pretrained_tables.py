@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records import TEST_TOP1, SearchRecord, read_records
 from guided_collapse.experiments.report.formats import NOTHING, short_text
 from guided_collapse.experiments.report.styles import in_order, label
@@ -17,9 +18,11 @@ from guided_collapse.experiments.report.summaries import by_experiment, spread
 from results.tables import LINEAR, Rows, choices, final_accuracy, markdown_lines
 
 KINDS = {
-    "clinc150": "CLINC150, frozen vectors",
-    "clinc150-trained": "CLINC150, trained vectors",
-    "omniglot-lite0": "Omniglot, frozen network",
+    "clinc150-probe": "CLINC150, frozen vectors",
+    "clinc150": "CLINC150, frozen vectors and neck",
+    "clinc150-trained": "CLINC150, trained vectors and neck",
+    "omniglot-lite0-probe": "Omniglot, frozen network",
+    "omniglot-lite0": "Omniglot, frozen network and neck",
     "omniglot-tuned": "Omniglot, whole network",
 }
 TRIALS = 1000  # the seed of trials
@@ -63,6 +66,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
         "pretrained accuracy": accuracy(settings),
         "pretrained choices": choices(sorted(searches, key=lambda search: order(search.experiment))),
         "out of scope": out_of_scope(trained, others),
+        "metric learning": metric_learning(json.loads((records / "metric-learning.json").read_text())),
     }
     return {name: markdown_lines(rows) for name, rows in tables.items()}
 
@@ -130,18 +134,43 @@ def accuracy(settings: list[Setting]) -> Rows:
 
 def out_of_scope(trained: Mapping[str, Any], others: Mapping[str, Any]) -> Rows:
     """How well two scores tell queries without an intent from those of the test, as areas under the curve."""
-    frozen: dict[str, dict[str, dict[int, dict[str, float]]]] = {}
+    found: dict[str, dict[str, list[dict[str, float]]]] = {
+        f"clinc150-trained-of-{number}": {head: list(tests.values()) for head, tests in heads.items()}
+        for number, heads in fresh(trained).items()
+    }
     for name, tests in others["runs"].items():
-        experiment, head, seed = name.split("/")
-        number = experiment.rpartition("-of-")[2]
-        frozen.setdefault(number, {}).setdefault(head, {})[int(seed.removeprefix("seed-"))] = tests
-    heads = in_order({head for of in frozen.values() for head in of})
+        experiment, head, _ = name.split("/")
+        found.setdefault(experiment, {}).setdefault(head, []).append(tests)
+    heads = in_order({head for of in found.values() for head in of})
     rows = [["AUROC, %", "by", *map(label, heads)]]
-    for kind, found in (("clinc150", frozen), ("clinc150-trained", fresh(trained))):
-        for number in sorted(found, key=int):
-            first = Setting(kind, int(number), {}).title
-            for score, words in SCORES.items():
-                values = ([100 * tests[score] for tests in found[number].get(head, {}).values()] for head in heads)
-                rows.append([first, words, *(short_text(spread(each) if each else None, percent=True) for each in values)])
-                first = ""
+    for experiment in sorted(found, key=order):
+        kind, _, number = experiment.rpartition("-of-")
+        first = Setting(kind, int(number), {}).title
+        for score, words in SCORES.items():
+            values = ([100 * tests[score] for tests in found[experiment].get(head, [])] for head in heads)
+            rows.append([first, words, *(short_text(spread(each) if each else None, percent=True) for each in values)])
+            first = ""
+    return rows
+
+
+def metric_learning(record: Mapping[str, Any]) -> Rows:
+    """Top-1 by the classifier and by the nearest training embedding, and points ahead of nn.Linear on the same seed."""
+    scores = {"top1": "by the largest logit, %", "nearest": "by the nearest neighbor, %"}
+    rows = [["", "settings", *(cell for words in scores.values() for cell in (words, "ahead of nn.Linear"))]]
+    found = {
+        method: {
+            run["seed"]: run["tests"]
+            for run in record["trainings"]
+            if (run["method"], run["settings"]) == (method, own) and run["seed"] != TRIALS
+        }
+        for method, own in record["choice"].items()
+    }
+    for method, own in record["choice"].items():
+        cells = []
+        for score in scores:
+            values, linear = ({seed: 100 * tests[score] for seed, tests in found[each].items()} for each in (method, LINEAR))
+            gains = [value - linear[seed] for seed, value in values.items()]
+            cells += [short_text(spread(list(values.values())), percent=True), NOTHING if method == LINEAR else gains_text(gains)]
+        words = ", ".join(f"{name} {value:g}" for name, value in own.items())
+        rows.append([label(method) if method in HEADS else f"`{method}`", words, *cells])
     return rows

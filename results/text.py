@@ -2,7 +2,7 @@
 
     python -m results.text prepare --data clinc150.json --to clinc150.npz
     python -m results.text train --data clinc150.json
-    python -m results.text out-of-scope --data clinc150.json RUNS
+    python -m results.text out-of-scope RUNS --data clinc150.json
 
 `prepare` writes the mean token vector of every query, for `guided-collapse search --features clinc150.npz`. `train` searches and
 trains heads on token vectors that learn, and writes `results/records/clinc150-trained.json` after every training. `out-of-scope`
@@ -217,7 +217,7 @@ def out_of_scope(file: Path, runs: Path) -> None:
         train, test = (Split(normalize(part.images), part.labels) for part in (task.data.train, task.data.test))
         name = f"{facts.experiment}/{facts.head}/seed-{facts.seed}"
         found[name] = tested(trained_model(run), train, test, normalize(others))
-    command = f"python -m results.text out-of-scope --data {file.name} RUNS"
+    command = f"python -m results.text out-of-scope RUNS --data {file.name}"
     write_json(RECORDS / "clinc150-out-of-scope.json", {"command": command, "runs": found})
 
 

@@ -288,3 +288,10 @@ def test_a_malformed_grid_is_refused_before_torch_is_loaded(grid):
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "False"]
     assert done.stderr.count("\n") == 1
+
+
+def test_heads_that_learn_need_no_neck_before_given_features(tmp_path):
+    words = ["--features", f"{tmp_path / 'given.npz'}", "--neck", "none", "--grid", "learning_rate=0.1"]
+    assert parsed(["search", *words, "--heads", "linear", "cosine"]).plan().heads == ("linear", "cosine")
+    with pytest.raises(RequestError, match="something to train"):
+        parsed(["search", *words, "--heads", "linear", "nearest-etf"])

@@ -73,6 +73,8 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
         warnings.warn(message, stacklevel=2)
     if values["neck"] == "none" and values["backbone"].startswith(("timm:", "none")) and "feature_dim" not in given:
         values["feature_dim"] = None
+    if values["neck"] == "none" and (values["freeze"] or values["backbone"] == "none") and "head" not in given:
+        values["head"] = heads[0]  # the default has no parameters, and there is nothing else to train
     configuration = Configuration(**values)
     centering = [head for head in heads if HEADS[head].centers(configuration.protocol)]
     if configuration.batch_size == 1 and centering:
