@@ -228,11 +228,12 @@ def test_the_backbone_may_learn_more_slowly():
     assert {rate for name, rate in found.items() if not name.startswith("backbone.model.")} == {1.0}
 
 
-def test_images_are_normalized_as_the_model_expects():
-    facts = build_task(configured(backbone="timm:test_vit", image_size=None)).input_facts()
-    declared = timm.get_pretrained_cfg("test_vit")
+def test_images_are_scaled_and_normalized_as_the_model_expects():
+    facts = build_task(configured(backbone="timm:test_resnet", image_size=None, images_per_class=1)).input_facts()
+    declared = timm.get_pretrained_cfg("test_resnet")
     assert facts.shape == declared.input_size
     assert (facts.mean, facts.std) == (tuple(declared.mean), tuple(declared.std))
+    assert facts.mean != facts.std
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
