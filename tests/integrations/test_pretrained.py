@@ -229,8 +229,8 @@ def test_the_backbone_may_learn_more_slowly():
 
 
 def test_images_are_scaled_and_normalized_as_the_model_expects():
-    facts = build_task(configured(backbone="timm:test_resnet", image_size=None, images_per_class=1)).input_facts()
-    declared = timm.get_pretrained_cfg("test_resnet")
+    facts = build_task(configured(backbone="timm:resnet18", image_size=None, images_per_class=1)).input_facts()
+    declared = timm.get_pretrained_cfg("resnet18")
     assert facts.shape == declared.input_size
     assert (facts.mean, facts.std) == (tuple(declared.mean), tuple(declared.std))
     assert facts.mean != facts.std
