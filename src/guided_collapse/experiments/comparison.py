@@ -77,8 +77,8 @@ def compare(
         >>> short = Configuration("short", data="unconstrained", backbone="unconstrained", epochs=2, **sizes)
         >>> with TemporaryDirectory() as folder:
         ...     comparison = compare(short, ["fixed-etf", "nearest-etf"], [0], Placement(out=Path(folder), quiet=True))
-        ...     str(comparison).splitlines()[-3].split(":")[0]
-        'Too few seeds to tell Nearest ETF from Fixed ETF in epochs to 1.01 times the least loss'
+        ...     "Too few seeds to tell Nearest ETF from Fixed ETF" in str(comparison)
+        True
     """
     if not heads or not seeds:
         raise RequestError(f"heads and seeds must be one or more; got heads {heads}, seeds {seeds}. Name at least one of each.")
