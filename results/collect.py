@@ -20,7 +20,7 @@ import numpy as np
 from guided_collapse.experiments.files import checksum
 from guided_collapse.experiments.grid_search import CHOSEN
 from guided_collapse.experiments.records import SEARCH, Floats, SearchRecord, read_margins
-from guided_collapse.experiments.report.summaries import MOST_MARGINS
+from guided_collapse.experiments.report.summaries import MAX_MARGINS
 from guided_collapse.experiments.run import (
     CONFIG,
     MARGINS,
@@ -82,7 +82,7 @@ def _kept(run: Path) -> dict[str, bytes]:
 
 def thinned(values: Floats) -> Floats:
     """At most so many of sorted values, evenly spaced, interpolated between neighbors."""
-    places = np.linspace(0, len(values) - 1, min(MOST_MARGINS, len(values)))
+    places = np.linspace(0, len(values) - 1, min(MAX_MARGINS, len(values)))
     return np.interp(places, np.arange(len(values)), values).astype(np.float32)
 
 

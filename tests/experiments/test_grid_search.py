@@ -139,7 +139,7 @@ def test_a_setting_that_diverges_is_not_chosen(plan, tmp_path):
 def test_a_trial_that_fails_for_another_reason_decides_nothing(plan, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", full_disk)
-        with pytest.raises(WorkError, match=r"the trial in .* failed, and no choice was made: .*No space left"):
+        with pytest.raises(WorkError, match=r"the trial in .* failed, so no settings were chosen: .*No space left"):
             search(plan, placed(tmp_path))
     assert said(tmp_path / "tiny-search")["choice"] == {}
 
@@ -156,7 +156,7 @@ def test_a_search_is_not_changed_once_it_is_begun(plan, done):
         ({"grid": {"learnin_rate": [1]}}, "Did you mean learning_rate"),
         ({"grid": {"gain": [1.0]}}, "with --optimizer sgd must be one of learning_rate, .*; got 'gain'"),
         ({"grid": {"learning_rate": [-1.0]}}, "learning_rate must be greater than 0"),
-        ({"trial_seeds": [1]}, r"seeds must be fresh ones .*\[1\]"),
+        ({"trial_seeds": [1]}, r"seeds must differ from the trial seeds; got \[1\]"),
         ({"validation_fraction": 1.0}, "validation_fraction must be less than 1"),
     ],
 )

@@ -157,7 +157,7 @@ def test_mean_and_standard_deviation_of_every_channel():
 def test_a_part_is_taken_at_even_distances(monkeypatch):
     images = torch.zeros(10, 1, 2, 2, dtype=torch.uint8)
     images[::5] = 255
-    monkeypatch.setattr(module, "MOST_IMAGES", 2)
+    monkeypatch.setattr(module, "MAX_IMAGES", 2)
     # The chosen ones are constant: nothing to divide by.
     assert pixel_statistics(Split(images, torch.zeros(10, dtype=torch.int64))) == ((1.0,), (1.0,))
 

@@ -202,7 +202,7 @@ def test_the_data_of_curves_equal_an_independent_computation(tmp_path, monkeypat
     assert (animation["head"], animation["epochs"]) == (1, [1, 5, 10, 20])
     write_run(tmp_path, head="nearest-etf", seed=1, epochs=4, every=2)
     assert data_of(tmp_path)["experiments"][0]["panels"][0]["curves"][1]["seeds"] == [2, 2, 1]
-    monkeypatch.setattr(data, "MOST_POINTS", 2)
+    monkeypatch.setattr(data, "MAX_POINTS", 2)
     assert [2, 6] in data_of(tmp_path)["x"]
 
 

@@ -19,7 +19,7 @@ import torch
 from guided_collapse.experiments.data.known import KnownData
 from guided_collapse.experiments.data.pictures import SUFFIXES, Pictures
 from guided_collapse.experiments.data.split import ImageData, Split
-from guided_collapse.experiments.files import written_whole
+from guided_collapse.experiments.files import atomic_write
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 """train_images, train_labels, test_images, test_labels and, unless the table of known data has them, class_names."""
@@ -100,7 +100,7 @@ def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *
         if str(stored["stamp"]) == stamp:
             return {name: stored[name] for name in stored.files if name != "stamp"}
     arrays = build()
-    with contextlib.suppress(OSError), written_whole(cache) as beside, beside.open("wb") as written:
+    with contextlib.suppress(OSError), atomic_write(cache) as beside, beside.open("wb") as written:
         np.savez(written, **arrays, stamp=np.array(stamp))  # type: ignore[arg-type]  # numpy's stub takes them for allow_pickle
     return arrays
 

@@ -11,10 +11,10 @@ from guided_collapse.experiments.data.archives import find_idx, load_archive
 from guided_collapse.experiments.data.known import KnownData, known_data
 from guided_collapse.experiments.data.sources import MissingData, data_folder, load_data
 from guided_collapse.experiments.data.split import ImageData
-from guided_collapse.experiments.files import written_whole
+from guided_collapse.experiments.files import atomic_write
 from guided_collapse.lazy import optional
 
-SILENT_SECONDS = 60  # without a byte, until a download times out
+DOWNLOAD_TIMEOUT = 60  # without a byte, until a download times out
 
 
 def download(name: str, *, root: Path | None = None, archive: Path | None = None) -> str:
@@ -86,7 +86,7 @@ def _take(name: str, known: KnownData, file: Path, folder: Path) -> ImageData:
     data = load_archive(file, name=name, known=known, archive=archive)
     check_counts(data, known)
     folder.mkdir(parents=True, exist_ok=True)
-    with written_whole(folder / archive) as beside:
+    with atomic_write(folder / archive) as beside:
         shutil.copyfile(file, beside)
     return replace(data, location=folder / archive)
 
@@ -108,12 +108,12 @@ def _fetch(name: str, known: KnownData, folder: Path) -> None:
             reasons.append(f"from the Hugging Face hub: {' '.join(str(error).split())[:300].rstrip('.')}")
     for archive, address in published.items():
         try:
-            with urllib.request.urlopen(address, timeout=SILENT_SECONDS) as response:
+            with urllib.request.urlopen(address, timeout=DOWNLOAD_TIMEOUT) as response:
                 content = response.read()
         except (OSError, http.client.HTTPException) as error:
             reasons.append(f"from {address}: {error}")
             continue
-        with written_whole(folder / archive) as beside:
+        with atomic_write(folder / archive) as beside:
             beside.write_bytes(content)
             check_counts(load_archive(beside, name=name, known=known, archive=archive), known)
         return

@@ -19,9 +19,9 @@ from torch.utils.data import Dataset
 
 IN_MEMORY_BYTES = 2 * 2**30  # decoded splits up to this size, 2 GiB, are kept in memory; larger ones are streamed
 LARGEST_SIDE = 256  # of an image when no size is requested
-MOST_INSPECTED = 1000  # images, to find the most common size
-MOST_PIXELS = 89_478_485  # of an image after scaling; the same as Pillow's limit for stored images
-MOST_PIXELS_RATIO = 1000  # of a scaled image before it is cropped, relative to the result
+MAX_INSPECTED = 1000  # images, to find the most common size
+MAX_PIXELS = 89_478_485  # of an image after scaling; the same as Pillow's limit for stored images
+MAX_PIXELS_RATIO = 1000  # of a scaled image before it is cropped, relative to the result
 # Nothing else is opened, whatever a file is called: some of Pillow's other formats start programs (EPS starts Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
@@ -93,7 +93,7 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
     with opened(source, name=name) as image:
         scale = max(width / image.width, height / image.height)
         covering = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
-        most = min(MOST_PIXELS, MOST_PIXELS_RATIO * width * height)
+        most = min(MAX_PIXELS, MAX_PIXELS_RATIO * width * height)
         if math.prod(covering) > most:  # checked before decoding: a few bytes can hold a million rows of one pixel
             raise ValueError(
                 f"it has {image.width} x {image.height} pixels, which would be {covering[0]} x {covering[1]} when scaled, "
@@ -110,9 +110,9 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
 
 
 def usual_size(paths: Sequence[str]) -> tuple[int, int]:
-    """The most common (height, width) among up to MOST_INSPECTED evenly spaced images, each at most LARGEST_SIDE."""
+    """The most common (height, width) among up to MAX_INSPECTED evenly spaced images, each at most LARGEST_SIDE."""
     sizes: Counter[tuple[int, int]] = Counter()
-    for path in paths[:: -(-len(paths) // MOST_INSPECTED)]:
+    for path in paths[:: -(-len(paths) // MAX_INSPECTED)]:
         with opened(path, name=path) as image:
             sizes[image.height, image.width] += 1
     height, width = sizes.most_common(1)[0][0]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from guided_collapse.metrics.result import CollapseResult
 
 THEORY: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 0.8}
-PANELS_IN_A_ROW = 4
+PANELS_PER_ROW = 4
 LONGEST_NAME, SHORT_NAME = 120, 30  # characters that fit the width of a figure, and a quarter of it
 
 Styles = Mapping[str, HeadStyle]
@@ -113,7 +113,7 @@ def _runs_figure(table: DataFrame) -> Figure:
         raise ValueError("a table of runs needs a measured epoch of a run that did not fail; got none. Train longer.")
     experiments = list(table.groupby("experiment", sort=False))
     styles = styles_of(table["head"])
-    columns = min(PANELS_IN_A_ROW, len(measured))
+    columns = min(PANELS_PER_ROW, len(measured))
     rows = -(-len(measured) // columns)
     with print_style():
         figure = Picture(figsize=(2.3 * columns, (0.5 + 1.9 * rows) * len(experiments)), layout="constrained")

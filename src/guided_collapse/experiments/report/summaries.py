@@ -15,7 +15,7 @@ from guided_collapse.experiments.report.styles import in_order
 from guided_collapse.experiments.run import read_epoch_records
 from guided_collapse.metrics.declared import SPLITS, Split, best_margin
 
-MOST_MARGINS = 501  # points of a curve of margins
+MAX_MARGINS = 501  # points of a curve of margins
 LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in percent
 TOLERANCE = 1e-5  # for accuracies in percent, which may be rounded to float32; less than one sample in any data set
 NEAR_THE_FLOOR = 1.01  # times the floor of the loss
@@ -145,7 +145,7 @@ def margins_by_seed(runs: Sequence[Run], split: Split) -> dict[int, Series]:
     With m_1 <= ... <= m_N, the margin at the share q is the one at position 1 + q (N-1), interpolated between neighbors.
     """
     margins = {run.seed: run.margins[split] for run in runs if split in run.margins}
-    shares = np.linspace(0, 1, min(MOST_MARGINS, max([2, *map(len, margins.values())])))
+    shares = np.linspace(0, 1, min(MAX_MARGINS, max([2, *map(len, margins.values())])))
     values = {seed: np.interp(shares * (len(own) - 1), np.arange(len(own)), own) for seed, own in margins.items()}
     return {seed: Series(own, 100 * shares) for seed, own in values.items()}
 

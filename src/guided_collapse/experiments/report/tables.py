@@ -167,12 +167,12 @@ def search_table(searches: Sequence[records.SearchRecord]) -> Table:
     for search in searches:
         tried: dict[tuple[str, str], list[float | None]] = {}
         for trial in sorted(search.trials, key=lambda trial: search.heads.index(trial.head)):
-            values = tried.setdefault((trial.head, records.setting_in_words(trial.settings)), [])
+            values = tried.setdefault((trial.head, records.setting_text(trial.settings)), [])
             values.append((trial.measured or {}).get(records.TEST_TOP1.name))
         for (head, setting), values in tried.items():
             # The mean over seeds; None if a run diverged.
             accuracy = None if None in values else records.TEST_TOP1.factor * statistics.fmean(value or 0.0 for value in values)
-            chosen = head in search.choice and setting == records.setting_in_words(search.choice[head])
+            chosen = head in search.choice and setting == records.setting_text(search.choice[head])
             start = {"experiment": search.experiment, "head": head, "setting": setting}
             shown = "diverged" if accuracy is None else number_text(accuracy, percent=True)
             rows.append([*start.values(), shown, "chosen" if chosen else NOTHING])

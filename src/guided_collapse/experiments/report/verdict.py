@@ -119,7 +119,7 @@ def verdict(runs: Sequence[Run], *, searched: bool = False) -> Verdict:
     best = max(others, key=lambda head: (len(shared[head]) >= FEWEST_SEEDS, leads[head].mean))
     seeds = shared[best]
     call = leads[best].call if len(seeds) >= FEWEST_SEEDS else "too few seeds"
-    lead = _in_words(experiment, judged, leads[best], call, len(seeds), joint=len(others) > 1)
+    lead = _lead_text(experiment, judged, leads[best], call, len(seeds), joint=len(others) > 1)
     if any(math.isinf(judged.values[head][seed]) for head in (best, reference) for seed in seeds):
         lead = f"at least {lead}"
     headline, *more = _comparison(judged, leads, best, reference, call, lead)
@@ -148,7 +148,7 @@ def _lead(experiment: Experiment, judged: Outcome, head: str, other: str, risk: 
     return Lead(*(judged.quantity.factor * value for value in found))
 
 
-def _in_words(experiment: Experiment, judged: Outcome, lead: Lead, call: Call, seeds: int, *, joint: bool) -> str:
+def _lead_text(experiment: Experiment, judged: Outcome, lead: Lead, call: Call, seeds: int, *, joint: bool) -> str:
     """The lead, as in "+0.28 points (95% interval -1.00 to +1.56; 3 seeds, 360 test images, each 0.28 points)"."""
     sign = "" if lead.low > 0 else "+"
     form = f"{sign}.2f" if judged.percent else f"{sign},.0f" if judged.unit == "epochs" else f"{sign}.3g"
