@@ -36,7 +36,7 @@ def test_the_resolved_configuration_has_the_optimizers_defaults():
         ({"learning_rate": 0.1}, "agd has no learning rate"),
         ({"num_samples": 10}, "images take none of these; .*num_samples=10"),
         ({"backbone": "unconstrained", "num_samples": 10, "num_classes": 2}, "unconstrained features need"),
-        ({"random_resized": True, "crop_padding": 2}, "random_resized leaves no room for padding"),
+        ({"random_resized": True, "crop_padding": 2}, "random_resized cannot be combined with padding"),
         ({"experiment": ".."}, "experiment must be a folder name: .*; got '..'.*--out"),
         ({"experiment": "a/b"}, "experiment must be a folder name"),
         ({"experiment": "n" * 300}, "experiment must be a folder name: at most 150"),

@@ -120,7 +120,7 @@ def test_three_generations_share_the_first_rows(old, done, tmp_path):
     tests = {pair: test.top1 for pair, test in third.tests.tests.items()}
     assert tests["generation 3", "generation 1"] > 0.7
     assert tests["generation 2", "generation 1"] == done.tests.tests["generation 2", "generation 1"].top1
-    with pytest.raises(RequestError, match=r"frame must be 0 if the old run is anchored itself.*got 0.5"):
+    with pytest.raises(RequestError, match=r"frame must be 0 if the old run is itself anchored.*got 0.5"):
         upgrade(done.run, replace(configuration, frame=0.5), placed(tmp_path / "refused"))
     assert not (tmp_path / "refused").exists()
 
@@ -171,7 +171,7 @@ def test_refusals_write_nothing(old, tmp_path):
     refused(old, "unconstrained features need data and backbone `unconstrained`", FREE)
     refused(old, "images must have 1 channels; color has 3", upgraded(old, data=write_digits(tmp_path / "color", ["1", "2"])))
     plain = {"head": "linear", "upgrade_of": None, "scale": 5.0}
-    refused(old, "to compare must have the same width; got 64 of .*, 32 of the new network", upgraded(old, feature_dim=32, **plain))
+    refused(old, "must have the same width to be compared; got 64 .*32 of the new network", upgraded(old, feature_dim=32, **plain))
     refused(old, "agd allows no biases, but the neck from 96 features to the 64", upgraded(old, feature_dim=96, optimizer="agd"))
     refused(old, "must be in .*it is not", upgraded(old, data="fashion-mnist"))
     damaged = RunFolder(shutil.copytree(old.path, tmp_path / "damaged"))

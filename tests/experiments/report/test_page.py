@@ -150,7 +150,7 @@ def test_settings_and_protocols_say_in_what_runs_differ(tmp_path):
     assert differences == [("epochs", "20 (cosine); 30 (fixed-etf)")]
     assert ("scale", "5.0") in shared
     assert ("stem", "null") in shared
-    fair = "fair, every head with the same stratified batches and, but for nn.Linear, the same centering"
+    fair = "fair, every head with the same stratified batches and, except for nn.Linear, the same centering"
     assert protocols(experiments(tmp_path)[0]) == [fair, "augmented", "fixed-etf: own batches"]
     write_run(tmp_path, head="nearest-etf", protocol="other")
     assert "other (nearest-etf)" in protocols(experiments(tmp_path)[0])

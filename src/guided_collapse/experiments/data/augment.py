@@ -18,11 +18,11 @@ MAX_IMAGES = 10_000  # used for pixel statistics
 
 
 def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """The batch after the random changes.
+    """Applies the random changes to a batch.
 
-    Each sample consumes six numbers of the generator, one sample after another, whichever changes are chosen. So the result depends
-    on the generator's state alone, and (with a generator on the CPU) two halves of a batch, one after the other, give the same as
-    the whole. The generator may be on another device than the images: one on the CPU gives the same changes everywhere.
+    Each sample takes six numbers from the generator, in order, whichever changes are enabled. So the result depends only on the
+    generator's state and, with a generator on the CPU, the two halves of a batch give the same result as the whole. The generator
+    may be on another device than the images; one on the CPU gives the same changes everywhere.
 
     Images are uint8 (num_samples, channels, height, width), and so is the result, with crop_size for height and width.
     """

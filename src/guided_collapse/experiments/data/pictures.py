@@ -1,6 +1,7 @@
-"""Decoding of encoded images to uint8 tensors of one size.
+"""Decodes images to uint8 tensors of one size.
 
-With Pillow, not by Hugging Face `datasets`, which opens every format, has no limit for scaled pictures, and names no damaged file.
+Uses Pillow directly, because Hugging Face `datasets` opens every format, does not limit the size of scaled images, and does not
+name damaged files.
 """
 
 import math
@@ -68,7 +69,7 @@ class Pictures(Dataset[Tensor]):
 
 @contextmanager
 def opened(source: str | bytes, *, name: str) -> Iterator[Image.Image]:
-    """The image as a Pillow image of which only the header has been read; ValueError with the name for any failure in the block."""
+    """Opens an image, reading only its header; any failure in the block becomes a ValueError with the name."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -97,7 +98,7 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
         if math.prod(covering) > most:  # checked before decoding: a few bytes can hold a million rows of one pixel
             raise ValueError(
                 f"it has {image.width} x {image.height} pixels, which would be {covering[0]} x {covering[1]} when scaled, "
-                f"more than {most:,}; crop it to a less narrow shape."
+                f"more than {most:,}; crop it to be less narrow."
             )
         if scale < 1:  # JPEG can be decoded at a fraction of its size; twice the requested size keeps the quality
             image.draft(None, (2 * covering[0], 2 * covering[1]))

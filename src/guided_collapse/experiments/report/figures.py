@@ -61,7 +61,7 @@ def plot_collapse(measured: "CollapseResult | DataFrame") -> Figure:
     """
     if isinstance(measured, DataFrame):
         return _runs_figure(measured)
-    # A table of runs needs no torch; whoever has a result has imported it.
+    # Imported here because a table of runs needs no torch.
     from guided_collapse.metrics.result import CollapseResult
 
     if isinstance(measured, CollapseResult):
@@ -87,7 +87,7 @@ def _result_figure(result: "CollapseResult") -> Figure:
     with print_style():
         figure = Picture(figsize=(9, 1 + 0.24 * len(shown)), layout="constrained")
         bars, *others = figure.subplots(1, 2 if margins else 1, squeeze=False)[0]
-        # Numbers stand beside the names because a logarithmic axis has no bar for 0.
+        # Names include the values because a logarithmic axis cannot show 0.
         names = [f"{plain(name)}: {value:.3g}" for name, value in shown.items()]
         bars.barh(names, list(shown.values()), log=True, color="#0072b2")
         bars.invert_yaxis()
@@ -143,7 +143,7 @@ def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, 
 
 
 def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
-    """Seven panels; without test samples six, which begin with the loss."""
+    """A figure of seven panels, or without test samples six, of which the first is the loss."""
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     panels = figure.subplot_mosaic("AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.." if experiment.has_test else "ABC\nDEF")
     shown = {"B": (MARGIN, "Mean cosine margin"), "D": (NC1, "NC1"), "E": (NC3, "NC3"), "F": (EQUINORM, "WH-equinorm")}

@@ -26,7 +26,7 @@ SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
 # Tables shown with each experiment or with the runs.
 ELSEWHERE = ("pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs")
 PROTOCOLS = {
-    "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centering",
+    "fair": ", every head with the same stratified batches and, except for nn.Linear, the same centering",
     "paper": ", every head as in the paper",
 }
 SIZES = {"num_classes": "classes", "feature_dim": "features", "num_train": "training samples", "num_test": "test samples"}

@@ -50,7 +50,7 @@ def panels_of(experiment: Experiment) -> list[Panel]:
     panels = []
     for quantity in (ABOVE_FLOOR, *QUANTITIES):
         if quantity is TRAIN_LOSS:
-            continue  # above its floor it says the same, and compares heads
+            continue  # the loss above its floor shows the same and makes heads comparable
         if curves := experiment.curves(quantity):
             references = [(BEST_FRAME, value) for value in experiment.references(quantity)]
             panels.append(Panel(quantity.title, "epoch", quantity.percent, quantity.log, references, curves))

@@ -22,7 +22,7 @@ NEAR_THE_FLOOR = 1.01  # times the floor of the loss
 ABOVE_FLOOR = replace(
     TRAIN_LOSS,
     title="Loss above its floor, train",
-    meaning="Cross-entropy minus the least that the scale of the head allows, which is 0 for nn.Linear.",
+    meaning="Cross-entropy minus its minimum for the scale of the head, which is 0 for nn.Linear.",
     at_collapse="0",
     log=True,
     reference=None,
@@ -177,7 +177,7 @@ def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result that an experiment is judged by: title, quantity of the curve that leads to it, and values by head and seed."""
+    """The result by which heads are compared: title, quantity of the corresponding curve, and values by head and seed."""
 
     title: str
     quantity: Quantity
@@ -197,7 +197,7 @@ class Outcome:
 
 
 def outcome(experiment: Experiment) -> Outcome:
-    """The test accuracy at the end of training; without test samples, how soon the loss comes close to its floor, or how close.
+    """The test accuracy at the end of training; without test samples, how soon the loss gets near its floor, or how near.
 
     The epochs to 1.01 times the floor require that every run has a floor and room for a simplex ETF, which attains it.
     """

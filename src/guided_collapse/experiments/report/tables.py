@@ -44,14 +44,14 @@ def all_tables(
 
 
 def end_tables(experiments: Sequence[Experiment]) -> list[Table]:
-    """How training ended, and how soon it got there."""
+    """The last measurements, and the time to reach each train accuracy."""
     return [final_table(experiments), reaching_table(experiments, "epochs"), reaching_table(experiments, "seconds")]
 
 
 def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity, epochs: Sequence[int]) -> Table:
     """An accuracy in the layout of the paper: experiments as rows, heads grouped by epoch as columns, published values below ours.
 
-    A run without a measurement at an epoch counts with its last one before; the cell says so.
+    A run without a measurement at an epoch counts with its last one before that; the cell says so.
     """
     entries: list[Cell] = []
     shown, best = [], set()
@@ -204,7 +204,7 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def outcome_table(experiment: Experiment) -> Table:
-    """What each head came to, how collapsed it is, and what a run cost, under headings that say which is better."""
+    """The outcome, collapse and cost of each head, under headings that say whether higher or lower is better."""
     found, heads = outcome(experiment), [head for head in experiment.heads if experiment.of(head)]
     higher, lower = "higher is better", "lower is better"
     of_runs: dict[tuple[str, str], tuple[str, Callable[[Run], float]]] = {
