@@ -1,4 +1,4 @@
-"""Rebuilds what is made from `results/records`: the report in `results/report`, and the tables in README.md, here and in docs/.
+"""Rebuilds everything derived from `results/records`: the report in `results/report`, and the tables in README.md, here and in docs.
 
     python -m results.build
 
@@ -27,7 +27,7 @@ KEPT = {".html", ".png", ".md"}
 
 
 def build_report(records: Path, out: Path) -> None:
-    """The report without the files for print, and the tables of cost, in place of the report that is there."""
+    """Replaces the report: without files for print, and with the cost tables."""
     with tempfile.TemporaryDirectory() as folder:
         files = write_report(sorted(records.glob("*.zip")), Path(folder), epochs=EPOCHS).files
         shutil.rmtree(out, ignore_errors=True)
@@ -48,7 +48,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
 
 
 def with_tables(page: str, made: Mapping[str, Sequence[str]]) -> str:
-    """A page with its tables as the records have them."""
+    """A page with its tables rebuilt from the records."""
     return TABLE.sub(lambda found: f"{found[1]} -->\n\n" + "\n".join(made[found[1]]) + "\n\n", page)
 
 

@@ -35,7 +35,7 @@ from guided_collapse.experiments.run import (
 
 
 def collect(runs: Path, out: Path) -> int:
-    """Writes the archives and returns how many runs they hold."""
+    """Writes the archives and returns the number of runs in them."""
     folders = {folder.name: folder for folder in sorted(runs.iterdir()) if not (folder / SEARCH).exists()}
     searches = {}
     for file in sorted(runs.glob(f"*/{SEARCH}")):
@@ -60,7 +60,7 @@ def collect(runs: Path, out: Path) -> int:
 
 
 def seeds_of_all_heads(experiment: Path) -> list[Path]:
-    """The runs of those seeds that every head has finished."""
+    """The runs of the seeds that every head has finished."""
     runs = [run.parent for run in sorted(experiment.glob(f"*/seed-*/{CONFIG}"))]
     finished = {run for run in runs if run_status(run).state == "finished"}
     heads = {run.parent for run in runs}
@@ -81,7 +81,7 @@ def _kept(run: Path) -> dict[str, bytes]:
 
 
 def thinned(values: Floats) -> Floats:
-    """At most so many of sorted values, evenly spaced, interpolated between neighbors."""
+    """Sorted values reduced to a maximum number, at evenly spaced positions, interpolated between neighbors."""
     places = np.linspace(0, len(values) - 1, min(MAX_MARGINS, len(values)))
     return np.interp(places, np.arange(len(values)), values).astype(np.float32)
 

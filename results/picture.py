@@ -3,7 +3,7 @@
     python -m results.picture
 
 A small network with two features trains twice on the digits 0, 1 and 2, from the same initial weights: with `nn.Linear`, and with
-`NearestETFHead`. Two features fit on a page as they are: nothing is projected. It takes a few seconds on a CPU.
+`NearestETFHead`. Two features need no projection. It takes a few seconds on a CPU.
 """
 
 import copy
@@ -28,7 +28,7 @@ GRAY = "#7b828c"  # readable on white and on black
 
 
 class Step(NamedTuple):
-    """What one panel shows at one step, with the features and the rows centered, and divided by their root mean square."""
+    """The content of a panel at one step: features and rows, centered and divided by their root mean square."""
 
     points: Tensor  # (num_samples, 2)
     class_means: Tensor  # (3, 2)
@@ -78,7 +78,7 @@ def train(model: Classifier, inputs: Tensor, labels: Tensor) -> list[Step]:
 
 
 def animated(name: str, values: Sequence[str], *, mode: str = "linear") -> str:
-    """An attribute that takes one value per step, and stays at the last."""
+    """An attribute that takes one value per step and keeps the last."""
     held = ";".join([*values, *[values[-1]] * HELD])
     return f'<animate attributeName="{name}" dur="{SECONDS}s" repeatCount="indefinite" calcMode="{mode}" values="{held}"/>'
 

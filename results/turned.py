@@ -19,7 +19,7 @@ KINDS = [(turns, negative) for negative in (False, True) for turns in range(4)]
 
 
 def write(split: Split, class_names: tuple[str, ...], count: int, out: Path) -> None:
-    """Writes the first images of every class, `count` for each way to change them."""
+    """Writes the first images of every class, `count` for each transformation."""
     for label, name in enumerate(class_names):
         chosen = split.images[split.labels == label][: count * len(KINDS)]
         for place, image in enumerate(chosen):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadDeclaration:
-    """How the command line, records and reports show and build a head."""
+    """How to build a head, and how the command line and reports show it."""
 
     name: str  # on the command line and in records
     label: str  # in tables and figures
@@ -116,7 +116,7 @@ HEADS: dict[str, HeadDeclaration] = {
         HeadDeclaration(
             "nearest-etf-lagged",
             "Nearest ETF, lagged",
-            "the same, with the frame of the steps before, cheaper with --every",
+            "the same, with the frame of earlier steps; cheaper with --every",
             "Nl",
             6,
             **_LAGGED,

@@ -43,7 +43,7 @@ RunDir = Annotated[Path, Shown("RUN_DIR", positional=True)]
 
 
 class Command:
-    """What commands without a configuration share."""
+    """The base class of commands; its methods are those of commands without a configuration."""
 
     hidden: ClassVar[tuple[str, ...]] = ()  # fields of its configuration or placement that are not flags
     defaults: ClassVar[Mapping[str, Any]] = {}  # for fields whose default is not that of `start`
@@ -331,7 +331,7 @@ class Upgrade(Train):
 
 @settings
 class Report(Command):
-    """Write a page, tables and figures from the records of all runs in some folders.
+    """Write a report, with tables and figures, from the records of runs.
 
     Example:
         guided-collapse report runs --out report

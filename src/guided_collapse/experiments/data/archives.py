@@ -42,7 +42,7 @@ def compare_checksum(name: str, path: Path, expected: str | None) -> None:
 
 
 def find_idx(folder: Path) -> dict[str, Path]:
-    """Those of the four IDX files that are in the folder, by their names without .gz, such as train-images-idx3-ubyte."""
+    """The IDX files in the folder, up to four, by their names without .gz, such as train-images-idx3-ubyte."""
     return {stem: path for stem in IDX_FILES for path in (folder / f"{stem}.gz", folder / stem) if path.is_file()}
 
 
