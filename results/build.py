@@ -1,4 +1,4 @@
-"""Rebuilds everything derived from `results/records`: the report in `results/report`, and the tables in README.md, here and in docs.
+"""Rebuilds everything made from `results/records`: the report in `results/report`, and the tables in README.md, here and in docs.
 
     python -m results.build
 
