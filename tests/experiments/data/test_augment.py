@@ -125,7 +125,7 @@ def test_quarter_turns_are_exact_in_the_middle_square(size, quarters):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="no room for padding"):
+    with pytest.raises(ValueError, match="cannot be combined with padding"):
         Augmentation(random_resized=True, crop_padding=4)
     with pytest.raises(ValueError, match="got 7 x 7 for a crop of 9"):
         center_crop(pictures(), 9)

@@ -53,7 +53,7 @@ def test_data_knows_its_classes_and_refuses_misfits():
     data = ImageData("made up", split, split, ("a", "b", "c"))
     assert data.num_classes == 3
     assert data.image_shape == (3, 4, 4)
-    with pytest.raises(ValueError, match="below its 2 classes; got 2"):
+    with pytest.raises(ValueError, match="less than its number of classes, 2; got 2"):
         ImageData("made up", split, split, ("a", "b"))
 
 
