@@ -130,8 +130,8 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(asked_for, taken, t
 @pytest.mark.parametrize(
     ("optimizer", "epochs", "message"),
     [
-        ("agd", 1, r"epochs must be at least 2, those of the run; got 1"),
-        ("sgd", 3, r"schedule is cosine over 2 epochs; got 3. Start a new run"),
+        ("agd", 1, r"epochs must be at least the run's 2; got 1"),
+        ("sgd", 3, r"schedule is cosine over 2 epochs; got epochs=3. Start a new run"),
     ],
 )
 def test_a_run_that_cannot_be_longer_is_kept(optimizer, epochs, message, tmp_path):

@@ -324,7 +324,7 @@ class Configuration:
         """The same configuration with at least as many epochs; RequestError if its learning rate depends on their number."""
         if epochs < self.epochs:
             raise RequestError(
-                f"epochs must be at least {self.epochs}, those of the run; got {epochs}. A run can be extended but not shortened."
+                f"epochs must be at least the run's {self.epochs}; got {epochs}. A run can be extended but not shortened."
             )
         if epochs > self.epochs and self.schedule != "constant":
             raise RequestError(

@@ -84,7 +84,7 @@ def train(
             return run
         with requested(InputError):
             task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
-            # Refuses images that are too small, and weights that do not fit, before anything is written.
+            # Rejects images that are too small, and weights that do not fit, before anything is written.
             task.backbone(random_generator(configuration.seed), fresh=not (run.path / LAST_CHECKPOINT).exists())
         run.path.mkdir(parents=True, exist_ok=True)
     fabric = launch.build_fabric(placement, configuration.precision)

@@ -153,7 +153,7 @@ class SearchRecord:
     trial_epochs: int  # of each trial
     trial_seeds: tuple[int, ...]  # each used for every trial
     seeds: tuple[int, ...]  # of the final runs; no trial uses them
-    rule: str  # for choosing a setting, in words
+    rule: str  # for choosing a setting, as text
     planned: str  # when, in ISO 8601
     trials: tuple[Trial, ...] = ()  # finished ones
     choice: Mapping[str, Any] = field(default_factory=dict)  # the settings of each head; empty until all trials are done

@@ -191,7 +191,7 @@ def new_backbone(
     """The network that the configuration names; only a fresh one loads pretrained weights."""
     declared = BACKBONES[configuration.backbone.partition(":")[0]].options
     given = {field.name for field in fields(configuration) if getattr(configuration, field.name) != field.default}
-    # `build_backbone` refuses what the network does not take.
+    # `build_backbone` rejects options that the network does not take.
     options = {name: getattr(configuration, name) for name in (given & set(NETWORK_FIELDS)) | set(declared) - {"in_channels"}}
     if configuration.is_timm and not fresh:
         options |= {"pretrained": False, "weights": None}

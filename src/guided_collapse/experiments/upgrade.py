@@ -51,7 +51,7 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
     """
     widths = {f"{run.path}": run.exportable()[0].feature_dim for run in (*galleries, old)}
     for run in (*galleries, old):
-        channels = cast(Inputs, samples_for(run, configuration, placement).input_facts()).shape[0]  # refuses data that do not fit
+        channels = cast(Inputs, samples_for(run, configuration, placement).input_facts()).shape[0]  # raises if the data do not fit
     new_width = new_backbone(configuration, 3 if configuration.is_timm else channels).feature_dim
     old_width = widths[f"{old.path}"]
     if configuration.upgrade_of is None:

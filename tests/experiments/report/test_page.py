@@ -93,7 +93,7 @@ def test_the_page_says_what_was_run_and_what_went_wrong(tmp_path):
     write_run(tmp_path, seed=1, epochs=4, state="failed")
     write_run(tmp_path, seed=2, epochs=7, state="unfinished")
     text = Reader(page_of(tmp_path)).text
-    assert "Not all runs count in full: 1 failed, 1 unfinished." in text.partition("Results")[0]
+    assert "Some runs are not counted in full: 1 failed, 1 unfinished." in text.partition("Results")[0]
     assert "toy, cosine, seed 1 failed: the loss is not finite" in text
     assert "toy, cosine, seed 2 is unfinished: 7 of 20 epochs" in text
     assert "3 runs: cpu Abacus, cores 2, threads 1, devices cpu, processes 1." in text
