@@ -186,9 +186,9 @@ def test_a_comparison_takes_what_a_search_has_chosen(plan, done, tmp_path):
 
 
 def test_settings_that_no_search_has_chosen_are_refused(plan, done, tmp_path):
-    with pytest.raises(RequestError, match=r"with its search\.json; got .*, which has none"):
+    with pytest.raises(RequestError, match=r"folder of a search; got .*, which has no search\.json"):
         settings_of_search(tmp_path, HEADS)
-    with pytest.raises(RequestError, match=r"chose settings for linear, fixed-etf; got nearest-etf\."):
+    with pytest.raises(RequestError, match=r"chose settings for linear, fixed-etf; got heads nearest-etf\."):
         settings_of_search(done.folder, ["fixed-etf", "nearest-etf"])
     (tmp_path / "search.json").write_text(json.dumps(asdict(plan)))
     with pytest.raises(RequestError, match="chose settings for no head yet"):
