@@ -21,7 +21,7 @@ from results import pretrained_tables, tables
 HERE = Path(__file__).parent
 PAGES = (HERE.parent / "README.md", HERE / "README.md", *sorted((HERE.parent / "docs").glob("*.md")))
 TABLE = re.compile(r"(?<=<!-- from the records: )([\w ]+) -->\n.*?(?=<!-- end -->)", flags=re.DOTALL)
-# At which the report's tables of accuracy look.
+# The epochs in the report's accuracy tables.
 EPOCHS = (1, 5, 20)
 KEPT = {".html", ".png", ".md"}
 

@@ -3,10 +3,10 @@
     python -m results.collect RUNS
     python -m results.collect RUNS pretrained
 
-RUNS is a folder as `guided-collapse` writes it; a folder of `results/records` may follow. Of an experiment those seeds are taken
-that all its heads have finished; of a search its record, which has the results of the trials, and the runs with fresh seeds.
-Times are left out, because the runs shared a machine and were paused at times. Sorted margins are thinned to as many as the report
-draws, and of the traces, which the animation shows, only that of seed 0 is taken.
+RUNS is a folder as `guided-collapse` writes it; a folder of `results/records` may follow. For an experiment, it keeps the
+seeds that all heads have finished; for a search, its record, which has the results of the trials, and the runs with fresh seeds.
+It drops times, because the runs shared a machine and were sometimes paused, thins sorted margins to as many as the report draws,
+and keeps only the trace of seed 0, which the animation shows.
 """
 
 import io
@@ -53,7 +53,7 @@ def collect(runs: Path, out: Path) -> int:
             out.mkdir(parents=True, exist_ok=True)
             with ZipFile(out / f"{name}.zip", "w") as archive:
                 for file, kept in contents.items():
-                    # Without the time, so that the same records are the same archive.
+                    # Without the time, so that identical records give identical archives.
                     archive.writestr(ZipInfo(file), kept, ZIP_DEFLATED)
         count += len(stored)
     return count

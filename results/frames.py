@@ -41,7 +41,7 @@ def row(path: Tensor, frame: Tensor, loss: float) -> list[str]:
     num_classes = len(frame)
     result = measure_collapse(path[-1], torch.arange(num_classes), frame)
     bound = tight_frame_cross_entropy_bound(3, num_classes, SCALE)
-    # Beyond 2d classes the best margin is not known.
+    # The best margin is unknown for more than 2d classes.
     best_margin = 1.0 if result.ideal_cosine_margin is None else result.ideal_cosine_margin
     cells = (result.weight_angle, result.ideal_angle, result.class_margin, best_margin, loss, bound)
     return [str(num_classes), NAMES[num_classes], *(f"{cell:#.4g}" for cell in cells)]

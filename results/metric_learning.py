@@ -56,7 +56,7 @@ def tests(method: str, settings: dict[str, float], seed: int, samples: Split, qu
     num_classes = int(samples.labels.max()) + 1
     logits_of: Callable[[Tensor], Tensor]
     if method in LOSSES:
-        torch.manual_seed(seed)  # which draws the weight of the loss
+        torch.manual_seed(seed)  # for the weight of the loss
         loss = LOSSES[method]((num_classes, neck.feature_dim), *others)
         fit(nn.ModuleList([neck, loss]), configuration, samples, lambda inputs, labels: loss(neck(inputs), labels))
         logits_of = loss.get_logits  # type: ignore[assignment]

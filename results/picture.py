@@ -20,8 +20,8 @@ from guided_collapse import Classifier, NearestETFHead, StratifiedBatchSampler, 
 PICTURE = Path(__file__).parent.parent / "docs" / "collapse.svg"
 DIGITS = (0, 1, 2)
 STEPS = (*range(1, 20), *range(20, 60, 2), *range(60, 101, 5))  # before the first step there is no frame to show
-EVERY = 9  # of how many samples one is drawn
-HELD, SECONDS = 20, 10  # how many times the last step is shown, and how long one round takes
+EVERY = 9  # one in how many samples is drawn
+HELD, SECONDS = 20, 10  # number of repetitions of the last step, and duration of one cycle
 SIZE, RADIUS = 300, 84  # of a panel, and of the circle, in pixels
 COLORS = ("#d1495b", "#2a8fbd", "#c98a1b")
 GRAY = "#7b828c"  # readable on white and on black

@@ -137,7 +137,7 @@ def training(experiments: Iterable[Experiment]) -> Rows:
     rows = [["", "", *map(label, HEADS)]]
     for experiment in experiments:
         runs = [run for head in experiment.heads for run in experiment.of(head)]
-        # The highest train accuracy, of those that the report looks at, that all runs came to.
+        # The highest train accuracy among the report's levels that all runs reached.
         reached = {level: when_reached(runs, level) for level in LEVELS}
         level = max((level for level, when in reached.items() if when and when.reached == len(runs)), default=LEVELS[0])
         soon = (when_reached(experiment.of(head), level) for head in HEADS)

@@ -5,8 +5,8 @@
     python -m results.text out-of-scope RUNS --data clinc150.json
 
 `prepare` writes the mean token vector of every query, for `guided-collapse search --features clinc150.npz`. `train` searches and
-trains heads on token vectors that learn, and writes `results/records/clinc150-trained.json` after every training. `out-of-scope`
-measures how well the runs of searches tell 1,000 queries without an intent from the test queries, and writes
+trains heads on trainable token vectors, and writes `results/records/clinc150-trained.json` after every training. `out-of-scope`
+measures how well the runs of searches separate 1,000 queries without an intent from the test queries, and writes
 `results/records/clinc150-out-of-scope.json`. The token vectors are those of the package wordllama (0.4.0.post1), of 256 dimensions.
 """
 
@@ -62,13 +62,13 @@ def read(file: Path) -> Texts:
     """The queries of CLINC150, by the tokenizer of wordllama."""
     from tokenizers import Tokenizer
 
-    package = find_spec("wordllama")  # of which only files are needed
+    package = find_spec("wordllama")  # only its files are needed
     assert package is not None
     assert package.origin is not None
     folder = Path(package.origin).parent
     (vectors,) = load_file(folder / "weights" / "l2_supercat_256.safetensors").values()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
-    tokenizer.enable_padding(pad_id=0)  # that of the unknown token, which no query has
+    tokenizer.enable_padding(pad_id=0)  # the unknown token, which no query contains
     tokenizer.no_truncation()
     texts = [(part, *pair) for part, pairs in json.loads(file.read_text()).items() for pair in pairs]
     encoded = tokenizer.encode_batch([text for _, text, _ in texts], add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""Eighty classes from the ten of CIFAR-10: each image turned by a multiple of 90 degrees, half of them as negatives.
+"""Eighty classes from the ten of CIFAR-10: each image rotated by a multiple of 90 degrees, half of them as negatives.
 
     python -m results.turned [--data-root DIR] [--out cifar10-turned]
 

@@ -12,7 +12,7 @@ The protocol: every method tries the same small grid on validation samples, with
 fresh seeds and tested once. (On Tiny ImageNet the grid has one learning rate and two scales.) The gallery is the
 training samples, embedded by the old model (new/old) or by the new one (new/new), and everything is compared by cosine in 64
 dimensions. The old model is trained with nn.Linear on the classes that it knows, at the learning rate that its own validation
-chose; each seed has an old model of its own.
+chose; each seed has its own old model.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class Study:
     batch_size: int = 128
     rates: tuple[float, ...] = (1e-3, 3e-3)  # the grid: learning rates, and factors on the cosine
     scales: tuple[float, ...] = (8.0, 12.0, 20.0)
-    weights: tuple[float, ...] = (1.0, 4.0, 16.0)  # of the pulling loss beside the head
+    weights: tuple[float, ...] = (1.0, 4.0, 16.0)  # of the pulling loss in addition to the head's
 
 
 def load_clinc150(file: Path) -> Data:
