@@ -299,7 +299,7 @@ def head_counts(name: str, head: nn.Module, batch_size: int) -> list[dict[str, A
 
 
 def step_counts(head: nn.Module, batch_size: int, device: torch.device) -> OperationCounts:
-    """Operation counts of the second step from here, because the first one may do more."""
+    """Operation counts of the second step, because the first one may do extra work."""
     head.train()
     feature_dim, num_classes = _sizes(head)
     labels = torch.arange(batch_size, device=device) % num_classes

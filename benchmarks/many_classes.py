@@ -100,7 +100,7 @@ def compare_times(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def peak(options: argparse.Namespace) -> dict[str, float]:
-    """Memory of one kind in C d floats: peaks at creation and in steps, and the state that remains."""
+    """Memory of one kind, in multiples of C d floats: peaks at creation and during steps, and the remaining state."""
     small = argparse.Namespace(**{**vars(options), "num_classes": 2 * options.feature_dim})
     warm = Training(options.peak_of, small.feature_dim, small.num_classes)
     warm.seconds_of_a_step(*batch(small))

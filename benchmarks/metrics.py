@@ -1,8 +1,8 @@
-"""Time of the metrics relative to public scripts and to one product features' features, within one run.
+"""Time of the metrics relative to public scripts and to one matrix product, features.T @ features, within one run.
 
     OMP_NUM_THREADS=2 python benchmarks/metrics.py
 
-The scripts are reimplemented from these files, on given features, without model, data loading and printing:
+The scripts are reimplemented from these files, on given features, without the model, data loading and printing:
 
 - the paper's: nc/validate_NC.py and nc/utils.py of github.com/evanmarkou/Guiding-Neural-Collapse (00cdf29). A loop over
   samples fills a dictionary of class sums and one of lists; S_W class by class from the lists, pinv of S_B for NC1 and of S_T for
@@ -12,7 +12,7 @@ The scripts are reimplemented from these files, on given features, without model
 - batch by batch: measurements.py of github.com/mariuslindegaard/neuralcollapse-master (434a139). Class by class in each batch, S_W
   from a stack of outer products, NC4 sample by sample, svds of S_B; no VCI, rank or margins.
 
-Many public repositories share the last two. `measure_collapse` computes all of that and the rest of its table.
+Many public repositories have copies of the last two. `measure_collapse` computes all of that and the rest of its table.
 """
 
 import statistics

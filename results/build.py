@@ -1,4 +1,4 @@
-"""Rebuilds what is made from `results/records`: the report in `results/report`, and the tables in README.md, here and in docs/.
+"""Rebuilds everything made from `results/records`: the report in `results/report`, and the tables in README.md, here and in docs.
 
     python -m results.build
 
@@ -21,13 +21,13 @@ from results import pretrained_tables, tables
 HERE = Path(__file__).parent
 PAGES = (HERE.parent / "README.md", HERE / "README.md", *sorted((HERE.parent / "docs").glob("*.md")))
 TABLE = re.compile(r"(?<=<!-- from the records: )([\w ]+) -->\n.*?(?=<!-- end -->)", flags=re.DOTALL)
-# At which the report's tables of accuracy look.
+# The epochs in the report's accuracy tables.
 EPOCHS = (1, 5, 20)
 KEPT = {".html", ".png", ".md"}
 
 
 def build_report(records: Path, out: Path) -> None:
-    """The report without the files for print, and the tables of cost, in place of the report that is there."""
+    """Replaces the report: without files for print, and with the cost tables."""
     with tempfile.TemporaryDirectory() as folder:
         files = write_report(sorted(records.glob("*.zip")), Path(folder), epochs=EPOCHS).files
         shutil.rmtree(out, ignore_errors=True)
@@ -48,7 +48,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
 
 
 def with_tables(page: str, made: Mapping[str, Sequence[str]]) -> str:
-    """A page with its tables as the records have them."""
+    """A page with its tables rebuilt from the records."""
     return TABLE.sub(lambda found: f"{found[1]} -->\n\n" + "\n".join(made[found[1]]) + "\n\n", page)
 
 

@@ -3,10 +3,10 @@
     python -m results.collect RUNS
     python -m results.collect RUNS pretrained
 
-RUNS is a folder as `guided-collapse` writes it; a folder of `results/records` may follow. Of an experiment those seeds are taken
-that all its heads have finished; of a search its record, which has the results of the trials, and the runs with fresh seeds.
-Times are left out, because the runs shared a machine and were paused at times. Sorted margins are thinned to as many as the report
-draws, and of the traces, which the animation shows, only that of seed 0 is taken.
+RUNS is a folder as `guided-collapse` writes it; a folder of `results/records` may follow. For an experiment, it keeps the
+seeds that all heads have finished; for a search, its record, which has the results of the trials, and the runs with fresh seeds.
+It drops times, because the runs shared a machine and were sometimes paused, thins sorted margins to as many as the report draws,
+and keeps only the trace of seed 0, which the animation shows.
 """
 
 import io
@@ -20,7 +20,7 @@ import numpy as np
 from guided_collapse.experiments.files import checksum
 from guided_collapse.experiments.grid_search import CHOSEN
 from guided_collapse.experiments.records import SEARCH, Floats, SearchRecord, read_margins
-from guided_collapse.experiments.report.summaries import MOST_MARGINS
+from guided_collapse.experiments.report.summaries import MAX_MARGINS
 from guided_collapse.experiments.run import (
     CONFIG,
     MARGINS,
@@ -35,7 +35,7 @@ from guided_collapse.experiments.run import (
 
 
 def collect(runs: Path, out: Path) -> int:
-    """Writes the archives and returns how many runs they hold."""
+    """Writes the archives and returns the number of runs in them."""
     folders = {folder.name: folder for folder in sorted(runs.iterdir()) if not (folder / SEARCH).exists()}
     searches = {}
     for file in sorted(runs.glob(f"*/{SEARCH}")):
@@ -53,14 +53,14 @@ def collect(runs: Path, out: Path) -> int:
             out.mkdir(parents=True, exist_ok=True)
             with ZipFile(out / f"{name}.zip", "w") as archive:
                 for file, kept in contents.items():
-                    # Without the time, so that the same records are the same archive.
+                    # Without the time, so that identical records give identical archives.
                     archive.writestr(ZipInfo(file), kept, ZIP_DEFLATED)
         count += len(stored)
     return count
 
 
 def seeds_of_all_heads(experiment: Path) -> list[Path]:
-    """The runs of those seeds that every head has finished."""
+    """The runs of the seeds that every head has finished."""
     runs = [run.parent for run in sorted(experiment.glob(f"*/seed-*/{CONFIG}"))]
     finished = {run for run in runs if run_status(run).state == "finished"}
     heads = {run.parent for run in runs}
@@ -81,8 +81,8 @@ def _kept(run: Path) -> dict[str, bytes]:
 
 
 def thinned(values: Floats) -> Floats:
-    """At most so many of sorted values, evenly spaced, interpolated between neighbors."""
-    places = np.linspace(0, len(values) - 1, min(MOST_MARGINS, len(values)))
+    """Sorted values reduced to a maximum number, at evenly spaced positions, interpolated between neighbors."""
+    places = np.linspace(0, len(values) - 1, min(MAX_MARGINS, len(values)))
     return np.interp(places, np.arange(len(values)), values).astype(np.float32)
 
 

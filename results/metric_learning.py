@@ -1,4 +1,4 @@
-"""Losses of pytorch-metric-learning beside heads of this library, on features of a pretrained network.
+"""Compares losses of pytorch-metric-learning with heads of this library, on features of a pretrained network.
 
     python -m results.metric_learning omniglot-lite0.npz
 
@@ -40,14 +40,14 @@ METHODS = ("linear", "cosine", "fixed-etf", "nearest-etf-lagged", *LOSSES)
 
 
 def settings_of(method: str) -> list[dict[str, float]]:
-    """Those that are tried."""
+    """The settings to try."""
     scales = [{}] if method == "linear" else [{"scale": scale} for scale in SCALES]
     margins = [{"margin": margin} for margin in MARGINS] if method == "ArcFaceLoss" else [{}]
     return [{"learning_rate": rate} | scale | margin for rate, scale, margin in product(RATES, scales, margins)]
 
 
 def tests(method: str, settings: dict[str, float], seed: int, samples: Split, queries: Split) -> dict[str, float]:
-    """Trains and tests, on features that are normalized as a run normalizes them."""
+    """Trains and tests on features normalized as in a run."""
     mean, std = feature_statistics(samples.images)  # type: ignore[arg-type]
     samples, queries = (Split((part.images - mean) / std, part.labels) for part in (samples, queries))  # type: ignore[operator]
     rate, *others = settings.values()
@@ -56,7 +56,7 @@ def tests(method: str, settings: dict[str, float], seed: int, samples: Split, qu
     num_classes = int(samples.labels.max()) + 1
     logits_of: Callable[[Tensor], Tensor]
     if method in LOSSES:
-        torch.manual_seed(seed)  # which draws the weight of the loss
+        torch.manual_seed(seed)  # for the weight of the loss
         loss = LOSSES[method]((num_classes, neck.feature_dim), *others)
         fit(nn.ModuleList([neck, loss]), configuration, samples, lambda inputs, labels: loss(neck(inputs), labels))
         logits_of = loss.get_logits  # type: ignore[assignment]

@@ -3,7 +3,7 @@
     python -m results.picture
 
 A small network with two features trains twice on the digits 0, 1 and 2, from the same initial weights: with `nn.Linear`, and with
-`NearestETFHead`. Two features fit on a page as they are: nothing is projected. It takes a few seconds on a CPU.
+`NearestETFHead`. Two features need no projection. It takes a few seconds on a CPU.
 """
 
 import copy
@@ -20,15 +20,15 @@ from guided_collapse import Classifier, NearestETFHead, StratifiedBatchSampler, 
 PICTURE = Path(__file__).parent.parent / "docs" / "collapse.svg"
 DIGITS = (0, 1, 2)
 STEPS = (*range(1, 20), *range(20, 60, 2), *range(60, 101, 5))  # before the first step there is no frame to show
-EVERY = 9  # of how many samples one is drawn
-HELD, SECONDS = 20, 10  # how many times the last step is shown, and how long one round takes
+EVERY = 9  # one in how many samples is drawn
+HELD, SECONDS = 20, 10  # number of repetitions of the last step, and duration of one cycle
 SIZE, RADIUS = 300, 84  # of a panel, and of the circle, in pixels
 COLORS = ("#d1495b", "#2a8fbd", "#c98a1b")
 GRAY = "#7b828c"  # readable on white and on black
 
 
 class Step(NamedTuple):
-    """What one panel shows at one step, with the features and the rows centered, and divided by their root mean square."""
+    """The content of a panel at one step: features and rows, centered and divided by their root mean square."""
 
     points: Tensor  # (num_samples, 2)
     class_means: Tensor  # (3, 2)
@@ -78,7 +78,7 @@ def train(model: Classifier, inputs: Tensor, labels: Tensor) -> list[Step]:
 
 
 def animated(name: str, values: Sequence[str], *, mode: str = "linear") -> str:
-    """An attribute that takes one value per step, and stays at the last."""
+    """An attribute that takes one value per step and keeps the last."""
     held = ";".join([*values, *[values[-1]] * HELD])
     return f'<animate attributeName="{name}" dur="{SECONDS}s" repeatCount="indefinite" calcMode="{mode}" values="{held}"/>'
 

@@ -1,6 +1,6 @@
-"""The tables of heads on pretrained features, from `results/records/pretrained` and what was trained without a run's folder.
+"""The tables of heads on pretrained features, from `results/records/pretrained` and from experiments without run folders.
 
-Each is made as those in `results.tables` are.
+They have the same form as those in `results.tables`.
 """
 
 import json
@@ -30,7 +30,7 @@ SCORES = {"auroc_max_logit": "largest logit", "auroc_distance": "distance to the
 
 
 class Setting(NamedTuple):
-    """What was trained, on how many samples of each class, and test accuracy in per cent by head and seed."""
+    """The training data, the number of samples per class, and test accuracy in percent by head and seed."""
 
     kind: str
     per_class: int
@@ -38,7 +38,7 @@ class Setting(NamedTuple):
 
     @property
     def title(self) -> str:
-        """In words."""
+        """A title for the row."""
         return f"{KINDS[self.kind]}, {self.per_class} of each class"
 
 
@@ -72,7 +72,7 @@ def all_tables(records: Path) -> dict[str, list[str]]:
 
 
 def order(experiment: str) -> tuple[int, int]:
-    """By which searches are sorted."""
+    """The sort key of searches."""
     kind, _, number = experiment.rpartition("-of-")
     return list(KINDS).index(kind), int(number)
 
@@ -93,7 +93,7 @@ def fresh(record: Mapping[str, Any]) -> dict[str, dict[str, dict[int, dict[str, 
 
 
 def as_search(record: Mapping[str, Any], number: str) -> SearchRecord:
-    """The trials and the choice with so many samples of each class, with those fields of a search that `choices` reads."""
+    """The trials and the choice for a number of samples per class, with the fields of a search that `choices` reads."""
     trials = [
         SimpleNamespace(head=run["head"], settings=run["settings"], measured={TEST_TOP1.name: run["tests"]["top1"]})
         for run in record["trainings"]
@@ -133,7 +133,7 @@ def accuracy(settings: list[Setting]) -> Rows:
 
 
 def out_of_scope(trained: Mapping[str, Any], others: Mapping[str, Any]) -> Rows:
-    """How well two scores tell queries without an intent from those of the test, as areas under the curve."""
+    """How well two scores separate queries without an intent from test queries: areas under the ROC curve."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {
         f"clinc150-trained-of-{number}": {head: list(tests.values()) for head, tests in heads.items()}
         for number, heads in fresh(trained).items()

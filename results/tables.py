@@ -1,4 +1,4 @@
-"""The tables of measurements on the pages, made from `results/records`: each is a list of rows of text, the headings first."""
+"""The tables of measurements on the pages, from `results/records`: each is a list of rows of text, headings first."""
 
 import json
 import statistics
@@ -128,16 +128,16 @@ def all_tables(records: Path) -> dict[str, list[str]]:
 
 
 def markdown_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown, of its headings and its rows."""
+    """A Markdown table from its headings and rows."""
     return [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
 def training(experiments: Iterable[Experiment]) -> Rows:
-    """How soon heads learn, and how well: medians over seeds, with the range if there is one."""
+    """How fast and how well heads learn: medians over seeds, with the range if there are several."""
     rows = [["", "", *map(label, HEADS)]]
     for experiment in experiments:
         runs = [run for head in experiment.heads for run in experiment.of(head)]
-        # The highest train accuracy, of those that the report looks at, that all runs came to.
+        # The highest train accuracy among the report's levels that all runs reached.
         reached = {level: when_reached(runs, level) for level in LEVELS}
         level = max((level for level, when in reached.items() if when and when.reached == len(runs)), default=LEVELS[0])
         soon = (when_reached(experiment.of(head), level) for head in HEADS)
@@ -153,35 +153,35 @@ def _outcome(experiment: Experiment, heads: Iterable[str]) -> list[str]:
 
 
 def has_room_for_a_simplex(experiment: Experiment) -> bool:
-    """Whether there are dimensions enough for a simplex ETF."""
+    """Whether there are enough dimensions for a simplex ETF."""
     return experiment.runs[0].feature_dim >= experiment.runs[0].num_classes - 1
 
 
 def is_long_tailed(experiment: Experiment) -> bool:
-    """Whether training classes were made to differ in size."""
+    """Whether the training classes were made imbalanced."""
     return bool(experiment.runs[0].configuration["long_tail"] != "none")
 
 
 def names_of_heads(experiment: Experiment) -> dict[str, str]:
-    """What each head is called in a row: with more classes than dimensions no frame is an ETF, and the nearest one is lagged."""
+    """The names of heads in a row: with more classes than dimensions, no frame is an ETF, and the nearest one is lagged."""
     frames = {} if has_room_for_a_simplex(experiment) else {"fixed-etf": "Fixed frame", "nearest-etf": NEAREST}
     return {head: frames.get(head, label(head)) for head in experiment.heads}
 
 
 def images_of_each_class(experiment: Experiment) -> float:
-    """How many training images there are of a class, on average."""
+    """The mean number of training images per class."""
     return experiment.runs[0].num_train / experiment.runs[0].num_classes
 
 
 def short_title(experiment: Experiment) -> str:
-    """What was trained on, in a few words."""
+    """A short name for the training data."""
     run = experiment.runs[0]
     images = ", long tail" if is_long_tailed(experiment) else f" of {images_of_each_class(experiment):g} images"
     return f"{DATA[run.configuration['data']]}, {run.num_classes} classes{images}"
 
 
 def title(experiment: Experiment) -> str:
-    """What was trained on and how long, in words."""
+    """The training data and the number of epochs, as text."""
     run = experiment.runs[0]
     tail = f", long-tailed {run.configuration['long_tail_ratio']:g} to 1"
     images = tail if is_long_tailed(experiment) else f" of {images_of_each_class(experiment):g} images"
@@ -189,13 +189,13 @@ def title(experiment: Experiment) -> str:
 
 
 def seeds_text(experiment: Experiment) -> str:
-    """How many seeds each head has."""
+    """The number of seeds of each head, as text."""
     seeds = span([len(experiment.of(head)) for head in experiment.heads])
     return f"{seeds} {'seed' if seeds == '1' else 'seeds'}"
 
 
 def accuracies(experiments: Sequence[Experiment]) -> Rows:
-    """Test accuracy early and at the end, train accuracy, and when the linear layer is caught up with."""
+    """Early and final test accuracy, train accuracy, and the epoch at which a head catches up with the linear layer."""
     heads = in_order(head for experiment in experiments for head in experiment.heads)
     names = {head: name for experiment in experiments for head, name in names_of_heads(experiment).items()}
     rows = [["", "", *(names[head] for head in heads)]]
@@ -221,7 +221,7 @@ def at_the_end(experiments: Sequence[Experiment]) -> Rows:
 
 
 def amounts_of_images(experiments: Sequence[Experiment]) -> Rows:
-    """Test and train accuracy at the end, for those heads that all have."""
+    """Test and train accuracy at the end, for the heads that all experiments share."""
     heads = in_order(set.intersection(*(set(experiment.heads) for experiment in experiments)))
     rows = [["", "", *map(label, heads)]]
     for experiment in experiments:
@@ -260,7 +260,7 @@ def does_it_beat(experiments: Iterable[Experiment]) -> Rows:
 
 
 def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: str) -> Rows:
-    """Test accuracy at the end of what was tried, and how far ahead of the first or of the one before on the same seed."""
+    """Final test accuracy of each variant, and its lead over the first or the previous one on the same seed."""
     names = [name for name in named if name in record]
     rows = [["", *(f"{named[name]}, {text}" for name in names for text in ("test accuracy, %", f"ahead of {against}"))]]
     descriptions = list(record[names[0]]["runs"])
@@ -280,7 +280,7 @@ def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: str)
 
 
 def verdicts(experiments: Iterable[Experiment], searched: Iterable[str]) -> Rows:
-    """Who ends ahead of the linear layer, seed by seed; `searched` are the experiments with settings of their own."""
+    """Which heads end ahead of the linear layer, seed by seed; `searched` are the experiments with settings chosen per head."""
     rows = [["", "settings", "highest median", "ahead of nn.Linear on every seed", "behind it on every seed", "neither"]]
     for experiment in experiments:
         names = names_of_heads(experiment)
@@ -323,7 +323,7 @@ def gains(experiments: Sequence[Experiment]) -> Rows:
 
 
 def choices(searches: Iterable[SearchRecord]) -> Rows:
-    """What each search has chosen for each head."""
+    """The settings that each search chose for each head."""
     rows = [["search", "grid", "trials", "head", "choice", "validation accuracy, %"]]
     for search in searches:
         grid = "; ".join(f"{name} {', '.join(f'{value:g}' for value in values)}" for name, values in search.grid.items())
@@ -342,7 +342,7 @@ def _accuracy(experiment: Experiment, head: str, quantity: Quantity, epoch: int 
 
 
 def final_accuracy(run: Run) -> float:
-    """Test accuracy at the end, in per cent."""
+    """Test accuracy at the end, in percent."""
     found = at_epoch([run], TEST_TOP1)
     if found is None:
         raise ValueError(f"{run.folder} has no test accuracy. Leave it out of the records.")
@@ -350,13 +350,13 @@ def final_accuracy(run: Run) -> float:
 
 
 def points_ahead(experiment: Experiment, head: str) -> list[float]:
-    """By how many points of test accuracy a head ends ahead of the linear layer, on each seed."""
+    """The final lead of a head over the linear layer in points of test accuracy, on each seed."""
     linear = {run.seed: final_accuracy(run) for run in experiment.of(LINEAR)}
     return [final_accuracy(run) - linear[run.seed] for run in experiment.of(head)]
 
 
 def epochs_to_the_linear_layer(experiment: Experiment, head: str) -> list[float]:
-    """When each run was first measured with the test accuracy that the linear layer of its seed ends with; infinite for never."""
+    """The first epoch at which each run was measured at the final test accuracy of its seed's linear layer; infinite for never."""
     linear = {run.seed: final_accuracy(run) for run in experiment.of(LINEAR)}
     return [first_epoch(measured(run, TEST_TOP1) >= linear[run.seed]) for run in experiment.of(head)]
 
@@ -386,7 +386,7 @@ def _passes(row: Mapping[str, Any], part: str) -> str:
 
 
 def steps_of_heads(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Each head's training step over that of nn.Linear; on average where the frame moves every 10 steps only."""
+    """Each head's training step relative to nn.Linear; an average where the frame moves only every 10 steps."""
     names = [name for name in recorded[0]["ratios"] if not name.startswith("compiled")]
     rows = []
     for name in names:
@@ -402,7 +402,7 @@ def steps_of_heads(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def what_it_costs(recorded: Callable[[str], Any]) -> Rows:
-    """A head's own step over that of nn.Linear, by size, and the head's share in the step of a whole network."""
+    """A head's step relative to nn.Linear, by size, and the head's share of a whole network's step."""
     sizes, shares = recorded("steps-of-heads"), {}
     for network in SHARED:
         for row in recorded(f"cost/{network}")["rows"]:
@@ -421,7 +421,7 @@ def what_it_costs(recorded: Callable[[str], Any]) -> Rows:
 
 
 def over_autograd(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Forward and backward of a solve over autograd through the SVD."""
+    """Forward and backward of a solve relative to autograd through the SVD."""
     rows = [["feature_dim, num_classes", "this library", METHODS["autograd through svd"], "ratio"]]
     for row in recorded:
         ours, theirs = row["seconds"].values()
@@ -445,7 +445,7 @@ def solves(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def ratios(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Forward and backward over one thin SVD of the same matrix."""
+    """Forward and backward relative to one thin SVD of the same matrix."""
     deltas = sorted({row["delta"] for row in recorded}, reverse=True)
     of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in recorded}
     names = dict.fromkeys(name for name, _ in of)
@@ -454,7 +454,7 @@ def ratios(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def large(recorded: Mapping[str, Any]) -> Rows:
-    """A training step with very many classes, and the memory that the classifier adds to what logits take."""
+    """A training step with very many classes, and the memory of the classifier in addition to the logits."""
     sizes, times, memory = (recorded[name] for name in ("sizes", "times", "memory"))
     first = f"{sizes['num_classes']} classes, feature_dim {sizes['feature_dim']}, batch size {sizes['batch_size']}"
     rows = [[first, "step", "of nn.Linear's", "added at the peak, in weights", "of it state, in weights"]]
@@ -488,7 +488,7 @@ def upgrades(record: Mapping[str, Any]) -> Rows:
 
 
 def upgrades_in_short(records: Mapping[str, Mapping[str, Any]]) -> Rows:
-    """Top-1 in the old gallery of the old model, the best map and anchored heads, and of a new model in a gallery of its own."""
+    """Top-1 in the old gallery for the old model, the best map and anchored heads, and for a new model in its own gallery."""
     rows = [["top-1, %", "old model", "best map", "anchored, `frame=0`", "anchored, `frame=0.5`", "gallery embedded again"]]
     for title, record in records.items():
         maps = [_percent(by_seed(record, f"{kind}, {name}", name.lower()), "top1") for kind, name in MAPS]

@@ -1,12 +1,12 @@
-"""CLINC150 as features, and heads on token vectors that are trained with them.
+"""CLINC150 as features, and heads trained jointly with token vectors.
 
     python -m results.text prepare --data clinc150.json --to clinc150.npz
     python -m results.text train --data clinc150.json
     python -m results.text out-of-scope RUNS --data clinc150.json
 
 `prepare` writes the mean token vector of every query, for `guided-collapse search --features clinc150.npz`. `train` searches and
-trains heads on token vectors that learn, and writes `results/records/clinc150-trained.json` after every training. `out-of-scope`
-measures how well the runs of searches tell 1,000 queries without an intent from the test queries, and writes
+trains heads on trainable token vectors, and writes `results/records/clinc150-trained.json` after every training. `out-of-scope`
+measures how well the runs of searches separate 1,000 queries without an intent from the test queries, and writes
 `results/records/clinc150-out-of-scope.json`. The token vectors are those of the package wordllama (0.4.0.post1), of 256 dimensions.
 """
 
@@ -62,13 +62,13 @@ def read(file: Path) -> Texts:
     """The queries of CLINC150, by the tokenizer of wordllama."""
     from tokenizers import Tokenizer
 
-    package = find_spec("wordllama")  # of which only files are needed
+    package = find_spec("wordllama")  # only its files are needed
     assert package is not None
     assert package.origin is not None
     folder = Path(package.origin).parent
     (vectors,) = load_file(folder / "weights" / "l2_supercat_256.safetensors").values()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
-    tokenizer.enable_padding(pad_id=0)  # that of the unknown token, which no query has
+    tokenizer.enable_padding(pad_id=0)  # the unknown token, which no query contains
     tokenizer.no_truncation()
     texts = [(part, *pair) for part, pairs in json.loads(file.read_text()).items() for pair in pairs]
     encoded = tokenizer.encode_batch([text for _, text, _ in texts], add_special_tokens=False)
@@ -97,7 +97,7 @@ def prepare(file: Path, to: Path) -> None:
 
 
 class TrainedVectors(nn.Module):
-    """The mean of token vectors that learn, normalized as if they did not, and the neck of frozen features."""
+    """The mean of trainable token vectors, normalized by the statistics of the frozen ones, and the neck of frozen features."""
 
     def __init__(self, vectors: Tensor, tokens: Tensor, neck: Neck) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class TrainedVectors(nn.Module):
 
 
 def new_model(configuration: Configuration, samples: Split, vectors: Tensor) -> Classifier:
-    """An untrained model; heads of one seed share the neck's initial weights."""
+    """An untrained model; all heads with the same seed start from the same neck."""
     generators = [random_generator(configuration.seed, purpose) for purpose in (BACKBONE, HEAD)]
     neck = Neck(in_channels=256, generator=generators[0], **NECK)
     head = build_head(configuration, neck.feature_dim, int(samples.labels.max()) + 1, generators[1])
@@ -119,7 +119,7 @@ def new_model(configuration: Configuration, samples: Split, vectors: Tensor) -> 
 
 
 def fit(model: nn.Module, configuration: Configuration, samples: Split, loss_of: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Trains on stratified batches, by a loss of inputs and labels."""
+    """Trains on stratified batches with a loss of inputs and labels."""
     model.train()
     seed, epochs = configuration.seed, configuration.epochs
     optimizer = torch.optim.AdamW(model.parameters(), lr=configuration.learning_rate, weight_decay=configuration.weight_decay)
@@ -143,7 +143,7 @@ def cross_entropy_of(model: Classifier) -> Callable[[Tensor, Tensor], Tensor]:
 
 @torch.no_grad()
 def tested(model: Classifier, train: Split, test: Split, others: Tensor) -> dict[str, float]:
-    """Top-1 accuracy, and how well the largest logit and the distance to the nearest class mean tell queries without an intent."""
+    """Top-1 accuracy, and how well the largest logit and the distance to the nearest class mean detect queries without intent."""
     features = [model.features(part) for part in (train.images, test.images, others)]
     if isinstance(model.head, Head):
         features = [model.head.on_sphere(part) for part in features]
@@ -163,7 +163,7 @@ def auroc(known: Tensor, others: Tensor) -> float:
 
 
 def train(file: Path) -> None:
-    """Searches and trains every head, with 5, 10 and 50 queries of each class; continues a record."""
+    """Searches and trains every head, with 5, 10 and 50 queries per class; completes an existing record."""
     place = RECORDS / "clinc150-trained.json"
     record: dict[str, Any] = {
         "command": f"python -m results.text train --data {file.name}",

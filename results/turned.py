@@ -1,4 +1,4 @@
-"""Eighty classes from the ten of CIFAR-10: each image turned by a multiple of 90 degrees, half of them as negatives.
+"""Eighty classes from the ten of CIFAR-10: each image rotated by a multiple of 90 degrees, half of them as negatives.
 
     python -m results.turned [--data-root DIR] [--out cifar10-turned]
 
@@ -19,7 +19,7 @@ KINDS = [(turns, negative) for negative in (False, True) for turns in range(4)]
 
 
 def write(split: Split, class_names: tuple[str, ...], count: int, out: Path) -> None:
-    """Writes the first images of every class, `count` for each way to change them."""
+    """Writes the first images of every class, `count` for each transformation."""
     for label, name in enumerate(class_names):
         chosen = split.images[split.labels == label][: count * len(KINDS)]
         for place, image in enumerate(chosen):

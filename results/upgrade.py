@@ -12,7 +12,7 @@ The protocol: every method tries the same small grid on validation samples, with
 fresh seeds and tested once. (On Tiny ImageNet the grid has one learning rate and two scales.) The gallery is the
 training samples, embedded by the old model (new/old) or by the new one (new/new), and everything is compared by cosine in 64
 dimensions. The old model is trained with nn.Linear on the classes that it knows, at the learning rate that its own validation
-chose; each seed has an old model of its own.
+chose; each seed has its own old model.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class Study:
     batch_size: int = 128
     rates: tuple[float, ...] = (1e-3, 3e-3)  # the grid: learning rates, and factors on the cosine
     scales: tuple[float, ...] = (8.0, 12.0, 20.0)
-    weights: tuple[float, ...] = (1.0, 4.0, 16.0)  # of the pulling loss beside the head
+    weights: tuple[float, ...] = (1.0, 4.0, 16.0)  # of the pulling loss in addition to the head's
 
 
 def load_clinc150(file: Path) -> Data:
@@ -138,7 +138,7 @@ def load_tiny_imagenet(file: Path, *, known: int) -> Data:
 
 
 def perceptron(width: int) -> nn.Module:
-    """One hidden layer."""
+    """A perceptron with one hidden layer."""
     return nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, FEATURE_DIM))
 
 
@@ -190,7 +190,7 @@ FRAMES = {"means": 0.0, "halfway": 0.5, "frame": 1.0, "means and pull": 0.0, "ro
 
 
 class LearnedBesideOld(nn.Module):
-    """Cosines with the old classifier's rows, frozen, and with learned rows for the classes that it does not know."""
+    """Cosines with the frozen rows of the old classifier, and with learned rows for the classes it does not know."""
 
     def __init__(self, rows: Tensor, known: Tensor, scale: float) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class LearnedBesideOld(nn.Module):
 
 def train(study: Study, data: Data, samples: Samples, model: Classifier, rate: float, seed: int, targets: Tensor | None = None,
           weight: float = 0.0, *, labeled: bool = True) -> Classifier:  # fmt: skip
-    """Trains on the samples; also toward `targets`, the old embeddings, if given, and only toward them unless `labeled`."""
+    """Trains on the labels of samples and toward `targets`, the old embeddings, if given; on `targets` alone unless `labeled`."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-4)
     steps = study.epochs * (len(samples.labels) // study.batch_size)
@@ -244,7 +244,7 @@ def right_neighbors(queries: Tensor, query_labels: Tensor, gallery: Tensor, labe
 
 
 class OldModel(NamedTuple):
-    """What new models know of the old one."""
+    """The parts of the old model that new models use."""
 
     model: Classifier
     gallery: Tensor  # its embeddings of all training samples, those of unknown classes included
@@ -259,7 +259,7 @@ class Bench:
         self.old_model = cache(self._old_model)
 
     def samples(self, seed: int) -> Samples:
-        """Those for trials, or for final runs."""
+        """The samples for trials, or for final runs."""
         return self.data.trial if seed == TRIAL_SEED else self.data.final
 
     def trained_old(self, seed: int, rate: float, head: nn.Module | None = None) -> Classifier:
@@ -333,7 +333,7 @@ class Bench:
         return found
 
     def _logits(self, model: Classifier, old: Classifier, samples: Samples) -> tuple[Tensor, Tensor]:
-        """Logits of queries and gallery for the classes that both models know, less their mean, which softmax ignores."""
+        """Logits of queries and gallery for the classes that both models know, minus their mean, which softmax ignores."""
         queries, gallery = outputs(self.data, model, samples.queries)[:, samples.known], outputs(self.data, old, samples.inputs)
         return tuple(functional.normalize(each - each.mean(dim=1, keepdim=True)) for each in (queries, gallery))  # type: ignore[return-value]
 
@@ -349,7 +349,7 @@ def grid(kind: str, study: Study, choice: dict[str, Settings]) -> Iterator[Setti
 
 
 def run(name: str, file: Path) -> None:
-    """Makes the record, or completes it."""
+    """Creates the record, or completes it."""
     place = RECORDS / f"upgrade-{name}.json"
     study = STUDIES[name]
     data = study.load(file)

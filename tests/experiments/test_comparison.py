@@ -19,7 +19,7 @@ SHORT = replace(FREE, epochs=3)
 
 def test_nothing_to_compare_is_refused(tmp_path):
     for heads, seeds in (([], [0]), (["cosine"], [])):
-        with pytest.raises(RequestError, match="heads and seeds must be one or more"):
+        with pytest.raises(RequestError, match="heads and seeds must not be empty"):
             compare(SHORT, heads, seeds, placed(tmp_path))
 
 

@@ -77,7 +77,7 @@ def test_a_damaged_file_is_named_or_repaired(command, state, name, how, prepared
             if is_checkpoint:  # no part of the result
                 assert [found.state for found in read_records([tmp_path / "out"]).runs] == ["finished"]
                 return
-            with pytest.raises(ValueError, match=rf"1 could not be used, the first is .*{name}"):
+            with pytest.raises(ValueError, match=rf"1 could not be used, for example .*{name}"):
                 read_records([tmp_path / "out"])
         return
     if command == "export":

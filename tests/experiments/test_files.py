@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from guided_collapse.experiments.files import NotWrittenError, write_bytes, write_json, written_whole
+from guided_collapse.experiments.files import NotWrittenError, atomic_write, write_bytes, write_json
 from guided_collapse.experiments.loop import train
 from guided_collapse.experiments.run import RunFolder
 from tests.experiments.runs import FREE, full_disk, placed
@@ -22,7 +22,7 @@ def test_a_file_that_could_not_be_finished_leaves_the_old_one(tmp_path):
     write_json(file, {"a": 1})
 
     def write_half():
-        with written_whole(file) as beside:
+        with atomic_write(file) as beside:
             beside.write_text("half")
             raise RuntimeError("on the way")
 

@@ -139,7 +139,7 @@ def test_a_setting_that_diverges_is_not_chosen(plan, tmp_path):
 def test_a_trial_that_fails_for_another_reason_decides_nothing(plan, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", full_disk)
-        with pytest.raises(WorkError, match=r"the trial in .* failed, and no choice was made: .*No space left"):
+        with pytest.raises(WorkError, match=r"the trial in .* failed, so no settings were chosen: .*No space left"):
             search(plan, placed(tmp_path))
     assert said(tmp_path / "tiny-search")["choice"] == {}
 
@@ -156,7 +156,7 @@ def test_a_search_is_not_changed_once_it_is_begun(plan, done):
         ({"grid": {"learnin_rate": [1]}}, "Did you mean learning_rate"),
         ({"grid": {"gain": [1.0]}}, "with --optimizer sgd must be one of learning_rate, .*; got 'gain'"),
         ({"grid": {"learning_rate": [-1.0]}}, "learning_rate must be greater than 0"),
-        ({"trial_seeds": [1]}, r"seeds must be fresh ones .*\[1\]"),
+        ({"trial_seeds": [1]}, r"seeds must differ from the trial seeds; got \[1\]"),
         ({"validation_fraction": 1.0}, "validation_fraction must be less than 1"),
     ],
 )
@@ -186,9 +186,9 @@ def test_a_comparison_takes_what_a_search_has_chosen(plan, done, tmp_path):
 
 
 def test_settings_that_no_search_has_chosen_are_refused(plan, done, tmp_path):
-    with pytest.raises(RequestError, match=r"with its search\.json; got .*, which has none"):
+    with pytest.raises(RequestError, match=r"folder of a search; got .*, which has no search\.json"):
         settings_of_search(tmp_path, HEADS)
-    with pytest.raises(RequestError, match=r"chose settings for linear, fixed-etf; got nearest-etf\."):
+    with pytest.raises(RequestError, match=r"chose settings for linear, fixed-etf; got heads nearest-etf\."):
         settings_of_search(done.folder, ["fixed-etf", "nearest-etf"])
     (tmp_path / "search.json").write_text(json.dumps(asdict(plan)))
     with pytest.raises(RequestError, match="chose settings for no head yet"):

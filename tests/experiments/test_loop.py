@@ -123,15 +123,15 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(asked_for, taken, t
         assert (seen, torch.get_num_threads()) == ({taken}, 2)
     finally:
         torch.set_num_threads(before)
-    said = "from epoch 3 of 4 on cpu, equal up to rounding only: threads 2 instead of 1\n"
+    said = "from epoch 3 of 4 on cpu, so results are the same only up to rounding: threads 2 instead of 1\n"
     assert (said in capsys.readouterr().err) == (taken == 2)
 
 
 @pytest.mark.parametrize(
     ("optimizer", "epochs", "message"),
     [
-        ("agd", 1, r"extended, not shortened: it has 2 epochs; got 1"),
-        ("sgd", 3, r"schedule is cosine over 2 epochs; got 3. Start a new run"),
+        ("agd", 1, r"epochs must be at least the run's 2; got 1"),
+        ("sgd", 3, r"schedule is cosine over 2 epochs; got epochs=3. Start a new run"),
     ],
 )
 def test_a_run_that_cannot_be_longer_is_kept(optimizer, epochs, message, tmp_path):

@@ -122,7 +122,7 @@ def edit_config(folder):
 
 
 ALTERATIONS = {
-    "edited metrics": (edit_metrics, "metrics.jsonl is not as it was when the run finished"),
+    "edited metrics": (edit_metrics, "metrics.jsonl has changed since the run finished"),
     "empty model": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "model.safetensors is not as it was"),
     "deleted model": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
     "edited config": (edit_config, "config.json was altered: its checksum is wrong"),
@@ -166,7 +166,7 @@ def test_an_error_if_nothing_is_left(tmp_path):
     with pytest.raises(ValueError, match="found none"):
         read_records([tmp_path])
     (tmp_path / "config.json").write_text("{}")
-    with pytest.warns(UserWarning, match="left out"), pytest.raises(ValueError, match="1 could not be used, the first is"):
+    with pytest.warns(UserWarning, match="left out"), pytest.raises(ValueError, match="1 could not be used, for example"):
         read_records([tmp_path])
 
 

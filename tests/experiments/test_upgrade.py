@@ -83,7 +83,7 @@ def test_a_damaged_checkpoint_of_the_first_epoch_is_refused(old, tmp_path):
     configuration = upgraded(old)
     run = interrupted_before(1, configuration, placed(tmp_path), anchors=lambda: anchors(old, configuration, placed(tmp_path)))
     (run.path / LAST_CHECKPOINT).write_bytes(b"damaged")
-    with pytest.warns(RuntimeWarning, match="is damaged"), pytest.raises(DamageError, match="repeat the command upgrade"):
+    with pytest.warns(RuntimeWarning, match="is damaged"), pytest.raises(DamageError, match="repeat the upgrade command"):
         train(configuration, placed(tmp_path))
 
 
@@ -120,7 +120,7 @@ def test_three_generations_share_the_first_rows(old, done, tmp_path):
     tests = {pair: test.top1 for pair, test in third.tests.tests.items()}
     assert tests["generation 3", "generation 1"] > 0.7
     assert tests["generation 2", "generation 1"] == done.tests.tests["generation 2", "generation 1"].top1
-    with pytest.raises(RequestError, match=r"frame must be 0 if the old run is anchored itself.*got 0.5"):
+    with pytest.raises(RequestError, match=r"frame must be 0 if the old run is itself anchored.*got 0.5"):
         upgrade(done.run, replace(configuration, frame=0.5), placed(tmp_path / "refused"))
     assert not (tmp_path / "refused").exists()
 
@@ -171,17 +171,17 @@ def test_refusals_write_nothing(old, tmp_path):
     refused(old, "unconstrained features need data and backbone `unconstrained`", FREE)
     refused(old, "images must have 1 channels; color has 3", upgraded(old, data=write_digits(tmp_path / "color", ["1", "2"])))
     plain = {"head": "linear", "upgrade_of": None, "scale": 5.0}
-    refused(old, "to compare must have the same width; got 64 of .*, 32 of the new network", upgraded(old, feature_dim=32, **plain))
-    refused(old, "agd takes no biases, and the neck from 96 features to the 64", upgraded(old, feature_dim=96, optimizer="agd"))
+    refused(old, "must have the same width to be compared; got 64 .*32 of the new network", upgraded(old, feature_dim=32, **plain))
+    refused(old, "agd allows no biases, but the neck from 96 features to the 64", upgraded(old, feature_dim=96, optimizer="agd"))
     refused(old, "must be in .*it is not", upgraded(old, data="fashion-mnist"))
     damaged = RunFolder(shutil.copytree(old.path, tmp_path / "damaged"))
     (damaged.path / MODEL).write_bytes(b"altered")
-    refused(damaged, "is not as it was when the run finished", error=DamageError)
+    refused(damaged, "has changed since the run finished", error=DamageError)
 
 
 def test_the_anchored_head_needs_an_old_run(old, tmp_path, capsys):
     for changes in ({"head": "anchored"}, {"upgrade_of": "some"}):
-        with pytest.raises(RequestError, match="head anchored, and no other, is trained against an older run"):
+        with pytest.raises(RequestError, match="head anchored needs upgrade_of"):
             replace(OLD, **changes)
     with pytest.raises(RequestError, match="has no checkpoint with the rows of its head"):
         train(upgraded(old), placed(tmp_path / "out"))

@@ -20,7 +20,7 @@ from guided_collapse.experiments.run import RunFolder
 
 @dataclass(frozen=True)
 class Comparison:
-    """Finished runs, and failed runs with their reasons. `print` shows a table of the heads and the verdict."""
+    """Finished runs, and failed runs with the reasons. `print` shows a table of the heads and the verdict."""
 
     finished: tuple[RunFolder, ...]
     failed: tuple[tuple[RunFolder, str], ...]
@@ -62,7 +62,7 @@ def compare(
         configuration: settings shared by all runs.
         heads: names of heads.
         seeds: seeds, each used for every head.
-        placement: where to run. With several processes, each run is a separate command.
+        placement: where to run. With several processes, each run is a subprocess.
         settings: settings that differ between heads, as `settings_of_search` returns them.
         jobs: number of concurrent runs.
 
@@ -81,7 +81,7 @@ def compare(
         True
     """
     if not heads or not seeds:
-        raise RequestError(f"heads and seeds must be one or more; got heads {heads}, seeds {seeds}. Name at least one of each.")
+        raise RequestError(f"heads and seeds must not be empty; got heads {heads}, seeds {seeds}. Name at least one of each.")
     # With seeds in the outer loop, an interrupted comparison still covers every head.
     wanted = [
         replace(configuration, head=head, seed=seed, **settings.get(head, {}))
@@ -94,11 +94,11 @@ def compare(
 def run_all(configurations: Sequence[Configuration], placement: Placement, *, jobs: int = 1) -> Comparison:
     """Runs every configuration in its own folder and continues if a run fails.
 
-    With several jobs, each run is a separate command, with its own devices on CUDA.
+    With several jobs, each run is a subprocess, with its own devices on CUDA.
     """
     from guided_collapse.experiments.display import Series
 
-    series, in_commands = Series(len(configurations)), not jobs == placement.processes == 1
+    series, in_subprocesses = Series(len(configurations)), not jobs == placement.processes == 1
     slots: SimpleQueue[int] = SimpleQueue()
     for slot in range(jobs):
         slots.put(slot)
@@ -108,11 +108,11 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
 
         slot = slots.get()
         try:
-            if not in_commands or RunFolder.of(configuration, placement.out).is_finished(configuration):
+            if not in_subprocesses or RunFolder.of(configuration, placement.out).is_finished(configuration):
                 train(configuration, placement, series=series)
             else:
-                # Bars of several commands would overwrite each other.
-                _train_in_a_command(configuration, replace(placement, quiet=placement.quiet or jobs > 1), slot=slot, jobs=jobs)
+                # Progress bars of concurrent runs would overwrite each other.
+                _train_in_subprocess(configuration, replace(placement, quiet=placement.quiet or jobs > 1), slot=slot, jobs=jobs)
                 series.trained += 1
         except InputError:
             raise
@@ -130,7 +130,7 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
         for configuration, reason in zip(wanted, (pool.map if jobs > 1 else map)(attempt, wanted), strict=True):
             run = RunFolder.of(configuration, placement.out)
             series.done += 1
-            if in_commands:
+            if in_subprocesses:
                 print(f"run {series.done} of {series.total} ended: {configuration.title}  {series.left()}", file=sys.stderr)
             if reason is None:
                 finished.append(run)
@@ -140,8 +140,8 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
     return Comparison(tuple(finished), tuple(failed))
 
 
-def _train_in_a_command(configuration: Configuration, placement: Placement, *, slot: int, jobs: int) -> None:
-    """Trains in a separate process, which Fabric may replicate, with a share of the machine if other jobs run."""
+def _train_in_subprocess(configuration: Configuration, placement: Placement, *, slot: int, jobs: int) -> None:
+    """Trains in a subprocess, which Fabric may replicate, with a share of the machine if other jobs run."""
     # The flags set every field, including fields that this head ignores.
     quiet = ["-W", f"ignore:head {configuration.head} has no option"]
     command = [sys.executable, *quiet, "-m", "guided_collapse.experiments.cli", "train", *_flags(configuration), *_flags(placement)]
@@ -154,7 +154,7 @@ def _train_in_a_command(configuration: Configuration, placement: Placement, *, s
         environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // (jobs * devices), 1)))
     done = subprocess.run(command, env=environment, check=False)
     if done.returncode != 0:
-        raise WorkError(f"its command exited with status {done.returncode}")
+        raise WorkError(f"its process exited with status {done.returncode}")
 
 
 def _flags(values: Configuration | Placement) -> list[str]:

@@ -25,14 +25,14 @@ OptimizerName = Literal["agd", "sgd", "adamw"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
-LARGEST = 1e9  # far beyond any rate, factor or time that could be meant
+LARGEST = 1e9  # far beyond any sensible rate, factor or time
 LARGEST_COUNT = 2**31 - 1
 
 
 def _folder_name(value: str) -> str:
     if not re.fullmatch(r"\w[^/\\]{,149}", value) or not value.isprintable():
         raise ValueError(
-            "experiment must be a folder name: at most 150 printable characters without / and \\, the first a letter or a digit; "
+            "experiment must be a folder name: at most 150 printable characters without / or \\, starting with a letter or digit; "
             f"got {value!r}. To write somewhere else, use --out."
         )
     return value
@@ -57,24 +57,24 @@ Kind = TypeVar("Kind")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))
 def settings(kind: type[Kind]) -> type[Kind]:
-    """A frozen dataclass that checks types and ranges; wrong values and unknown fields raise RequestError."""
+    """A frozen dataclass that checks types and ranges; invalid values and unknown fields raise RequestError."""
     checked = pydantic_dataclass(
         frozen=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
     )(kind)
     initialize = checked.__init__
 
     @functools.wraps(initialize)
-    def initialize_in_words(self: Any, *arguments: Any, **named: Any) -> None:
+    def initialize_checked(self: Any, *arguments: Any, **named: Any) -> None:
         try:
             initialize(self, *arguments, **named)
         except ValidationError as error:
-            raise RequestError(in_one_line(error)) from None
+            raise RequestError(validation_message(error)) from None
 
-    checked.__init__ = initialize_in_words  # type: ignore[method-assign]
+    checked.__init__ = initialize_checked  # type: ignore[method-assign]
     return checked  # type: ignore[return-value]
 
 
-# What pydantic says, and what people say.
+# Pydantic's wording, and ours.
 _PLAIN = {
     "Input should be": "must be",
     "greater than or equal to": "at least",
@@ -85,12 +85,12 @@ _PLAIN = {
 }
 
 
-def in_one_line(error: ValidationError, field: str = "") -> str:
-    """What pydantic found, in the form that all errors here have: the requirement, the value, the way out.
+def validation_message(error: ValidationError, field: str = "") -> str:
+    """The message for a validation error: the requirement, the value received, and what to do.
 
     Args:
-        error: of a dataclass, or of the value of the field.
-        field: its name.
+        error: raised for a dataclass, or for the value of a single field.
+        field: the name of the single field.
     """
     found = []
     for problem in error.errors(include_url=False):
@@ -137,7 +137,7 @@ class Configuration:
     backbone: Annotated[str, AfterValidator(_backbone_name)]
     """Network: small, resnet18, resnet34, resnet50, vgg13, timm:MODEL."""
     head: HeadName = "nearest-etf"
-    """Head; `guided-collapse list` describes them."""
+    """Classifier head; `guided-collapse list` describes all."""
     seed: CountOrZero = 0
     """Seed for initial weights, batches and augmentation."""
     epochs: Count = 200
@@ -145,29 +145,29 @@ class Configuration:
     batch_size: Count = 256
     """Samples per step, over all processes."""
     protocol: Literal["fair", "paper"] = "fair"
-    """Batches and centering: fair gives all heads but nn.Linear the same."""
+    """Batches and centering: fair treats all heads but nn.Linear alike."""
     optimizer: OptimizerName = "agd"
-    """Optimizer; agd takes no learning rate, no biases."""
+    """Optimizer; agd has no learning rate and allows no biases."""
     gain: Positive = 10.0
-    """Step size factor of agd."""
+    """Step size factor for agd."""
     learning_rate: Positive | None = None
     """Initial learning rate; 0.1 for sgd, 0.001 for adamw."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Momentum of sgd."""
+    """Momentum for sgd."""
     weight_decay: NonNegative | None = None
     """Weight decay; 0.0005 for sgd, 0.05 for adamw."""
     schedule: Literal["constant", "cosine", "step"] | None = None
-    """Learning rate over time; step divides it by 10 at 1/2 and 3/4."""
+    """Learning rate schedule; step divides by 10 at 1/2 and 3/4 of training."""
     scale: Positive = 5.0
-    """Factor on the cosine: the norm of the features."""
+    """Scale of the cosines: the norm of the features."""
     proximal_weight: NonNegative = 1e-3
-    """Pull of nearest-etf heads toward the previous frame."""
+    """Weight of the pull of nearest-etf heads toward the previous frame."""
     solver: Literal["factors", "products"] | None = None
     """Solver of nearest-etf heads; factors on a CPU, products elsewhere."""
     every: Count = 1
     """Steps between updates of the nearest-etf-lagged frame."""
     frame: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Anchored rows: from the old class means (0) to the nearest frame (1)."""
+    """Anchored rows: the old class means (0) to the nearest frame (1)."""
     upgrade_of: str | None = None
     """Checksum of the older model that an anchored head takes its rows from; set by `upgrade`."""
     pretrained: bool = False
@@ -175,17 +175,17 @@ class Configuration:
     weights: str | None = None
     """File with a state dict to start from; timm models."""
     freeze: bool = False
-    """Train only the layers after the timm model."""
+    """Freeze the timm model; train only the layers after it."""
     freeze_batch_norm: bool = False
-    """Keep the timm model's BatchNorm layers as they are."""
+    """Freeze the timm model's BatchNorm layers."""
     backbone_rate: Positive = 1.0
-    """Learning rate of the timm model over that of the layers after it."""
+    """Learning rate of the timm model relative to the layers after it."""
     neck: Literal["none", "linear", "mlp"] = "none"
     """Layers between a timm model or given features and the head."""
     test_features: str | None = None
-    """File of features to test on."""
+    """Feature file to test on."""
     width: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Factor on the network's channel counts."""
+    """Multiplier for the network's channel counts."""
     stem: Literal["imagenet", "cifar"] | None = None
     """First layers of a ResNet: 7x7, stride 2 and max-pool, or 3x3."""
     affine: bool = False
@@ -193,7 +193,7 @@ class Configuration:
     batch_norm: bool = True
     """Use BatchNorm; only the small network can do without it."""
     feature_dim: Count | None = None
-    """Number of features that the head gets."""
+    """Dimension of the features that the head receives."""
     num_samples: Count | None = None
     """Number of unconstrained features."""
     num_classes: Annotated[int, Field(ge=2, le=LARGEST_COUNT)] | None = None
@@ -201,13 +201,13 @@ class Configuration:
     image_size: Count | None = None
     """Resize images to this height and width."""
     test_fraction: Fraction = 0.2
-    """Fraction held out if the data have no test part."""
+    """Fraction held out if there is no test split."""
     validation_fraction: Fraction | None = None
     """Test on this fraction of the training images instead."""
     images_per_class: Count | None = None
     """Train on this many images per class."""
     long_tail: Literal["none", "exponential", "step"] = "none"
-    """Unbalance the training classes: exponentially, or in two steps."""
+    """Make the training classes imbalanced: exponentially or in two steps."""
     long_tail_ratio: Annotated[float, Field(ge=1, le=LARGEST)] = 100.0
     """Size of the largest training class divided by that of the smallest."""
     flip: bool = False
@@ -223,9 +223,9 @@ class Configuration:
     precision: Precision = "32-true"
     """Precision of the forward and backward passes."""
     measure_every: Count = 5
-    """Measure every this many epochs."""
+    """Epochs between measurements."""
     measure_first: CountOrZero = 10
-    """Measure after each of this many first epochs."""
+    """Also measure after each of the first N epochs."""
     trace: bool = False
     """Record an animation of the collapse for the report."""
 
@@ -237,7 +237,7 @@ class Configuration:
         free = (self.data == "unconstrained", self.is_unconstrained, self.num_samples is not None, self.num_classes is not None)
         if any(free) != all(free):
             raise ValueError(
-                "unconstrained features need data and backbone `unconstrained`, num_samples and num_classes; images need neither; "
+                "unconstrained features need data and backbone `unconstrained`, num_samples and num_classes; images take none; "
                 f"got data={self.data!r}, backbone={self.backbone!r}, num_samples={self.num_samples}, "
                 f"num_classes={self.num_classes}."
             )
@@ -247,30 +247,30 @@ class Configuration:
                 f"got data={self.data!r}, backbone={self.backbone!r}."
             )
         if self.optimizer == "agd" and self.has_neck:
-            raise ValueError(f"agd trains networks without biases; got backbone {self.backbone}. Choose --optimizer adamw or sgd.")
+            raise ValueError(f"agd needs a network without biases; got backbone {self.backbone}. Choose --optimizer adamw or sgd.")
         if self.pretrained and self.weights is not None:
             raise ValueError(
-                f"weights must come from timm or from a file; got pretrained and weights={self.weights!r}. Leave out one."
+                f"weights must come either from timm or from a file; got pretrained and weights={self.weights!r}. Leave one out."
             )
         if self.feature_dim is not None and self.neck == "none" and self.has_neck:
             raise ValueError(
-                f"feature_dim must be that of a neck here; got feature_dim={self.feature_dim} without one. Add --neck linear."
+                f"feature_dim needs a neck after this backbone; got feature_dim={self.feature_dim} without one. Add --neck linear."
             )
         if (self.freeze or self.has_features) and self.neck == "none" and not HEADS[self.head].learned:
             raise ValueError(
-                f"a model must have something to train; got fixed features and head {self.head}, which has no parameters. "
+                f"a model must have trainable parameters; got fixed features and head {self.head}, which has none. "
                 "Add --neck mlp or linear."
             )
         if (self.head == "anchored") != (self.upgrade_of is not None):
             raise ValueError(
-                "head anchored, and no other, is trained against an older run, which upgrade_of names; "
+                "head anchored needs upgrade_of, the checksum of an older model, and no other head takes it; "
                 f"got head={self.head!r}, upgrade_of={self.upgrade_of!r}. Run: guided-collapse upgrade OLD_RUN"
             )
         self.augmentation  # noqa: B018  checks its values
 
     @property
     def title(self) -> str:
-        """The run in a few words."""
+        """A short title for the run."""
         return f"{self.experiment} {self.head} seed {self.seed}"
 
     @property
@@ -290,17 +290,17 @@ class Configuration:
 
     @property
     def has_neck(self) -> bool:
-        """True if there may be a neck before the head, with layers that have biases."""
+        """True if the backbone may end in a neck, whose layers have biases."""
         return self.is_timm or self.has_features
 
     @property
     def takes_stratified_batches(self) -> bool:
-        """True if every batch has every class in proportion: always in the fair protocol, in the paper's for nearest-etf heads."""
+        """True if batches are stratified: always in the fair protocol, and for nearest-etf heads in the paper's."""
         return self.protocol == "fair" or HEADS[self.head].stratified
 
     @property
     def protocol_differences(self) -> list[str]:
-        """How this run differs from other heads' runs of the same protocol, in words; empty in the fair protocol."""
+        """How this run differs from other heads' runs in the same protocol; empty in the fair protocol."""
         if self.protocol == "fair":
             return []
         batches = "stratified" if self.takes_stratified_batches else "shuffled"
@@ -312,7 +312,7 @@ class Configuration:
 
     @property
     def augmentation(self) -> Augmentation:
-        """The random changes of training images."""
+        """The augmentation of training images."""
         return Augmentation(self.flip, self.crop_padding, self.rotation, self.crop_size, self.random_resized)
 
     def resolved(self) -> "Configuration":
@@ -321,18 +321,20 @@ class Configuration:
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     def lengthened(self, epochs: int) -> "Configuration":
-        """The same configuration with at least as many epochs; refused if its learning rate depends on their number."""
+        """The same configuration with at least as many epochs; RequestError if its learning rate depends on their number."""
         if epochs < self.epochs:
-            raise RequestError(f"a run can be extended, not shortened: it has {self.epochs} epochs; got {epochs}.")
+            raise RequestError(
+                f"epochs must be at least the run's {self.epochs}; got {epochs}. A run can be extended but not shortened."
+            )
         if epochs > self.epochs and self.schedule != "constant":
             raise RequestError(
                 f"only a run with a constant learning rate can be extended; this one's schedule is {self.schedule} over "
-                f"{self.epochs} epochs; got {epochs}. Start a new run with another --out or --experiment."
+                f"{self.epochs} epochs; got epochs={epochs}. Start a new run with another --out or --experiment."
             )
         return replace(self, epochs=epochs)
 
     def differences(self, other: "Configuration") -> str:
-        """Fields that differ, in words."""
+        """The fields that differ, as text for an error message."""
         ours, theirs = self.to_dict(), other.to_dict()
         return "; ".join(f"{name} is {ours[name]!r}, not {theirs[name]!r}" for name in ours if ours[name] != theirs[name])
 
@@ -343,22 +345,22 @@ class Configuration:
 
 @settings
 class Placement:
-    """Where a run is computed and stored; this does not change what it computes."""
+    """Where a run is computed and stored, which does not affect its results."""
 
     out: Path = Path("runs")
     """Output folder."""
     data_root: Path | None = None
     """Folder of all data sets; $GUIDED_COLLAPSE_DATA or the user's cache."""
     accelerator: Accelerator = "auto"
-    """Kind of device."""
+    """Device type."""
     devices: Count = 1
     """Devices per machine, each with its own process."""
     nodes: Count = 1
-    """Machines; a launcher such as torchrun must start each."""
+    """Machines; a launcher such as torchrun must start the run on each."""
     num_workers: CountOrZero = 2
     """Processes that load images of data sets too large for memory."""
     checkpoint_seconds: NonNegative = 30.0
-    """Shortest time between two checkpoints."""
+    """Minimum time between checkpoints."""
     lengthen: bool = False
     """Extend a finished run of the same configuration to --epochs."""
     quiet: bool = False

@@ -20,17 +20,17 @@ REFRESH_SECONDS = 0.2
 
 
 class Series:
-    """How far the runs of one command are, and how long the rest will take.
+    """The progress of the runs of one command, with an estimate of the time left.
 
-    The time left follows from what was trained here, which includes the epochs of the current run and no run that was skipped.
+    The estimate is based on the training that this command has done so far, including the current run but no skipped ones.
     """
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
-        self.trained, self.start = 0.0, time.perf_counter()  # in runs, and since when
+        self.trained, self.start = 0.0, time.perf_counter()  # runs trained by this command, and its start
 
     def left(self, part: float = 0.0, part_before: float = 0.0) -> str:
-        """The time left when that part of the current run is done, of which some was done before; empty if nothing is known."""
+        """The estimated time left; empty before any training. `part` of this run is done, `part_before` of it before a resume."""
         trained = self.trained + part - part_before
         if trained <= 0:
             return ""
@@ -40,10 +40,10 @@ class Series:
 
 
 class Display:
-    """A progress bar on a terminal, or with `quiet` one line for each measurement; and curves for TensorBoard in a folder.
+    """A progress bar on a terminal, or with `quiet` one line per measurement; also writes TensorBoard files to `curves`.
 
-    It is silent in all but the first of several processes. `done_steps` are those before a resume. On a terminal, a run of a series
-    of several leaves one line.
+    `silent` is for all but the first of several processes, and `done_steps` counts the steps before a resume. On a terminal, each
+    run of a series leaves a single line.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Display:
             self.writer.close()
 
     def step(self, epoch: int, loss_sum: "Tensor", correct: "Tensor", samples: int) -> None:
-        """Counts a step and, when it is time, shows the numbers of the epoch so far, which costs a synchronization."""
+        """Counts a step. Shows loss and accuracy only every REFRESH_SECONDS, because reading them synchronizes with the device."""
         self.progress.advance(self.bar)
         if not self.plain and time.perf_counter() >= self.next_refresh:
             self.next_refresh = time.perf_counter() + REFRESH_SECONDS
@@ -101,7 +101,7 @@ class Display:
             self.progress.update(self.bar, numbers=numbers)
 
     def add(self, record: EpochRecord) -> None:
-        """Shows the measurement of an epoch, if there was one, and adds all its numbers to the curves."""
+        """Shows the measurement of an epoch, if any, and adds all its numbers to the TensorBoard curves."""
         measured = {split: record.measured(split) for split in SPLITS}
         if record.train:
             nc1 = record.train.get(NC1.name)
@@ -121,6 +121,6 @@ class Display:
                         self.writer.add_scalar(f"{part}/{name}", value, record.epoch)
 
     def say(self, words: str) -> None:
-        """Prints a line about the run; on a terminal, a run of several prints none until it ends."""
+        """Prints a line about the run, except on a terminal for a run of a series, which prints one line at its end."""
         if self.plain or not self.several:
             self.console.print(f"{self.title}: {words}", soft_wrap=True)

@@ -24,7 +24,7 @@ SUFFIXES = (".onnx", ".pt2", ".safetensors")
 
 
 class Normalize(nn.Module):
-    """(x - mean) / std for each channel of images with values from 0 to 1, or for each of given features."""
+    """Computes (x - mean) / std, per channel for images with values from 0 to 1, or per feature."""
 
     def __init__(self, inputs: Inputs) -> None:
         super().__init__()
@@ -37,11 +37,11 @@ class Normalize(nn.Module):
 
 
 def check_target(target: Path, suffixes: Sequence[str]) -> None:
-    """Refuses a file to write that has another suffix, or would replace a file of a run."""
+    """Raises RequestError for a target with another suffix, or one that would replace a file of a run."""
     check_choice("the suffix of the file", target.suffix, suffixes)
     place = target.resolve()
     if place.name in OF_A_RUN and (place.parent / METRICS).exists():
-        raise RequestError(f"the written file must not replace a file of a run; got {target}. Choose another name or folder.")
+        raise RequestError(f"the output file must not replace a file of a run; got {target}. Choose another name or folder.")
 
 
 def trained_model(run: RunFolder) -> Classifier:
@@ -56,13 +56,13 @@ def trained_model(run: RunFolder) -> Classifier:
 
 
 def inference_model(run: RunFolder) -> nn.Module:
-    """Images from 0 to 1, or given features, (num_samples, ...), to logits, (num_samples, num_classes), in stock layers."""
+    """A module of stock layers from images in 0 to 1, or features, (num_samples, ...), to logits, (num_samples, num_classes)."""
     inputs = run.exportable()[1]
     return nn.Sequential(Normalize(inputs), trained_model(run).export()).eval()
 
 
 def export_run(run: RunFolder, target: Path) -> None:
-    """Writes the inference model of a finished run, completely or not at all; it takes any batch size.
+    """Writes the inference model of a finished run atomically; the model takes any batch size.
 
     The target ends in .onnx, .pt2 (torch.export) or .safetensors (the tensors, with classes and shapes as metadata).
     """
@@ -80,7 +80,7 @@ def export_run(run: RunFolder, target: Path) -> None:
 
 
 def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
-    """The output of torch.export or of torch.onnx; in memory, because torch aborts the process on a full disk."""
+    """The output of torch.export or torch.onnx, kept in memory because torch aborts the process on a full disk."""
     batch: dict[int, Any] = {0: torch.export.Dim("num_samples")}
     program = torch.export.export(model, (torch.zeros(2, *inputs.shape),), dynamic_shapes=(batch,), strict=False)
     if suffix == ".pt2":

@@ -20,7 +20,7 @@ from guided_collapse.experiments.upgrade import on_one_device, samples_for
 
 
 def features_of_run(run: RunFolder, data: str | None, file: Path, placement: Placement) -> None:
-    """Writes what the head of a finished run sees of every sample of `data`; None takes the run's own data."""
+    """Writes the features that the head of a finished run receives for every sample of `data`, by default the run's own data."""
     check_target(file, FEATURE_FILES)
     own = configuration_of(run.exportable()[0])
     with requested():
@@ -31,7 +31,7 @@ def features_of_run(run: RunFolder, data: str | None, file: Path, placement: Pla
 
 
 def features_of_network(configuration: Configuration, file: Path, placement: Placement) -> None:
-    """Writes what the configuration's network computes of every sample of its data."""
+    """Writes the features that the configuration's network computes for every sample of its data."""
     check_target(file, FEATURE_FILES)
     with requested():
         task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
@@ -40,7 +40,7 @@ def features_of_network(configuration: Configuration, file: Path, placement: Pla
 
 
 def _write(model: torch.nn.Module, compute: Callable[[Tensor], Tensor], task: Task, file: Path, placement: Placement) -> None:
-    """Writes features, labels, test_features, test_labels and class names, of samples without augmentation, or nothing at all."""
+    """Writes features, labels, test_features, test_labels and class names atomically, without augmentation."""
     share = on_one_device(task.configuration, placement)
     model.to(share.device).eval()
     arrays: dict[str, Tensor] = {}

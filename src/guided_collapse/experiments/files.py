@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and locks on folders."""
+"""Atomic file writes, and locks on folders."""
 
 import hashlib
 import json
@@ -19,8 +19,8 @@ class NotWrittenError(OSError):
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; it replaces `path`, or is removed on failure, with NotWrittenError for a system error."""
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yields a temporary path, which replaces `path` on success and is removed on failure; NotWrittenError for system errors."""
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         yield beside
@@ -40,13 +40,13 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file; refused as by `written_whole`."""
-    with written_whole(path) as beside:
+    """Writes a file atomically; see `atomic_write`."""
+    with atomic_write(path) as beside:
         beside.write_bytes(content)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file."""
+    """Writes a JSON file atomically."""
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
@@ -57,7 +57,7 @@ def checksum(content: bytes) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks the folder, or raises a WorkError if another process has; the lock ends with the process, even if it is killed."""
+    """Locks the folder; WorkError if another process holds the lock. The lock ends with its process, even if it is killed."""
     lock = FileLock(folder / ".lock")
     try:
         with requested():

@@ -1,6 +1,6 @@
-"""A fair search for the settings of heads, planned before it runs.
+"""A fair hyperparameter search for heads, planned before it runs.
 
-Every head gets the same grid and the same number of epochs, and is validated on a part of the training images, not on test images.
+Every head gets the same grid and the same number of epochs, and is validated on held-out training images, not on test images.
 The best setting of each head is then trained on all training images with fresh seeds, and tested once.
 """
 
@@ -17,7 +17,7 @@ from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration
 from guided_collapse.experiments.errors import RequestError, WorkError, check_choice
 from guided_collapse.experiments.files import locked, write_json
 from guided_collapse.experiments.heads import HEADS
-from guided_collapse.experiments.records import SEARCH, TRIALS, SearchRecord, Trial, setting_in_words
+from guided_collapse.experiments.records import SEARCH, TRIALS, SearchRecord, Trial, setting_text
 from guided_collapse.experiments.run import RunFolder, read_epoch_records, read_record, run_status
 
 SEARCHED = ("learning_rate", "scale", "weight_decay", "momentum", "gain", "proximal_weight", "every", "batch_size")
@@ -48,16 +48,16 @@ def planned_search(
     trial_epochs: int | None = None,
     validation_fraction: float = 0.2,
 ) -> SearchRecord:
-    """The plan of a search, for `search`.
+    """Plans a search, for `search` to run.
 
     Args:
         configuration: settings shared by all runs.
         heads: names of heads.
-        grid: values of each searched field, one of `SEARCHED`; the search tries every combination.
+        grid: the values to try for each field, among `SEARCHED`; the search tries every combination.
         seeds, trial_seeds, trial_epochs, validation_fraction: as in `SearchRecord`; `trial_epochs` defaults to the configuration's.
 
     Raises:
-        RequestError: for an invalid grid, seeds that trials use, or unconstrained features, which have no test images.
+        RequestError: for an invalid grid, seeds that the trials use too, or unconstrained features, which have no test images.
     """
     if configuration.is_unconstrained:
         raise RequestError("a search needs images to test on; got unconstrained features. Choose another experiment.")
@@ -67,7 +67,7 @@ def planned_search(
             f"got {list(heads)}, {list(seeds)}, {list(trial_seeds)} and {dict(grid)}."
         )
     if both := set(seeds) & set(trial_seeds):
-        raise RequestError(f"seeds must be fresh ones that no trial uses; got {sorted(both)} for both.")
+        raise RequestError(f"seeds must differ from the trial seeds; got {sorted(both)} in both. Choose other seeds.")
     for name in grid:
         legal = [field for field in SEARCHED if field not in IDLE[configuration.optimizer]]
         check_choice(f"a field of the grid with --optimizer {configuration.optimizer}", name, legal)
@@ -96,7 +96,7 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
     Args:
         plan: as `planned_search` returns it; written to disk first.
         placement: where to run. The search writes to the folder `<experiment>-search` there.
-        jobs: number of runs at a time.
+        jobs: number of concurrent runs.
 
     Raises:
         RequestError: if the folder holds a search with a different plan.
@@ -111,7 +111,7 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
     record = read_record(file, SearchRecord)
     if changed := [name for name, value in plan.plan.items() if record.plan[name] != value]:
         raise RequestError(
-            f"{file} holds a search with a different {', '.join(changed)}. A search is planned before it runs: "
+            f"{file} holds a search with a different {', '.join(changed)}. A plan cannot change once its search has started: "
             "choose another --out or --experiment, or move the folder."
         )
     if not record.choice:
@@ -129,11 +129,11 @@ def settings_of_search(folder: Path | None, heads: Sequence[HeadName]) -> dict[H
     if folder is None:
         return {}
     if not (folder / SEARCH).is_file():
-        raise RequestError(f"settings must come from the folder of a search, with its {SEARCH}; got {folder}, which has none.")
+        raise RequestError(f"settings must come from the folder of a search; got {folder}, which has no {SEARCH}.")
     choice = read_record(folder / SEARCH, SearchRecord).choice
     if missing := [head for head in heads if head not in choice]:
         raise RequestError(
-            f"the search in {folder} chose settings for {', '.join(choice) or 'no head yet'}; got {', '.join(missing)}. "
+            f"the search in {folder} chose settings for {', '.join(choice) or 'no head yet'}; got heads {', '.join(missing)}. "
             "Leave out --settings-of, or those heads."
         )
     return {head: choice[head] for head in heads}
@@ -151,7 +151,7 @@ def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, A
     at_the_end = {"epochs": plan.trial_epochs, "measure_every": plan.trial_epochs, "measure_first": 0, "trace": False}
     shared = Configuration(**{**plan.configuration, **at_the_end, "validation_fraction": plan.validation_fraction})
     return {
-        replace(shared, experiment=setting_in_words(settings), head=head, seed=seed, **settings): settings
+        replace(shared, experiment=setting_text(settings), head=head, seed=seed, **settings): settings
         for seed, head in itertools.product(plan.trial_seeds, plan.heads)
         for settings in settings_of(head, plan.grid)
     }
@@ -163,7 +163,9 @@ def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -
     for run, reason in done.failed:
         # Once a run has started, a plain ValueError means that features are no longer finite.
         if not (run_status(run.path).reason or "").startswith("ValueError:"):
-            raise WorkError(f"the trial in {run.path} failed, and no choice was made: {reason}. Repeat the command.")
+            raise WorkError(
+                f"the trial in {run.path} failed, so no settings were chosen: {reason.rstrip('.')}. Repeat the command."
+            )
     trials = []
     for configuration, settings in wanted.items():
         run = RunFolder.of(configuration, folder / TRIALS)

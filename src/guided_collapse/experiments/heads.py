@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadDeclaration:
-    """One head."""
+    """How to build a head, and how the command line and reports show it."""
 
     name: str  # on the command line and in records
     label: str  # in tables and figures
-    about: str  # what it is, in a line
+    about: str  # a one-line description
     letter: str  # its abbreviation in cost tables
     style: int  # index of its color, dash pattern and marker in figures
     built_by: str  # "module:class", called with feature_dim, num_classes, the options, and a generator
-    takes: tuple[str, ...] = ("scale",)  # fields of the configuration that are passed on
+    takes: tuple[str, ...] = ("scale",)  # fields of the configuration that are passed to it
     options: Mapping[str, Any] = field(default_factory=dict)  # other keyword arguments
     stratified: bool = False  # True if the paper trains it with stratified batches, which every head gets in the fair protocol
     learned: bool = False  # True if it has parameters
@@ -78,7 +78,7 @@ HEADS: dict[str, HeadDeclaration] = {
         HeadDeclaration(
             "sphere-linear",
             "Linear on a sphere",
-            "learned: nn.Linear on centered features of one norm",
+            "learned: nn.Linear on centered features of equal norm",
             "S",
             8,
             _COSINE,
@@ -90,7 +90,7 @@ HEADS: dict[str, HeadDeclaration] = {
         HeadDeclaration(
             "fixed-etf-random",
             "Fixed ETF, random",
-            "the same, turned in a random direction",
+            "the same, in a random orientation",
             "Fr",
             4,
             _FIXED,
@@ -116,7 +116,7 @@ HEADS: dict[str, HeadDeclaration] = {
         HeadDeclaration(
             "nearest-etf-lagged",
             "Nearest ETF, lagged",
-            "the same, with the frame of the steps before, cheaper with --every",
+            "the same, with the frame of earlier steps; cheaper with --every",
             "Nl",
             6,
             **_LAGGED,
@@ -133,13 +133,13 @@ HEADS: dict[str, HeadDeclaration] = {
         ),
     )
 }
-"""By name, in the order in which they are shown."""
+"""Every head by name, in display order."""
 
 
 def build_head(
     configuration: "Configuration", feature_dim: int, num_classes: int, generator: "torch.Generator"
 ) -> "Head | nn.Linear":
-    """The head that the configuration names; `generator` draws its initial weight or random direction."""
+    """The head that the configuration names; `generator` is the source of its initial weight or random direction."""
     declared = HEADS[configuration.head]
     options = {name: getattr(configuration, name) for name in declared.takes} | dict(declared.options)
     if declared.centering == "fair":
@@ -156,7 +156,7 @@ def anchored_head(feature_dim: int, num_classes: int, *, scale: float, frame: fl
 
 
 def linear_layer(feature_dim: int, num_classes: int, *, affine: bool, generator: "torch.Generator") -> "nn.Linear":
-    """An nn.Linear with its usual initial weight, drawn by the generator; `affine` adds a bias, which starts at zero."""
+    """An nn.Linear with its usual initial weight, drawn from the generator; `affine` adds a bias, initially zero."""
     from torch import nn
 
     layer = nn.Linear(feature_dim, num_classes, bias=affine)

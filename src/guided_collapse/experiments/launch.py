@@ -1,4 +1,4 @@
-"""How the processes of a run are started, what they run on, and what happens when one is lost."""
+"""How a run's processes start, what hardware they use, and what happens when one is lost."""
 
 import os
 import platform
@@ -24,9 +24,9 @@ from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessS
 from guided_collapse.experiments.configuration import Placement, Precision
 from guided_collapse.experiments.errors import RequestError, WorkError
 
-PATIENCE = timedelta(minutes=30)  # for which a process waits for another, at the start and at every step
-FEWEST_CORES = 2  # this many processes may share one core, to try out what several do
-# How Fabric detects what starts processes, and the variable with their number on each node; in the order in which Fabric looks.
+PEER_TIMEOUT = timedelta(minutes=30)  # of the wait for another process, at startup and at every step
+MIN_CPU_PROCESSES = 2  # a single-core machine may run this many, to try out distributed training
+# Each launcher's environment in Fabric, and the variable with its processes per node; in the order in which Fabric detects them.
 LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
     "torchrun": (TorchElasticEnvironment, "LOCAL_WORLD_SIZE"),
     "Slurm": (SLURMEnvironment, "SLURM_NTASKS_PER_NODE"),
@@ -36,16 +36,16 @@ LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
 
 
 def check_launch(placement: Placement, precision: Precision) -> None:
-    """Refuses devices, nodes and a precision that this machine does not have, or that do not match its launcher's processes."""
+    """RequestError for devices, nodes or a precision that this machine lacks, or that do not match the launcher's processes."""
     has = {
         "cuda": torch.cuda.device_count(),
         "mps": int(torch.backends.mps.is_available()),
-        "cpu": max(os.cpu_count() or 1, FEWEST_CORES),
+        "cpu": max(os.cpu_count() or 1, MIN_CPU_PROCESSES),
     }
     kind = next(kind for kind, number in has.items() if number) if placement.accelerator == "auto" else placement.accelerator
     if placement.devices > (available := has[kind]):
         raise RequestError(
-            f"devices must be at most the {available} of kind {kind} that this machine has; got {placement.devices}. "
+            f"devices must be at most {available}, the number of {kind} devices of this machine; got {placement.devices}. "
             "Use fewer --devices, or another --accelerator."
         )
     if precision == "16-mixed" and kind == "cpu":
@@ -57,7 +57,7 @@ def check_launch(placement: Placement, precision: Precision) -> None:
         on_each_node = int(os.environ.get(per_node, placement.devices))
         if (started, on_each_node) != (placement.processes, placement.devices):
             raise RequestError(
-                f"devices x nodes must be the number of processes that {name} has started, {started}; got {placement.devices} x "
+                f"devices x nodes must be the number of processes that {name} started, {started}; got {placement.devices} x "
                 f"{placement.nodes}. Use --devices {on_each_node} --nodes {started // on_each_node} to share this run, or have "
                 f"{name} start {placement.processes}."
             )
@@ -76,14 +76,14 @@ def build_fabric(placement: Placement, precision: Precision) -> Fabric:
         accelerator=placement.accelerator,
         devices=placement.devices,
         num_nodes=placement.nodes,
-        strategy=DDPStrategy(timeout=PATIENCE) if placement.processes > 1 else "auto",
+        strategy=DDPStrategy(timeout=PEER_TIMEOUT) if placement.processes > 1 else "auto",
         precision=precision,
     )
 
 
 @contextmanager
-def peers_named(fabric: Fabric, folder: Path) -> Iterator[None]:
-    """Says what to do when another process of the run has ended or is hung, and ends the processes that this one has started."""
+def lost_peers_reported(fabric: Fabric, folder: Path) -> Iterator[None]:
+    """Raises WorkError if another process of the run has exited or hangs, and kills the processes that this one started."""
     try:
         yield
     except RuntimeError as error:
@@ -94,13 +94,13 @@ def peers_named(fabric: Fabric, folder: Path) -> Iterator[None]:
         for process in launcher.procs if isinstance(launcher, _SubprocessScriptLauncher) else ():
             process.kill()
         raise WorkError(
-            f"another process of the run in {folder} has ended, or has not answered for {PATIENCE.total_seconds() / 60:g} minutes; "
+            f"another process of the run in {folder} has exited, or timed out after {PEER_TIMEOUT.total_seconds() / 60:g} minutes; "
             f"its own message, if any, is above. To continue from the last checkpoint, run: guided-collapse resume {folder}"
         ) from error
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that compute."""
+    """Versions of Python and of the packages that affect results."""
     return {
         "guided_collapse": metadata.version("guided-collapse"),
         "python": platform.python_version(),
@@ -124,7 +124,7 @@ def commit() -> str | None:
 
 
 def hardware(device: torch.device, processes: int) -> dict[str, Any]:
-    """The processor's model and cores, the threads of each process, the model or kind of the devices, and how many processes."""
+    """CPU model and cores, threads per process, device model or type, and number of processes."""
     processor = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
@@ -140,8 +140,8 @@ def hardware(device: torch.device, processes: int) -> dict[str, Any]:
 
 
 @contextmanager
-def as_many_threads_as(begun: Mapping[str, Any]) -> Iterator[None]:
-    """Computes with as many threads as that hardware had, to round the same way, unless OMP_NUM_THREADS is set."""
+def threads_as_before(begun: Mapping[str, Any]) -> Iterator[None]:
+    """Uses as many threads as the run began with, so that rounding is the same, unless OMP_NUM_THREADS is set."""
     before = torch.get_num_threads()
     if begun and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(begun["threads"], os.cpu_count() or 1))
@@ -151,9 +151,9 @@ def as_many_threads_as(begun: Mapping[str, Any]) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def devices_in_words(now: Mapping[str, Any], begun: Mapping[str, Any]) -> str:
-    """The devices, and how they differ from those where the run began, which may round differently."""
+def describe_devices(now: Mapping[str, Any], begun: Mapping[str, Any]) -> str:
+    """The devices, and how they differ from those that the run began on, because other hardware may round differently."""
     devices = now["devices"] if now["processes"] == 1 else f"{now['processes']} x {now['devices']}"
     changed = [name for name in begun if name != "cores" and now[name] != begun[name]]  # more cores do not change rounding
     changes = ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in changed)
-    return f"{devices}, equal up to rounding only: {changes}" if changes else devices
+    return f"{devices}, so results are the same only up to rounding: {changes}" if changes else devices

@@ -52,21 +52,21 @@ def train(
     anchors: Callable[[], Tensor] | None = None,
     series: Series | None = None,
 ) -> RunFolder:
-    """Runs the configuration from the beginning or from its last checkpoint; a finished run is left alone.
+    """Trains a run from the beginning or from its last checkpoint; leaves a finished run alone.
 
     Args:
         configuration: what to run.
         placement: where to run it.
-        on_record: called with the record of every epoch that is trained here, by the first of several processes, for loggers.
+        on_record: called by the first process with the record of every epoch that this call trains, for loggers.
         anchors: returns the rows of an anchored head, for a run that has no checkpoint; see `upgrade`.
-        series: the runs that this one is among, which the display counts.
+        series: the runs that this one belongs to, for the display.
 
     Returns:
         The folder of the finished run.
 
     Raises:
-        RequestError: for devices or data that do not exist or do not fit, or a folder with another run or that cannot be written.
-        DamageError: for a folder whose files do not belong together, or with a damaged run that has no whole checkpoint.
+        RequestError: for devices or data that do not exist or do not fit, or a folder that holds another run or is not writable.
+        DamageError: for a folder with files of different runs, or a damaged run without an intact checkpoint.
         WorkError: if another process is using the folder, or one of several processes is lost.
     """
     configuration = configuration.resolved()
@@ -84,19 +84,19 @@ def train(
             return run
         with requested(InputError):
             task = build_task(configuration, num_workers=placement.num_workers, data_root=placement.data_root)
-            # Refuses images that are too small, and weights that do not fit, before anything is written.
+            # Rejects images that are too small, and weights that do not fit, before anything is written.
             task.backbone(random_generator(configuration.seed), fresh=not (run.path / LAST_CHECKPOINT).exists())
         run.path.mkdir(parents=True, exist_ok=True)
     fabric = launch.build_fabric(placement, configuration.precision)
-    with launch.peers_named(fabric, run.path):
+    with launch.lost_peers_reported(fabric, run.path):
         fabric.launch()
     with locked(run.path) if fabric.is_global_zero else nullcontext():
         checkpoint = run.checkpoint(configuration)
-        with launch.as_many_threads_as(checkpoint.facts.hardware if checkpoint else {}):
+        with launch.threads_as_before(checkpoint.facts.hardware if checkpoint else {}):
             if checkpoint is not None:
                 rows = checkpoint.state["model"].get("head.rows")
             elif configuration.upgrade_of is not None and rows is None:
-                raise DamageError(f"{run.path / LAST_CHECKPOINT} is damaged. Move the folder away and repeat the command upgrade.")
+                raise DamageError(f"{run.path / LAST_CHECKPOINT} is damaged. Move the folder away and repeat the upgrade command.")
             with requested():
                 training = Training(configuration, placement, run, task, fabric, rows, fresh=checkpoint is None)
             if checkpoint is not None:
@@ -104,7 +104,7 @@ def train(
             training.on_record = on_record if fabric.is_global_zero else None
             training.series = series
             try:
-                with launch.peers_named(fabric, run.path):
+                with launch.lost_peers_reported(fabric, run.path):
                     training.run_to_the_end()
             except Exception as error:
                 if fabric.is_global_zero:
@@ -119,7 +119,7 @@ def loss_lower_bound(head: nn.Module) -> float | None:
         return None
     if isinstance(head, FrameHead) and can_be_centered(head.feature_dim, head.num_classes):
         return tight_frame_cross_entropy_bound(head.feature_dim, head.num_classes, head.scale)
-    return cross_entropy_lower_bound(head.num_classes, head.scale)  # with more classes than feature_dim + 1, it is not reached
+    return cross_entropy_lower_bound(head.num_classes, head.scale)  # with more classes than feature_dim + 1, it is not attained
 
 
 def build_optimizer(configuration: Configuration, model: Classifier) -> torch.optim.Optimizer:
@@ -142,7 +142,7 @@ def build_optimizer(configuration: Configuration, model: Classifier) -> torch.op
 
 
 def learning_rate_factor(configuration: Configuration, progress: float) -> float:
-    """The factor on the initial learning rate after that fraction of all steps."""
+    """The multiplier of the initial learning rate after this fraction of all steps."""
     if configuration.schedule == "cosine":
         return (1 + math.cos(math.pi * progress)) / 2
     if configuration.schedule == "step":
@@ -180,7 +180,7 @@ class Training:
         self.last_measurement: Measurement | None = None
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Restores the state of a checkpoint."""
+        """Restores the state from a checkpoint."""
         self.classifier.load_state_dict(checkpoint.state["model"])
         self.optimizer.load_state_dict(checkpoint.state["optimizer"])
         torch.set_rng_state(checkpoint.state["random"])
@@ -190,11 +190,11 @@ class Training:
         self.records = checkpoint.records
 
     def run_to_the_end(self) -> None:
-        """Trains the epochs that are left, and writes the finished run."""
+        """Trains the remaining epochs and writes the finished run."""
         if self.fabric.is_global_zero:
             self.run.begin(self.facts, self.records)
         if self.configuration.upgrade_of is not None and not self.records:
-            self._save()  # from now on the run needs no other
+            self._save()  # from now on the run does not need the old one
         steps, last_saved = self.task.steps_per_epoch(), time.monotonic()
         first_epoch, last_epoch = len(self.records) + 1, self.configuration.epochs
         with Display(
@@ -206,7 +206,7 @@ class Training:
             curves=self.run.path if self.placement.tensorboard else None,
             series=self.series,
         ) as display:
-            devices = launch.devices_in_words(self.hardware, self.facts.hardware)
+            devices = launch.describe_devices(self.hardware, self.facts.hardware)
             display.say(f"from epoch {first_epoch} of {last_epoch} on {devices}")
             for epoch in range(first_epoch, last_epoch + 1):
                 record = self.train_epoch(epoch, steps, display)
@@ -226,7 +226,7 @@ class Training:
         self._finish()
 
     def train_epoch(self, epoch: int, steps: int, display: Display) -> EpochRecord:
-        """Trains on every batch of the epoch once; the record has the running loss and accuracy."""
+        """Trains for one epoch and returns its record, with the running loss and accuracy."""
         self.model.train()
         start = time.perf_counter()
         device = self.share.device
@@ -241,7 +241,7 @@ class Training:
             logits = self.model(inputs, labels)
             loss = functional.cross_entropy(logits, labels)
             weight = 1.0
-            if self.share.processes > 1:  # their parts may differ by a sample; the mean over processes must be that of the batch
+            if self.share.processes > 1:  # parts may differ by one sample; DDP averages over processes
                 total = self.fabric.all_reduce(torch.tensor(float(len(labels)), device=device), reduce_op="sum")
                 weight = len(labels) * self.share.processes / float(torch.as_tensor(total))
             self.fabric.backward(loss * weight)
@@ -280,7 +280,7 @@ class Training:
         )
 
     def _save(self) -> None:
-        """Writes the records, then the checkpoint, which has a copy: a resume drops records that the checkpoint does not have."""
+        """Writes the records, then the checkpoint with a copy of them; a resume drops records newer than its checkpoint."""
         if not self.fabric.is_global_zero:
             return
         self.run.write_records(self.records)
@@ -290,7 +290,7 @@ class Training:
         save_checkpoint(self.run.path, self.facts, self.records, state)
 
     def _finish(self) -> None:
-        """Writes margins, trace and model, and last `config.json`, which says that the run is finished."""
+        """Writes margins, trace and model, and finally `config.json`, which marks the run as finished."""
         measurement = self.last_measurement or measure(self.classifier, self.task, self.share, self.fabric)
         if self.fabric.is_global_zero:
             self.run.write_arrays(MARGINS, measurement.margins)

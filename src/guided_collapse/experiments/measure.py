@@ -21,8 +21,8 @@ from guided_collapse.metrics.declared import NC1, NC1_NORMALIZED, recorded
 from guided_collapse.metrics.measure import Capture
 from guided_collapse.metrics.streaming import CollapseMetrics, collapse_in_passes
 
-KEPT_BYTES = 2**30  # features up to this size are kept during a measurement; beyond it the images are processed a second time
-TRACED_CLASSES, MOST_IN_THEIR_OWN_SPACE = 4, 12  # classes in the animation, and in that of features of at most three dimensions
+KEPT_BYTES = 2**30  # features up to this size are kept during a measurement; larger ones are computed a second time
+TRACED_CLASSES, TRACED_CLASSES_IN_3D = 4, 12  # classes in the animation; more for features of at most three dimensions
 SAMPLES_PER_CLASS = 40  # in the animation
 
 
@@ -69,7 +69,7 @@ def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
 def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:
     """Loss, accuracy and collapse of the model in eval mode on the training samples, and on the test samples if there are any.
 
-    The features are those that the head's weight is multiplied with: normalized for heads on spheres, raw for nn.Linear. NC1 of the
+    Features are measured as the head multiplies them by its weight: normalized for heads on spheres, raw for nn.Linear. NC1 of the
     normalized features is recorded for every head, so that heads can be compared.
     """
     head = head_of(model)
@@ -114,10 +114,11 @@ def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) 
 
 
 class TraceRecorder:
-    """Coordinates in which the classes' rows of a simplex ETF are the corners of a regular simplex at distance 1 from the origin.
+    """Records the points of the animation, in coordinates that put the rows of a simplex ETF at the corners of a regular simplex.
 
-    With y_k = (x - f_G) . w_k / |f| for the chosen classes k, the coordinates are those of y in the plane or space of vectors that
-    sum to 0. Features of at most three dimensions are shown as they are, (x - f_G) / |f|, and with more classes.
+    The corners have distance 1 from the origin. With y_k = (x - f_G) . w_k / |f| for the chosen classes k, the coordinates are
+    those of y in the plane or space of vectors that sum to 0. Features of at most three dimensions are shown directly, as
+    (x - f_G) / |f|, and with more classes.
     """
 
     def __init__(self) -> None:
@@ -127,10 +128,10 @@ class TraceRecorder:
 
     @torch.no_grad()
     def add(self, epoch: int, model: Classifier, task: Task) -> None:
-        """Adds the model as it is, in eval mode, on the first samples of each chosen class."""
+        """Records the model in eval mode, on the first samples of each chosen class."""
         head = head_of(model)
-        as_they_are = head.in_features <= 3
-        num_shown = min(MOST_IN_THEIR_OWN_SPACE if as_they_are else TRACED_CLASSES, task.num_classes)
+        low_dimensional = head.in_features <= 3
+        num_shown = min(TRACED_CLASSES_IN_3D if low_dimensional else TRACED_CLASSES, task.num_classes)
         inputs, labels = task.first_samples(num_shown, SAMPLES_PER_CLASS, head.weight.device)
         was_training = model.training
         features = model.eval().points(inputs)
@@ -138,7 +139,7 @@ class TraceRecorder:
         weight = head.weight[:num_shown]
         unit = functional.normalize(weight, dim=1)
         norms = head.scale if isinstance(head, Head) else float(torch.linalg.vector_norm(features, dim=1).mean())
-        if as_they_are:
+        if low_dimensional:
             mean = head.running_mean if isinstance(head, Head) else None
             rows, samples = unit, (features if mean is None else features - mean.value) / norms
         else:

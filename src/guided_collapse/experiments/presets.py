@@ -1,4 +1,4 @@
-"""One named configuration for each experiment of the paper, and more for a CPU: the tables of presets.toml."""
+"""Named configurations, from presets.toml: one for each experiment of the paper, and smaller ones for a CPU."""
 
 import tomllib
 from collections.abc import Mapping

@@ -153,13 +153,13 @@ class SearchRecord:
     trial_epochs: int  # of each trial
     trial_seeds: tuple[int, ...]  # each used for every trial
     seeds: tuple[int, ...]  # of the final runs; no trial uses them
-    rule: str  # for choosing a setting, in words
+    rule: str  # for choosing a setting, as text
     planned: str  # when, in ISO 8601
     trials: tuple[Trial, ...] = ()  # finished ones
     choice: Mapping[str, Any] = field(default_factory=dict)  # the settings of each head; empty until all trials are done
     decided: str | None = None  # when the choice was made
     kind: Literal["search"] = "search"  # distinguishes searches from other records
-    format: Literal[2] = 2  # the version of the format; readers refuse another
+    format: Literal[2] = 2  # format version; readers reject any other
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def read_records(paths: Sequence[Path]) -> Records:
     found: dict[str, tuple[Place, frozenset[str]]] = {}
     for path in paths:
         if not path.exists():
-            raise ValueError(f"runs are read from folders and zip archives; {path} does not exist.")
+            raise ValueError(f"runs must be in existing folders or zip archives; {path} does not exist. Check the path.")
         for place, names in _folders_below(path, skipped):
             found.setdefault(str(place.resolve() if isinstance(place, Path) else place), (place, names))
     trials = [f"{name.rstrip('/')}/{TRIALS}/" for name, (_, names) in found.items() if SEARCH in names]
@@ -211,7 +211,7 @@ def read_records(paths: Sequence[Path]) -> Records:
     for message in skipped:
         warnings.warn(f"left out: {message}", stacklevel=3)
     if not kept:
-        reason = f"{len(skipped)} could not be used, the first is {skipped[0]}" if skipped else "found none"
+        reason = f"{len(skipped)} could not be used, for example {skipped[0].rstrip('.')}" if skipped else "found none"
         raise ValueError(f"there must be at least one run in {', '.join(map(str, paths))}; {reason}.")
     ordered = sorted(kept.values(), key=lambda run: (run.experiment, run.head, run.seed))
     return Records(tuple(ordered), tuple(searches), tuple(skipped))
@@ -280,13 +280,13 @@ def _read_arrays(file: Place) -> dict[str, npt.NDArray[Any]]:
         return {name: array.astype(np.float64 if array.dtype.kind == "f" else np.int64) for name, array in arrays.items()}
 
 
-def setting_in_words(settings: Mapping[str, Any]) -> str:
+def setting_text(settings: Mapping[str, Any]) -> str:
     """Values of searched fields as text, "learning_rate=0.1,scale=5"; "as-it-is" without any."""
     return ",".join(f"{name}={value:g}" for name, value in settings.items()) or "as-it-is"
 
 
 def one_line(text: str) -> str:
-    """Text without line breaks, control characters, or marks that change the writing direction."""
+    """Text without line breaks, control characters, or bidirectional marks."""
     return re.sub(r"[\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+", " ", text).strip()
 
 

@@ -1,15 +1,15 @@
-"""One run: the files in its folder `runs/<experiment>/<head>/seed-<k>/`, whether it is finished and whole, and how it resumes.
+"""One run: the files in its folder `runs/<experiment>/<head>/seed-<k>/`, whether it is finished and intact, and how it resumes.
 
 | file | holds | written |
 |---|---|---|
-| `config.json` | what was asked for, what it ran on, its checksum, at the end those of the other files | first and last |
+| `config.json` | configuration, data, hardware, its own checksum and, at the end, those of the other files | first and last |
 | `metrics.jsonl` | a line for each epoch | before each checkpoint |
 | `last.ckpt`, `previous.ckpt` | everything for an exact resume, with copies of the two files above | every 30 s or so |
 | `margins.npz`, `trace.npz` | the last measurement's margins, and the animation | at the end |
 | `model.safetensors` | the trained model | at the end |
 
-`run_status` is the one definition of finished and whole: `config.json` is intact, says that the run finished, and every file it
-lists has the checksum it lists. Running the same command again rebuilds a damaged file from the last checkpoint.
+`run_status` defines finished and intact: `config.json` is undamaged, says that the run finished, and the checksums of all files
+match those it lists. Running the same command again rebuilds a damaged file from the last checkpoint.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ import numpy.typing as npt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from guided_collapse.experiments.configuration import Configuration, in_one_line
+from guided_collapse.experiments.configuration import Configuration, validation_message
 from guided_collapse.experiments.errors import DamageError, RequestError
-from guided_collapse.experiments.files import checksum, write_bytes, write_json, written_whole
+from guided_collapse.experiments.files import atomic_write, checksum, write_bytes, write_json
 from guided_collapse.metrics.declared import Split
 
 CONFIG = "config.json"
@@ -56,7 +56,7 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 @dataclass(frozen=True, config=STRICT)
 class Inputs:
-    """What a model must know about its images or given features."""
+    """What a model needs to know about its images or given features."""
 
     shape: tuple[int, ...]  # channels, height and width; or the width of features
     mean: tuple[float, ...]  # of each channel, with values from 0 to 1; or of each feature
@@ -73,14 +73,14 @@ class Finished:
 
 @dataclass(frozen=True, config=STRICT)
 class RunFacts:
-    """What was asked for, and what it ran on: `config.json`."""
+    """The configuration, data and hardware of a run: the contents of `config.json`."""
 
     experiment: str
     head: str
     seed: int  # of everything random
-    configuration: Mapping[str, Any]  # what was asked for, as plain values
+    configuration: Mapping[str, Any]  # the requested one, as plain values
     protocol: str  # the rules by which heads are compared
-    protocol_differences: tuple[str, ...]  # how this head's run differs from the others', in words
+    protocol_differences: tuple[str, ...]  # how this head's run differs from those of other heads
     num_classes: int  # of the data
     feature_dim: int  # of the head's input
     num_train: int
@@ -93,11 +93,11 @@ class RunFacts:
     started: str  # when, in ISO 8601
     inputs: Inputs | None = None  # None for unconstrained features
     finished: Finished | None = None  # None until the run is finished
-    format: Literal[2] = 2  # the version of the format; readers refuse another
+    format: Literal[2] = 2  # format version; readers reject any other
 
     @property
     def planned(self) -> int | None:
-        """The number of epochs that the run is to have; None if its configuration does not say."""
+        """The planned number of epochs; None if the configuration does not say."""
         return self.configuration.get("epochs")
 
     def as_text(self) -> str:
@@ -108,7 +108,7 @@ class RunFacts:
 
 @dataclass(frozen=True, config=STRICT)
 class EpochRecord:
-    """What was measured in an epoch: a line of `metrics.jsonl`."""
+    """The measurements of an epoch: a line of `metrics.jsonl`."""
 
     epoch: int  # counted from 1
     running: Numbers | None = None  # loss and accuracy while training, which no curve or table uses
@@ -135,7 +135,7 @@ class Failure:
 
 
 class Status(NamedTuple):
-    """How far a run is; `reason` says why it failed or what is damaged, and `facts` is None if `config.json` is damaged."""
+    """The state of a run; `reason` says why it failed or what is damaged, and `facts` is None if `config.json` is damaged."""
 
     state: State
     reason: str | None
@@ -143,14 +143,14 @@ class Status(NamedTuple):
 
 
 def run_status(folder: Place) -> Status:
-    """Whether the run in a folder is finished and whole; training, comparisons, export and reports all ask here."""
+    """The status of the run in a folder, on which training, comparisons, export and reports all rely."""
     facts = None
     try:
         facts = _parse_facts(_read(folder / CONFIG))
         if facts.finished is not None:
             for name, digest in facts.finished.files.items():
                 if checksum(_read(folder / name)) != digest:
-                    raise DamageError(f"{name} is not as it was when the run finished, by its checksum in {CONFIG}")
+                    raise DamageError(f"{name} has changed since the run finished: its checksum is not that in {CONFIG}")
             return Status("finished", None, facts)
         if (folder / FAILURE).exists():
             return Status("failed", read_record(folder / FAILURE, Failure).error, facts)
@@ -160,13 +160,13 @@ def run_status(folder: Place) -> Status:
 
 
 def read_epoch_records(folder: Place) -> list[EpochRecord]:
-    """The contents of `metrics.jsonl`, which a run that has just begun does not have yet; a DamageError if it is damaged."""
+    """The records in `metrics.jsonl`, none if it does not exist yet; DamageError if it is damaged."""
     file = folder / METRICS
     return _parse_epochs(_read(file)) if file.exists() else []
 
 
 def read_record(file: Place, kind: type[Kind]) -> Kind:
-    """The record of that kind in a JSON file; a DamageError if there is no file, or it holds something else."""
+    """The record of this kind in a JSON file; DamageError if the file is missing or holds something else."""
     return _parse(kind, _read(file), file.name)
 
 
@@ -188,7 +188,7 @@ def _parse(kind: type[Kind], text: bytes, name: str) -> Kind:
     try:
         return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
-        raise DamageError(f"{name} cannot be used: {in_one_line(error)}") from error
+        raise DamageError(f"{name} cannot be used: {validation_message(error).rstrip('.')}") from error
 
 
 def _parse_facts(text: bytes) -> RunFacts:
@@ -214,35 +214,35 @@ class Checkpoint(NamedTuple):
     """What a run resumes from."""
 
     file: Path
-    facts: RunFacts  # those of the run, which may have been shorter when the checkpoint was written
+    facts: RunFacts  # of the run, which may have been extended since
     records: list[EpochRecord]  # of all finished epochs
     state: dict[str, Any]  # of the model, the optimizer, the random numbers and the trace
 
 
 def save_checkpoint(folder: Path, facts: RunFacts, records: list[EpochRecord], state: Mapping[str, Any]) -> None:
-    """Writes `last.ckpt`, with a checksum in its first bytes; the one before becomes `previous.ckpt`."""
+    """Writes `last.ckpt`, which starts with its checksum; the one before it becomes `previous.ckpt`."""
     import torch
 
     buffer = io.BytesIO()
     torch.save({**state, CONFIG: facts.as_text(), METRICS: records_as_text(records)}, buffer)
     content = buffer.getbuffer()
-    with written_whole(folder / LAST_CHECKPOINT) as beside:
+    with atomic_write(folder / LAST_CHECKPOINT) as beside:
         with beside.open("wb") as file:
             file.write(hashlib.sha256(content).digest())
             file.write(content)
         if (folder / LAST_CHECKPOINT).exists():
-            with written_whole(folder / PREVIOUS_CHECKPOINT) as link:
+            with atomic_write(folder / PREVIOUS_CHECKPOINT) as link:
                 link.hardlink_to(folder / LAST_CHECKPOINT)  # a valid last checkpoint always exists
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None if there is none. Warns of each that is damaged."""
+    """The newest intact checkpoint; None if there is none. Warns about damaged ones."""
     for path in (folder / LAST_CHECKPOINT, folder / PREVIOUS_CHECKPOINT):
         if not path.exists():
             continue
         content = path.read_bytes()
         if hashlib.sha256(content[32:]).digest() != content[:32]:
-            warnings.warn(f"{path} is damaged; going back to the checkpoint before it.", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{path} is damaged; ignoring this checkpoint.", RuntimeWarning, stacklevel=2)
             continue
         import torch
 
@@ -263,7 +263,7 @@ class RunFolder(NamedTuple):
         return cls(out / configuration.experiment / configuration.head / f"seed-{configuration.seed}")
 
     def facts(self) -> RunFacts:
-        """The contents of `config.json`, or with a warning of its copy in the last checkpoint, if it is missing or damaged."""
+        """The contents of `config.json`; if it is missing or damaged, of its copy in the last checkpoint, with a warning."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
             raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. Check the path.")
         try:
@@ -276,61 +276,61 @@ class RunFolder(NamedTuple):
             return checkpoint.facts
 
     def exportable(self) -> tuple[RunFacts, Inputs]:
-        """The facts of a finished run, and what its model must know about its inputs; RequestError or DamageError if none."""
+        """The facts of a finished run, and what its model needs to know about its inputs; RequestError or DamageError if none."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
-            raise RequestError(f"{self.path} must be the folder of a run; it has none. Check the path.")
+            raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. Check the path.")
         state, reason, facts = run_status(self.path)
         if facts is None or state == "damaged":
             raise DamageError(f"{self.path}: {reason}. To rebuild it, run: guided-collapse resume {self.path}")
         if facts.inputs is None:
             raise RequestError(
-                f"{self.path} has unconstrained features, which belong to its own samples: no other can be embedded."
+                f"{self.path} must be a run with a network; it has unconstrained features, which exist for its own samples alone."
             )
         if state != "finished" or not (self.path / MODEL).exists():
             raise RequestError(f"{self.path} is not a finished run with a {MODEL}. Run: guided-collapse resume {self.path}")
         return facts, facts.inputs
 
     def is_finished(self, configuration: Configuration) -> bool:
-        """True if the run of this configuration is finished and whole. Warns of a damaged file."""
+        """True if the run of this configuration is finished and intact. Warns about a damaged file."""
         status = run_status(self.path)
         if status.state == "damaged" and status.facts is not None:
             warnings.warn(f"{self.path}: {status.reason}; rebuilding it from the last checkpoint.", RuntimeWarning, stacklevel=2)
         return status.state == "finished" and status.facts is not None and configuration_of(status.facts) == configuration
 
     def check(self, configuration: Configuration, *, lengthen: bool) -> None:
-        """Refuses a folder whose run is not this one, or with `lengthen` not a shorter version of it."""
+        """Raises RequestError if the folder holds another run; `lengthen` also accepts a shorter version of this one."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
             return
         there = configuration_of(self.facts())
         if configuration != (there.lengthened(configuration.epochs) if lengthen else there):
             longer = there.schedule == "constant" and replace(there, epochs=configuration.epochs) == configuration
             raise RequestError(
-                f"{self.path} has a run of another configuration: {there.differences(configuration)}. "
+                f"{self.path} holds a run with another configuration: {there.differences(configuration)}. "
                 f"Choose another --out or --experiment{', add --lengthen' if longer else ''}, or move it away."
             )
 
     def checkpoint(self, configuration: Configuration) -> Checkpoint | None:
-        """What the run resumes from; None if it starts from the beginning, which would lose a finished run and is refused then."""
+        """The checkpoint to resume from; None to start from the beginning. DamageError if that would overwrite a finished run."""
         found = load_checkpoint(self.path)
         if found is None:
             if (self.path / MODEL).exists():
                 raise DamageError(
-                    f"{self.path} can be rebuilt or extended only from its last checkpoint, and {LAST_CHECKPOINT} is not whole. "
+                    f"{self.path} can be rebuilt or extended only from {LAST_CHECKPOINT}, which is missing or damaged. "
                     "Nothing was changed; start a new run with another --out or --experiment, or move this one away."
                 )
             return None
         of_checkpoint = configuration_of(found.facts)
         if replace(of_checkpoint, epochs=configuration.epochs) != configuration:
             raise DamageError(
-                f"{found.file} must be a checkpoint of the run in {CONFIG}; it is of another: "
+                f"{found.file} must be a checkpoint of the run in {CONFIG}; it belongs to another: "
                 f"{of_checkpoint.differences(configuration)}. Put the right file back, or move the folder away."
             )
         return found
 
     def begin(self, facts: RunFacts, records: list[EpochRecord]) -> None:
-        """Makes `config.json` and `metrics.jsonl` those of a run that starts here, or resumes after these records."""
-        for half in self.path.glob(".*.part"):  # left by a process that was killed
-            half.unlink()
+        """Writes `config.json` and `metrics.jsonl` for a run that starts, or resumes after these records."""
+        for leftover in self.path.glob(".*.part"):  # of a process that was killed
+            leftover.unlink()
         (self.path / FAILURE).unlink(missing_ok=True)
         write_bytes(self.path / CONFIG, facts.as_text().encode())
         if records:
@@ -342,26 +342,26 @@ class RunFolder(NamedTuple):
 
     def write_arrays(self, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Writes a file of arrays."""
-        with written_whole(self.path / name) as beside, beside.open("wb") as file:
+        with atomic_write(self.path / name) as beside, beside.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     def write_failure(self, error: BaseException) -> None:
-        """Records why and where in the code the run failed, if it can still be written."""
+        """Records the error and its traceback, if the folder is still writable."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
         failure = Failure(f"{type(error).__name__}: {error}", time, "".join(traceback.format_exception(error)))
         with suppress(OSError):
             write_json(self.path / FAILURE, asdict(failure))
 
     def finish(self, facts: RunFacts) -> None:
-        """Writes `config.json` for a run whose other files are complete: from then on it is finished."""
+        """Marks the run as finished, once its other files are complete, by writing their checksums to `config.json`."""
         files = {name: checksum((self.path / name).read_bytes()) for name in FINISHED if (self.path / name).exists()}
         write_bytes(self.path / CONFIG, replace(facts, finished=Finished(files)).as_text().encode())
         (self.path / PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
 
 
 def configuration_of(facts: RunFacts) -> Configuration:
-    """The configuration among the facts; a DamageError if this version does not accept it."""
+    """The configuration in the facts; DamageError if this version does not accept it."""
     try:
         return Configuration(**facts.configuration)
     except ValueError as error:
-        raise DamageError(f"{CONFIG} has no configuration of this version: {error}") from error
+        raise DamageError(f"{CONFIG} has a configuration that this version does not accept: {str(error).rstrip('.')}") from error

@@ -1,4 +1,4 @@
-"""What is learned: images, given features or free features, with labels; and the model for it."""
+"""Tasks (labeled images, given features, or unconstrained features) and the models for them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -30,11 +30,11 @@ from guided_collapse.sampling import SeededBatchSampler, StratifiedBatchSampler
 
 Chosen = Iterable[list[int]]  # the indices of the samples of each batch
 LARGEST_MEASURED_BATCH = 1000
-BACKBONE, HEAD, OPTIMIZER, AUGMENTATION, NECK = range(5)  # what a generator is for
+BACKBONE, HEAD, OPTIMIZER, AUGMENTATION, NECK = range(5)  # purposes of random generators
 
 
 def random_generator(*key: int) -> torch.Generator:
-    """A CPU generator that depends on these numbers alone: the seed, what it is for, the epoch, the process."""
+    """A CPU generator seeded by these numbers alone: the seed, its purpose, the epoch, the process."""
     state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
@@ -42,7 +42,7 @@ def random_generator(*key: int) -> torch.Generator:
 class Task(ABC):
     """Batches for training and measurement, and the backbone that fits them."""
 
-    fills_memory = True  # whether batches of the size used for training may take up all memory, so that none may be larger
+    fills_memory = True  # whether training batches may fill the memory, so that measurement must not use larger ones
 
     def __init__(self, configuration: Configuration, train_labels: Tensor, num_test: int, num_classes: int) -> None:
         self.configuration = configuration
@@ -54,19 +54,19 @@ class Task(ABC):
         """A new backbone; `fresh=False` leaves out pretrained weights, for one that gets its state from a checkpoint."""
 
     def input_facts(self) -> Inputs | None:
-        """What an exported model must know about its inputs; None if there is nothing to export, as for free features."""
+        """What an exported model needs to know about its inputs; None if nothing can be exported, as for unconstrained features."""
         return None
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """The same samples as a trained model takes them; ValueError if they do not fit it."""
-        raise ValueError("a trained model needs samples of its own kind; got unconstrained features.")
+        """The same samples, normalized as a trained model expects them; ValueError if they do not fit it."""
+        raise ValueError("a trained model needs images or a file of features; got unconstrained features.")
 
     @abstractmethod
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
-        """The chosen samples, augmented if there is a source of random numbers."""
+        """The chosen samples, augmented if there is a source of randomness."""
 
     def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
-        """This process's part of the batches of an epoch, counted from 1; the same for every head of a seed."""
+        """This process's part of the batches of an epoch, counted from 1; the same for every head with the same seed."""
         source = random_generator(self.configuration.seed, AUGMENTATION, epoch, share.rank)
         return self._load(share.of_batches(self._sampler(epoch)), share.device, source, test=False)
 
@@ -123,7 +123,7 @@ class ImageTask(Task):
         return Inputs((channels, size or height, size or width), *self.statistics, self.data.class_names)
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """The same images, normalized as the model takes them; ValueError if they have another number of channels."""
+        """The same images, normalized as the model expects them; ValueError if they have another number of channels."""
         if self.data.image_shape[0] != inputs.shape[0]:
             raise ValueError(f"images must have {inputs.shape[0]} channels; {self.data.name} has {self.data.image_shape[0]}.")
         return type(self)(self.configuration, self.data, PixelStatistics(inputs.mean, inputs.std), num_workers=self.num_workers)
@@ -139,7 +139,7 @@ class ImageTask(Task):
 
 
 class UnconstrainedTask(Task):
-    """Free features: sample i has class i mod num_classes, and inputs are the samples' indices. There is no test set."""
+    """Unconstrained features: sample i has class i mod num_classes, and inputs are the samples' indices. There is no test set."""
 
     def __init__(self, configuration: Configuration) -> None:
         num_samples, num_classes = configuration.num_samples or 0, configuration.num_classes or 0
@@ -157,7 +157,7 @@ class UnconstrainedTask(Task):
 
 
 class FeatureTask(Task):
-    """Features that another model computed, shifted by their mean and divided by their root mean square deviation."""
+    """Features that another model computed, centered and divided by their root mean square deviation."""
 
     fills_memory = False
 
@@ -174,7 +174,7 @@ class FeatureTask(Task):
         return Inputs((len(self.mean),), tuple(self.mean.tolist()), (self.std,) * len(self.mean), self.data.class_names)
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """The same features, normalized as the model takes them; ValueError if they have another width."""
+        """The same features, normalized as the model expects them; ValueError if they have another width."""
         if (len(self.mean),) != inputs.shape:
             raise ValueError(f"features must have the width {inputs.shape[0]}; {self.data.name} has {len(self.mean)}.")
         return type(self)(self.configuration, self.data, torch.tensor(inputs.mean), inputs.std[0])
@@ -188,10 +188,10 @@ class FeatureTask(Task):
 def new_backbone(
     configuration: Configuration, in_channels: int, generator: torch.Generator | None = None, *, fresh: bool = False
 ) -> Backbone:
-    """The network that the configuration names; only a fresh one gets the pretrained weights that it asks for."""
+    """The network that the configuration names; only a fresh one loads pretrained weights."""
     declared = BACKBONES[configuration.backbone.partition(":")[0]].options
     given = {field.name for field in fields(configuration) if getattr(configuration, field.name) != field.default}
-    # `build_backbone` refuses what the network does not take.
+    # `build_backbone` rejects options that the network does not take.
     options = {name: getattr(configuration, name) for name in (given & set(NETWORK_FIELDS)) | set(declared) - {"in_channels"}}
     if configuration.is_timm and not fresh:
         options |= {"pretrained": False, "weights": None}
@@ -201,7 +201,7 @@ def new_backbone(
 def build_model(
     configuration: Configuration, task: Task, device: torch.device, rows: Tensor | None = None, *, fresh: bool = True
 ) -> Classifier:
-    """The untrained model, still on the CPU; heads of one seed share the backbone's initial weights.
+    """The untrained model, still on the CPU; all heads with the same seed start from the same backbone.
 
     An anchored head takes the given rows, (num_classes, width of the old embeddings). `fresh` is as for `Task.backbone`.
     """
@@ -217,7 +217,7 @@ def build_model(
 
 
 def joined(backbone: Backbone, head: Head | nn.Linear, generator: torch.Generator) -> Classifier:
-    """Backbone and head; a neck, whose weight the generator draws, if an anchored head is of another width."""
+    """The backbone and the head as a model, with a neck, initialized from the generator, if their widths differ."""
     if head.in_features == backbone.feature_dim:
         return Classifier(backbone, head)
     model = Classifier(backbone, head, neck=backbone.feature_dim)
@@ -231,7 +231,7 @@ def head_of(model: Classifier) -> Head | nn.Linear:
 
 
 def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
-    """The task that the configuration names; if its data set is not there, MissingData with the command that downloads it."""
+    """The task that the configuration names; MissingData, with the command that downloads it, if its data set is missing."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)

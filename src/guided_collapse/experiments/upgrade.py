@@ -51,19 +51,19 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
     """
     widths = {f"{run.path}": run.exportable()[0].feature_dim for run in (*galleries, old)}
     for run in (*galleries, old):
-        channels = cast(Inputs, samples_for(run, configuration, placement).input_facts()).shape[0]  # refuses data that do not fit
+        channels = cast(Inputs, samples_for(run, configuration, placement).input_facts()).shape[0]  # raises if the data do not fit
     new_width = new_backbone(configuration, 3 if configuration.is_timm else channels).feature_dim
     old_width = widths[f"{old.path}"]
     if configuration.upgrade_of is None:
         widths["the new network"] = new_width
     elif configuration.optimizer == "agd" and new_width != old_width:
         raise RequestError(
-            f"agd takes no biases, and the neck from {new_width} features to the {old_width} of {old.path} has one; "
+            f"agd allows no biases, but the neck from {new_width} features to the {old_width} of {old.path} has one; "
             f"got optimizer agd. Choose --optimizer sgd or adamw, or --feature-dim {old_width}."
         )
     if len(set(widths.values())) > 1:
         found = ", ".join(f"{width} of {name}" for name, width in widths.items())
-        raise RequestError(f"embeddings to compare must have the same width; got {found}. Choose --head anchored.")
+        raise RequestError(f"embeddings must have the same width to be compared; got {found}. Choose --head anchored.")
     new = train(configuration, placement, anchors=lambda: anchors(old, configuration, placement))
     if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
         return Upgrade(new, None)
@@ -79,7 +79,7 @@ def anchors(old: RunFolder, configuration: Configuration, placement: Placement) 
     share, head = on_one_device(configuration, placement), model.head
     if isinstance(head, AnchoredHead) and configuration.frame > 0:
         raise RequestError(
-            "frame must be 0 if the old run is anchored itself, because moving the rows again would leave the first gallery; "
+            "frame must be 0 if the old run is itself anchored, because moving the rows again would not match the first gallery; "
             f"got {configuration.frame} for {old.path}. Leave out --frame."
         )
     with requested():
@@ -112,7 +112,7 @@ def embedded(run: RunFolder, configuration: Configuration, placement: Placement)
 
 
 def samples_for(run: RunFolder, configuration: Configuration, placement: Placement) -> Task:
-    """The configuration's data as a finished run's model expects them: in its image size, normalized by its statistics."""
+    """The configuration's data as a finished run's model expects them: at its image size, normalized by its statistics."""
     facts, inputs = run.exportable()
     own = configuration_of(facts)
     size = None if configuration.has_features or own.crop_size else inputs.shape[1]

@@ -128,7 +128,7 @@ _checked_values.register_autograd(lambda ctx, grad: (grad, None, None, None, Non
 
 
 def largest_finite(values: Tensor, name: str, context: str = "") -> float:
-    """The largest absolute value, or 0 without values; raises for NaN and infinite ones. One pass, no temporary."""
+    """The largest absolute value, or 0 for an empty tensor; raises for NaN and infinity. One pass, no temporary tensor."""
     if values.numel() == 0:
         return 0.0
     lowest, highest = (float(value) for value in torch.aminmax(values.detach()))
@@ -143,7 +143,7 @@ def largest_finite(values: Tensor, name: str, context: str = "") -> float:
 
 
 def _check_indices(labels: Tensor, num_classes: int) -> bool:
-    """Whether no label is ignored; raises for labels out of range."""
+    """Whether the batch has no ignored labels; raises for labels out of range."""
     lowest, highest = (int(value) for value in torch.aminmax(labels))
     if lowest >= 0 and highest < num_classes:
         return True

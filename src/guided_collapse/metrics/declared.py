@@ -56,7 +56,7 @@ def recorded(split: Split) -> dict[str, str]:
 def best_margin(feature_dim: int, num_classes: int) -> float | None:
     """The largest possible one-against-rest cosine margin of C classes in d dimensions, or None if it is unknown.
 
-    It is that of unit rows which are as far as possible from the convex hull of all others; for C > d + 1 at most 1.
+    It is the margin of unit rows that are as far as possible from the convex hull of all others; for C > d + 1, at most 1.
     """
     if num_classes <= feature_dim + 1:
         return num_classes / (num_classes - 1)  # simplex ETF

@@ -43,7 +43,7 @@ def test_every_name_builds_its_network_with_its_own_defaults_and_options(name, b
     ("name", "options", "message"),
     [
         ("resnet", {}, "must be one of resnet18, resnet34, resnet50, vgg13, small, timm:MODEL, none; got 'resnet'"),
-        ("vgg13", {"stem": "cifar"}, "vgg13 must have options among affine, in_channels, width; got stem='cifar'"),
+        ("vgg13", {"stem": "cifar"}, "options of vgg13 must be among affine, in_channels, width; got stem='cifar'"),
         ("vgg13", {"feature_dim": 512}, "got feature_dim=512"),
         ("resnet50", {"batch_norm": False}, "got batch_norm=False"),
         ("resnet18", {"stem": "mnist"}, "stem must be one of 'imagenet', 'cifar'; got 'mnist'"),

@@ -80,7 +80,7 @@ def test_runs_do_not_become_a_class_of_the_images(command, capsys, tmp_path, mon
     before = set(tmp_path.rglob("*"))
     status, out, err = call(capsys, command, "--data", ".", *SHORT)
     assert (status, out) == (2, "")
-    assert f"--out must not lie inside the data folder; got runs in {tmp_path}. Pass --out elsewhere." in err
+    assert f"--out must not lie inside the data folder; got runs in {tmp_path}. Choose another --out." in err
     assert set(tmp_path.rglob("*")) == before
 
 
@@ -189,8 +189,8 @@ def test_a_run_that_was_moved_is_not_resumed_elsewhere(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (MemoryError(), 1, "memory ran out. Make the batch"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "memory ran out (DefaultCPUAllocator: can't allocate"),
+        (MemoryError(), 1, "out of memory. Use a smaller batch"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "out of memory (DefaultCPUAllocator: can't allocate"),
         (RuntimeError("two\n  lines"), 1, "guided-collapse: two lines"),
         (OSError(errno.ENOSPC, "No space left on device", "file"), 1, "guided-collapse: No space left on device: file"),
         (ValueError("not expected"), 1, "guided-collapse: not expected"),
@@ -293,5 +293,5 @@ def test_a_malformed_grid_is_refused_before_torch_is_loaded(grid):
 def test_heads_that_learn_need_no_neck_before_given_features(tmp_path):
     words = ["--features", f"{tmp_path / 'given.npz'}", "--neck", "none", "--grid", "learning_rate=0.1"]
     assert parsed(["search", *words, "--heads", "linear", "cosine"]).plan().heads == ("linear", "cosine")
-    with pytest.raises(RequestError, match="something to train"):
+    with pytest.raises(RequestError, match="must have trainable parameters"):
         parsed(["search", *words, "--heads", "linear", "nearest-etf"])

@@ -42,7 +42,7 @@ def test_idx_files_that_do_not_fit_together(tmp_path):
     labels = tmp_path / "t10k-labels-idx1-ubyte.gz"
     for values, message in (
         (np.zeros(19), "each image needs a label, .*; got 20 and 19"),
-        (np.full(20, 10), "below its 10 classes; got 10"),
+        (np.full(20, 10), "less than its number of classes, 10; got 10"),
     ):
         labels.write_bytes(gzip.compress(made_up.idx_bytes(values, 0x801)))
         with pytest.raises(ValueError, match=message):

@@ -125,7 +125,7 @@ def test_quarter_turns_are_exact_in_the_middle_square(size, quarters):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="no room for padding"):
+    with pytest.raises(ValueError, match="cannot be combined with padding"):
         Augmentation(random_resized=True, crop_padding=4)
     with pytest.raises(ValueError, match="got 7 x 7 for a crop of 9"):
         center_crop(pictures(), 9)
@@ -157,7 +157,7 @@ def test_mean_and_standard_deviation_of_every_channel():
 def test_a_part_is_taken_at_even_distances(monkeypatch):
     images = torch.zeros(10, 1, 2, 2, dtype=torch.uint8)
     images[::5] = 255
-    monkeypatch.setattr(module, "MOST_IMAGES", 2)
+    monkeypatch.setattr(module, "MAX_IMAGES", 2)
     # The chosen ones are constant: nothing to divide by.
     assert pixel_statistics(Split(images, torch.zeros(10, dtype=torch.int64))) == ((1.0,), (1.0,))
 

@@ -84,7 +84,7 @@ def test_the_usual_size_is_that_of_most_pictures(tmp_path, monkeypatch):
     assert usual_size([first, others, wide, others]) == (30, 40)
     assert usual_size([first, wide, wide]) == (30, 256)
     assert usual_size([first, others]) == (9, 9)  # a tie
-    monkeypatch.setattr(module, "MOST_INSPECTED", 3)
+    monkeypatch.setattr(module, "MAX_INSPECTED", 3)
     assert usual_size([first, "not even opened"] * 3) == (9, 9)
 
 

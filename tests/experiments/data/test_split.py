@@ -38,7 +38,7 @@ def test_a_split_knows_its_size_and_keeps_images_and_labels_together():
 @pytest.mark.parametrize(
     ("pixels", "labels", "message"),
     [
-        (images(), torch.arange(5), "each sample needs a label"),
+        (images(), torch.arange(5), "each with a label"),
         (images(0), torch.arange(0), "at least one"),
         (images(), torch.arange(6) - 1, "must not be negative; got -1"),
     ],
@@ -53,7 +53,7 @@ def test_data_knows_its_classes_and_refuses_misfits():
     data = ImageData("made up", split, split, ("a", "b", "c"))
     assert data.num_classes == 3
     assert data.image_shape == (3, 4, 4)
-    with pytest.raises(ValueError, match="below its 2 classes; got 2"):
+    with pytest.raises(ValueError, match="less than its number of classes, 2; got 2"):
         ImageData("made up", split, split, ("a", "b"))
 
 
@@ -154,5 +154,5 @@ def test_a_few_of_each_class_are_always_the_same_and_within_more():
     assert numbers(few_of_each(Split(Streamed(split.images), split.labels), 3)).tolist() == few
     assert torch.equal(parts[0].labels, split.labels[torch.tensor(few)])
     assert few[:5] == [9, 20, 26, 33, 39]
-    with pytest.raises(ValueError, match="as many samples as requested; got 40 and 41"):
+    with pytest.raises(ValueError, match="at least the 41 samples requested; got 40"):
         few_of_each(split, 41)

@@ -93,7 +93,7 @@ def test_the_page_says_what_was_run_and_what_went_wrong(tmp_path):
     write_run(tmp_path, seed=1, epochs=4, state="failed")
     write_run(tmp_path, seed=2, epochs=7, state="unfinished")
     text = Reader(page_of(tmp_path)).text
-    assert "Not all runs count in full: 1 failed, 1 unfinished." in text.partition("Results")[0]
+    assert "Some runs are not counted in full: 1 failed, 1 unfinished." in text.partition("Results")[0]
     assert "toy, cosine, seed 1 failed: the loss is not finite" in text
     assert "toy, cosine, seed 2 is unfinished: 7 of 20 epochs" in text
     assert "3 runs: cpu Abacus, cores 2, threads 1, devices cpu, processes 1." in text
@@ -150,7 +150,7 @@ def test_settings_and_protocols_say_in_what_runs_differ(tmp_path):
     assert differences == [("epochs", "20 (cosine); 30 (fixed-etf)")]
     assert ("scale", "5.0") in shared
     assert ("stem", "null") in shared
-    fair = "fair, every head with the same stratified batches and, but for nn.Linear, the same centering"
+    fair = "fair, every head with the same stratified batches and, except for nn.Linear, the same centering"
     assert protocols(experiments(tmp_path)[0]) == [fair, "augmented", "fixed-etf: own batches"]
     write_run(tmp_path, head="nearest-etf", protocol="other")
     assert "other (nearest-etf)" in protocols(experiments(tmp_path)[0])
@@ -202,7 +202,7 @@ def test_the_data_of_curves_equal_an_independent_computation(tmp_path, monkeypat
     assert (animation["head"], animation["epochs"]) == (1, [1, 5, 10, 20])
     write_run(tmp_path, head="nearest-etf", seed=1, epochs=4, every=2)
     assert data_of(tmp_path)["experiments"][0]["panels"][0]["curves"][1]["seeds"] == [2, 2, 1]
-    monkeypatch.setattr(data, "MOST_POINTS", 2)
+    monkeypatch.setattr(data, "MAX_POINTS", 2)
     assert [2, 6] in data_of(tmp_path)["x"]
 
 

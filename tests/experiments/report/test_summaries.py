@@ -9,7 +9,7 @@ from guided_collapse.experiments.heads import HEADS
 from guided_collapse.experiments.records import MARGIN, NC1, TRAIN_LOSS, read_run
 from guided_collapse.experiments.report import load_runs
 from guided_collapse.experiments.report.styles import in_order, label, styles_of
-from guided_collapse.experiments.report.summaries import MOST_MARGINS, outcome, when_reached
+from guided_collapse.experiments.report.summaries import MAX_MARGINS, outcome, when_reached
 from tests.experiments.report.made_up import experiments, lines, write_run
 
 
@@ -25,7 +25,7 @@ def test_few_margins_are_shown_one_by_one_and_many_by_quantile(tmp_path):
     np.testing.assert_allclose(curve["median"], np.median(few, axis=0), rtol=1e-12)
     np.testing.assert_allclose(curve[["low", "high"]], np.stack([few.min(axis=0), few.max(axis=0)], axis=1), rtol=1e-12)
     curve = of_many.margins("train")["cosine"]
-    assert len(curve) == MOST_MARGINS
+    assert len(curve) == MAX_MARGINS
     np.testing.assert_allclose(curve["median"], np.mean([np.quantile(own, curve.index / 100) for own in many], axis=0), atol=1e-9)
     assert of_few.margins("test") == {}
 

@@ -69,7 +69,7 @@ def test_nothing_is_written_where_a_folder_cannot_be_made(out, file, tmp_path):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("kept")
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=rf"needs a folder that can be written; .*{Path(file).name}.* cannot"):
+    with pytest.raises(ValueError, match=rf"out must be a writable folder; .*{Path(file).name}.* is not"):
         write_report([tmp_path / "runs"], tmp_path / out)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
 

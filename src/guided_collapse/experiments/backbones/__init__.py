@@ -54,7 +54,7 @@ def build_backbone(name: str, *, generator: "torch.Generator | None" = None, **o
     Args:
         name: a key of `BACKBONES`, or timm:MODEL.
         generator: source of the initial weights; None takes torch's global generator.
-        options: those that the network declares; one left at None keeps the network's own default. They are
+        options: options that the network declares; None keeps the network's default:
 
             in_channels: channels of the images, or the width of given features.
             stem: "imagenet" or "cifar"; ResNets.
@@ -71,8 +71,8 @@ def build_backbone(name: str, *, generator: "torch.Generator | None" = None, **o
         raise ValueError(f"backbone must be one of {legal}; got {name!r}.")
     given = {option: value for option, value in options.items() if value is not None}
     declared = BACKBONES[family]
-    if strangers := [f"{option}={value!r}" for option, value in given.items() if option not in declared.options]:
+    if unknown := [f"{option}={value!r}" for option, value in given.items() if option not in declared.options]:
         legal = ", ".join(sorted(declared.options))
-        raise ValueError(f"{name} must have options among {legal}; got {', '.join(strangers)}.")
+        raise ValueError(f"options of {name} must be among {legal}; got {', '.join(unknown)}.")
     arguments = (model,) if model else declared.arguments
     return imported(declared.built_by)(*arguments, **given, generator=generator)

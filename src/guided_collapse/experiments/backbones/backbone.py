@@ -1,4 +1,4 @@
-"""What all backbones share, and the unconstrained feature model, which has no network."""
+"""The base class of backbones, and the unconstrained feature model, which has no network."""
 
 from abc import ABC, abstractmethod
 

@@ -1,4 +1,4 @@
-"""What stands between given features and a head."""
+"""Layers between given features and a head."""
 
 from itertools import pairwise
 from typing import Literal, get_args
@@ -16,7 +16,7 @@ class Neck(Backbone):
     """No layer, a linear layer, or a multilayer perceptron with one hidden layer of HIDDEN_UNITS units and ReLU.
 
     Args:
-        neck: which of them.
+        neck: which of these.
         in_channels: the width of the given features.
         feature_dim: the width of the result; None keeps that of the given features.
         affine: whether layers have biases.

@@ -39,7 +39,7 @@ class SmallConvNet(ImageBackbone):
     """Three 3x3 convolutions with a 2x2 max-pool after each of the first two, global average pooling, and a linear layer.
 
     Images must be at least 4 x 4. The linear layer has 64 inputs, times `width`, which bound the rank of the features.
-    Without BatchNorm the features of a sample depend on that sample alone in training mode too. Arguments: see `build_backbone`.
+    Without BatchNorm, the features of a sample depend on that sample alone, even in training mode. Arguments: see `build_backbone`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Any model of timm as a backbone, with pretrained weights from timm or from a file."""
+"""Any timm model as a backbone, with pretrained weights from timm or from a file."""
 
 import pickle
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from guided_collapse.experiments.backbones.neck import Neck, NeckKind
 from guided_collapse.lazy import optional
 
 WEIGHT_FILES = (".safetensors", ".pt", ".pth", ".bin")
-MOST_KEYS_NAMED = 4
+MAX_KEYS_NAMED = 4
 
 
 class Expected(NamedTuple):
@@ -27,7 +27,7 @@ class Expected(NamedTuple):
 
 
 def expected(model: str) -> Expected:
-    """What timm declares for the model of this name; ValueError for an unknown name."""
+    """The images that the timm model of this name expects; ValueError for an unknown name."""
     declared = _declared(model)
     return Expected(declared.input_size[1], tuple(declared.mean), tuple(declared.std))
 
@@ -42,8 +42,8 @@ class TimmBackbone(Backbone):
         pretrained: whether to load timm's pretrained weights, from its cache or the hub.
         weights: file with a state dict to load instead; a classifier in it is ignored.
         freeze: whether to keep the model, but not the neck, in eval mode and without gradients.
-        freeze_batch_norm: whether to do the same to the model's BatchNorm layers alone.
-        backbone_rate: not used here: the optimizer takes it from the configuration.
+        freeze_batch_norm: whether to freeze only the model's BatchNorm layers in this way.
+        backbone_rate: not used here; the optimizer reads it from the configuration.
         neck, feature_dim, affine: as for `Neck`.
         generator: source of the initial weights.
     """
@@ -101,7 +101,7 @@ class TimmBackbone(Backbone):
 
 
 def with_synchronized_batch_norm(model: nn.Module) -> nn.Module:
-    """The model with BatchNorm that shares statistics among processes; torch's conversion would drop activations inside timm's."""
+    """Synchronizes BatchNorm among processes; torch's conversion would drop the activations inside timm's layers."""
     of_timm = any(isinstance(module, TimmBackbone) for module in model.modules())
     owner = optional("timm.layers", extra="timm") if of_timm else nn.SyncBatchNorm
     converted: nn.Module = owner.convert_sync_batchnorm(model)
@@ -109,7 +109,7 @@ def with_synchronized_batch_norm(model: nn.Module) -> nn.Module:
 
 
 def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, source: str) -> None:
-    """Loads a state dict into a timm model without a classifier; ValueError that names keys and shapes that do not match."""
+    """Loads a state dict into a timm model without a classifier; ValueError, naming the keys and shapes, for a mismatch."""
     wanted, classifier = network.state_dict(), _declared(name).classifier or ()
     prefixes = tuple(f"{layer}." for layer in ([classifier] if isinstance(classifier, str) else classifier))
     found = {key: value for key, value in found.items() if key in wanted or not key.startswith(prefixes)}
@@ -126,12 +126,12 @@ def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, 
     problems = {"it lacks": missing, "it also has": unexpected, "it has": shapes}
     if any(problems.values()):
         listed = "; ".join(f"{what} {_some(keys)}" for what, keys in problems.items() if keys)
-        raise ValueError(f"weights must match timm's {name}; {source} does not: {listed}. Choose the model that the file is from.")
+        raise ValueError(f"weights must match timm's {name}; {source} does not: {listed}. Choose the model of this file.")
     network.load_state_dict(found, strict=False)
 
 
 def read_state_dict(file: Path) -> dict[str, Tensor]:
-    """The state dict in a file; ValueError for any other content, of which nothing is unpickled, or an unreadable file."""
+    """The state dict in a file; ValueError if the file is unreadable or holds anything else, which is never unpickled."""
     if file.suffix not in WEIGHT_FILES:
         raise ValueError(f"weights must be in a file that ends in {', '.join(WEIGHT_FILES)}; got {file}.")
     try:
@@ -162,7 +162,7 @@ def _declared(model: str) -> Any:
     if not timm.is_model(model):
         near = get_close_matches(model, timm.list_models())
         hint = f"Did you mean {' or '.join(near)}?" if near else "timm.list_models() lists all names."
-        raise ValueError(f"backbone timm:NAME must name a model of timm; got {model!r}. {hint}")
+        raise ValueError(f"backbone timm:NAME must name a timm model; got {model!r}. {hint}")
     return timm.get_pretrained_cfg(model)
 
 
@@ -180,12 +180,12 @@ def _created(model: str, *, pretrained: bool) -> nn.Module:
 
 @torch.no_grad()
 def _width_for(network: nn.Module, size: int, *, name: str, own_size: int) -> int:
-    """The number of features of images of this size, to which the network is adapted; ValueError if it cannot take them."""
+    """Adapts the network to images of this size and returns its number of features; ValueError if it cannot take them."""
     try:
-        if size != own_size and hasattr(network, "set_input_size"):  # models with a position for every patch
+        if size != own_size and hasattr(network, "set_input_size"):  # models with a position embedding for every patch
             network.set_input_size(img_size=(size, size))  # type: ignore[operator]
         return _features(network, torch.zeros(1, 3, size, size)).shape[1]
-    except Exception as error:  # every architecture has its own complaint
+    except Exception as error:  # every architecture raises its own error
         raise ValueError(
             f"images must have a size that timm's {name} takes; got {size} x {size}: {str(error).rstrip('.')}. "
             f"Choose another --image-size; the model's own is {own_size}."
@@ -197,5 +197,5 @@ def _features(network: nn.Module, images: Tensor) -> Tensor:
 
 
 def _some(names: list[str]) -> str:
-    more = len(names) - MOST_KEYS_NAMED
-    return ", ".join(names[:MOST_KEYS_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_KEYS_NAMED
+    return ", ".join(names[:MAX_KEYS_NAMED]) + (f" and {more} more" if more > 0 else "")

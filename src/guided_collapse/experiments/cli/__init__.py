@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import metadata
 
-from guided_collapse.experiments.errors import RequestError, in_words
+from guided_collapse.experiments.errors import RequestError, error_message
 
 __all__ = ["main"]
 
@@ -18,7 +18,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # what shells report for other tools
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status.
 
-    0 done, 1 something failed on the way (a full disk, out of memory, a lost process), 2 a wrong request, 130 interrupted, 141
+    0 success, 1 failure at run time (a full disk, out of memory, a lost process), 2 invalid request, 130 interrupted, 141
     broken pipe, as in `guided-collapse list | head -1`. Help, and flags that cannot be parsed, raise SystemExit.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)  # addressed to the developers of other libraries
         try:
-            # Here, because a package may be missing.
+            # Imported here to report a missing package.
             from guided_collapse.experiments.cli.commands import help_text, parsed
 
             if not words or words[0] in ("-h", "--help", "help"):
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (ValueError, ModuleNotFoundError, MemoryError, RuntimeError, OSError) as error:
             if show_traceback:
                 traceback.print_exc()
-            print(f"guided-collapse: {in_words(error)}", file=sys.stderr)
+            print(f"guided-collapse: {error_message(error)}", file=sys.stderr)
             return WRONG_REQUEST if isinstance(error, RequestError | ModuleNotFoundError) else FAILED
         except KeyboardInterrupt:
             print("guided-collapse: interrupted. Repeat the command: a run continues from its last checkpoint.", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The commands: their flags, as fields, and what they do. Slow imports wait until a command runs.
+"""The commands: their fields are flags, and their docstrings are help. Slow imports wait until a command runs.
 
-The docstring of a command is its help. `start` gives the configuration that its flags change, `of` makes the command from the
-values of the flags that are given, and `run` returns its exit status.
+`start` returns the configuration that the flags change, `of` builds the command from the values of the given flags, and `run`
+executes it and returns the exit status.
 """
 # ruff: noqa: D102
 
@@ -36,17 +36,17 @@ Train, compare and measure classifier heads that are simplex ETFs.
 Start with: guided-collapse compare digits
 Flags of a command: guided-collapse COMMAND --help
 
-Before a command, --version prints the version, and --traceback shows where in the code an error
-happens."""
+Before a command, --version prints the version, and --traceback prints the traceback of
+an error."""
 
 RunDir = Annotated[Path, Shown("RUN_DIR", positional=True)]
 
 
 class Command:
-    """What commands without a configuration share."""
+    """The base class of commands; its methods are those of commands without a configuration."""
 
-    hidden: ClassVar[tuple[str, ...]] = ()  # fields of its configuration or placement that are no flags
-    defaults: ClassVar[Mapping[str, Any]] = {}  # for fields that do not start as in `start`
+    hidden: ClassVar[tuple[str, ...]] = ()  # fields of its configuration or placement that are not flags
+    defaults: ClassVar[Mapping[str, Any]] = {}  # for fields whose default is not that of `start`
 
     @classmethod
     def start(cls, words: Sequence[str]) -> Configuration:
@@ -81,7 +81,7 @@ class List(Command):
 
 @settings
 class Train(Command):
-    """Train one run, or continue it if it was started.
+    """Train one run, or resume it if it has been started.
 
     Name an experiment, or give --data with a folder of your own images.
 
@@ -121,7 +121,7 @@ class Train(Command):
 
 
 @settings
-class _Several(Train):
+class _SeveralRuns(Train):
     """Runs of several heads and seeds."""
 
     heads: tuple[HeadName, ...] = ("linear", "cosine", "fixed-etf", "nearest-etf")
@@ -129,7 +129,7 @@ class _Several(Train):
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds to train each head with."""
     jobs: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Runs at a time; with CUDA each gets its own devices."""
+    """Concurrent runs; on CUDA, each gets its own devices."""
 
     hidden: ClassVar[tuple[str, ...]] = ("head", "seed")
 
@@ -139,7 +139,7 @@ class _Several(Train):
         return heads
 
     def begin(self) -> None:
-        """Says what will run, and refuses devices and data that are not there once, instead of in every run."""
+        """Prints what will run, and checks devices and data once instead of in every run."""
         configuration = self.configuration
         what = (
             f"{len(self.heads)} heads x {len(self.seeds)} seeds of {configuration.experiment}, {configuration.epochs} epochs each"
@@ -155,7 +155,7 @@ class _Several(Train):
 
 
 @settings
-class Compare(_Several):
+class Compare(_SeveralRuns):
     """Train every head with every seed, and write a table and a report.
 
     Repeat the command to continue: finished runs are not trained again.
@@ -166,7 +166,7 @@ class Compare(_Several):
     """
 
     settings_of: Annotated[Path | None, Shown(advanced=True)] = None
-    """Folder of a search, whose settings each head takes."""
+    """Folder of a search that chose the settings of each head."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
@@ -175,7 +175,7 @@ class Compare(_Several):
         chosen = settings_of_search(given.get("settings_of"), cls.heads_of(given, start))
         searched = {field for own in chosen.values() for field in own}
         if both := sorted(searched & set(given)):
-            raise RequestError(f"{', '.join(both)} must come from the search or from a flag; got both. Leave out one of them.")
+            raise RequestError(f"{', '.join(both)} must come from the search or from a flag; got both. Leave one out.")
         return super().of(given, start)
 
     def run(self) -> int:
@@ -189,10 +189,10 @@ class Compare(_Several):
 
 
 @settings
-class Search(_Several):
+class Search(_SeveralRuns):
     """Search each head's settings on validation images, then train the best with fresh seeds.
 
-    Every head is tried with every combination of the grid. Repeat the command to continue.
+    Each head is trained with every combination of the grid. Repeat the command to continue.
 
     Example:
         guided-collapse search digits --heads linear nearest-etf --grid learning_rate=0.03,0.1 scale=5,7
@@ -203,9 +203,9 @@ class Search(_Several):
     trial_seeds: tuple[int, ...] = (1000,)
     """Seeds of every trial."""
     trial_epochs: Annotated[Count | None, Shown(advanced=True)] = None
-    """Epochs of a trial, if not as many as in the final runs."""
+    """Epochs of a trial; by default, as many as in the final runs."""
     validation_share: Annotated[float, Shown(advanced=True)] = 0.2
-    """Fraction of the training images of each class that trials are tested on."""
+    """Fraction of each class's training images held out to validate trials."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
@@ -238,7 +238,7 @@ class Search(_Several):
 
 
 def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
-    """The grid that words like "learning_rate=0.05,0.1" describe."""
+    """Parses words like "learning_rate=0.05,0.1" into a grid."""
     grid: dict[str, list[int | float]] = {}
     for word in words:
         name, _, values = word.partition("=")
@@ -281,16 +281,16 @@ class Resume(Command):
         place = RunFolder.of(configuration, self.placement.out).path
         if place != self.run_dir.resolve():
             there = place.relative_to(self.placement.out)
-            raise RequestError(f"a run must be in its folder {there}; got {self.run_dir}. Move it back there.")
+            raise RequestError(f"a run must stay in its folder {there}; got {self.run_dir}. Move it back there.")
         longer = configuration if self.epochs is None else configuration.lengthened(self.epochs)
         return Train(longer, self.placement).run()
 
 
 @settings
 class Upgrade(Train):
-    """Train a new model that can search the gallery embedded by the model of an old run.
+    """Train a new model whose queries search the gallery of an old run's model.
 
-    Without --preset and other flags, everything but the head is as in the old run.
+    By default, everything but the head is as in the old run.
 
     Example:
         guided-collapse upgrade runs/digits/nearest-etf/seed-0 --experiment digits-2 --width 2
@@ -331,7 +331,7 @@ class Upgrade(Train):
 
 @settings
 class Report(Command):
-    """Write a page, tables and figures from the records of all runs in some folders.
+    """Write a report, with tables and figures, from the records of runs.
 
     Example:
         guided-collapse report runs --out report
@@ -342,7 +342,7 @@ class Report(Command):
     out: Path
     """Output folder."""
     epochs: tuple[int, ...] | None = None
-    """Epochs that the tables show, if not 50 and 200, or the last."""
+    """Epochs shown in the tables; by default 50 and 200, or else the last."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
@@ -372,7 +372,7 @@ class Data(Command):
     data_root: Path | None = None
     """Folder of all data sets; $GUIDED_COLLAPSE_DATA or the user's cache."""
     archive: Annotated[Path | None, Shown(flag="from")] = None
-    """An archive of it that you already have."""
+    """Archive that you already have, to use instead of a download."""
 
     def run(self) -> int:
         from guided_collapse.experiments.data.download import download
@@ -384,9 +384,9 @@ class Data(Command):
 
 @settings
 class Export(Command):
-    """Write the model of a finished run to a file that needs nothing of this package.
+    """Write the model of a finished run to a file that does not need this package.
 
-    It takes images with values in 0 to 1, and returns logits.
+    The model takes images with values from 0 to 1 and returns logits.
 
     Example:
         guided-collapse export runs/digits/nearest-etf/seed-0 --to model.onnx
@@ -407,7 +407,7 @@ class Export(Command):
 
 @settings
 class Features(Command):
-    """Write the features that a model computes of images to a file, for compare and measure.
+    """Write a model's features of images to a file, for compare and measure.
 
     The model is a finished run, or timm:NAME with its pretrained weights.
 
@@ -418,7 +418,7 @@ class Features(Command):
     """
 
     model: Annotated[str, Shown("RUN_DIR|timm:NAME", positional=True)]
-    """Folder of a finished run, or a model of timm."""
+    """Folder of a finished run, or a timm model."""
     to: Path
     """Output file: .npz or .safetensors."""
     data: str | None = None
@@ -454,9 +454,9 @@ class Features(Command):
 class Measure(Command):
     """Print the neural collapse metrics of the features in a file.
 
-    It must hold the arrays features (N, d) and labels (N,).
+    The file must hold the arrays features (N, d) and labels (N,).
 
-    It may hold weight (C, d), bias (C,), test_features and test_labels.
+    It may also hold weight (C, d), bias (C,), test_features and test_labels.
 
     Example:
         guided-collapse measure features.npz
@@ -467,9 +467,9 @@ class Measure(Command):
     json: bool = False
     """Print JSON instead of a table."""
     num_classes: int | None = None
-    """Number of classes, if some have no samples and there is no weight to tell."""
+    """Number of classes; needed if some have no samples and the file has no weight."""
     global_mean: Literal["samples", "classes"] = "samples"
-    """Mean over all samples, or over the class means."""
+    """Take the global mean over all samples, or over the class means."""
     center_weight: bool = False
     """Center the weights for NC2, NC3, equinorm and angles."""
 
@@ -489,16 +489,16 @@ COMMANDS: Mapping[str, type[Command]] = {command.__name__.lower(): command for c
 
 
 def help_text() -> str:
-    """What `guided-collapse` says without a command."""
+    """The help of `guided-collapse` itself."""
     first_lines = {name: (command.__doc__ or "").partition("\n")[0] for name, command in COMMANDS.items()}
     return HELP.format(commands="\n".join(f"  {name:10}{line}" for name, line in first_lines.items()))
 
 
 def parsed(words: Sequence[str]) -> Any:
-    """The command that the words ask for, checked as far as that takes no torch; ready to `run`.
+    """The command that the words describe, ready to `run`, and checked as far as possible without torch.
 
     Raises:
-        SystemExit: after help, and for words that are no flags of the command.
+        SystemExit: after help, and for words that are not flags of the command.
         RequestError: for an unknown preset, or values that are out of range or contradict each other.
     """
     name, *rest = words

@@ -1,4 +1,4 @@
-"""From the fields of a command to flags for tyro, in groups, and from a user's words to checked values."""
+"""Turns the fields of a command into grouped flags for tyro, and the user's words into checked values."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 from pydantic import TypeAdapter, ValidationError
 
-from guided_collapse.experiments.configuration import Configuration, Placement, in_one_line
+from guided_collapse.experiments.configuration import Configuration, Placement, validation_message
 from guided_collapse.experiments.errors import RequestError, check_choice
 
 # The fields of Configuration and Placement by group: those that --help shows, and those that only --help-all does.
@@ -39,7 +39,7 @@ METAVARS = {int: "N", float: "X", Path: "PATH", str: "NAME", bool: None}
 NO_DEFAULT = (None, MISSING, "", (), False, "none")  # defaults that help leaves out
 COLUMN = 24  # width that tyro gives to flags
 LONGEST_CHOICE = 40  # in characters; longer lists are left to error messages and `guided-collapse list`
-FEWEST_COLUMNS = 40  # in fewer, tyro breaks lines forever
+FEWEST_COLUMNS = 40  # with fewer, tyro's line breaking never ends
 
 
 class Shown(NamedTuple):
@@ -64,7 +64,7 @@ class Flag:
 
     @property
     def kind(self) -> tuple[Any, bool]:
-        """The type of a value, without None and without what pydantic checks; and True if there may be several."""
+        """The type of one value, without None and pydantic's annotations, and whether the flag takes several values."""
         kind, several = self.hint, False
         while (origin := typing.get_origin(kind)) not in (None, Literal):
             several |= origin is tuple
@@ -72,7 +72,7 @@ class Flag:
         return kind, several
 
     def for_tyro(self, *, for_help: bool) -> tuple[str, Any, Any]:
-        """The field of a dataclass for tyro. All but switches stay words, which `value` checks."""
+        """A dataclass field for tyro: name, type and default. All but switches stay strings, which `value` checks."""
         kind, several = self.kind
         aliases, choices = ALIASES.get(self.name, ()), "|".join(typing.get_args(kind))
         fits = len(f"--{self.name} {choices}") <= COLUMN
@@ -98,7 +98,7 @@ class Flag:
         return self.name, Annotated[words, settings, *markers], field(default=start)
 
     def is_given(self, names: Collection[str], words: Any) -> bool:
-        """True if a user who named these flags has set it."""
+        """True if a command line with these flags sets the field."""
         if self.shown.positional:
             return words not in ("", ())
         name = self.shown.flag or self.name
@@ -117,11 +117,11 @@ class Flag:
         try:
             return TypeAdapter(self.hint).validate_python(words)
         except ValidationError as error:
-            raise RequestError(in_one_line(error, self.name)) from None
+            raise RequestError(validation_message(error, self.name)) from None
 
 
 def flags_of(command: Any, start: Configuration) -> Iterator[Flag]:
-    """The flags of a command: its own fields, and those of its configuration, which is `start` without them, and placement."""
+    """The flags of a command: its own fields, and those of its configuration, with defaults from `start`, and placement."""
     hints = typing.get_type_hints(command, include_extras=True)
     sources = {"configuration": start, "placement": Placement()}
     for own in fields(command):
@@ -148,7 +148,7 @@ def read(name: str, command: Any, words: Sequence[str], start: Configuration) ->
     """The checked values of the fields that the words set.
 
     Raises:
-        SystemExit: after help, and for words that are no flags of the command.
+        SystemExit: after help, and for words that are not flags of the command.
         RequestError: for values of the wrong type.
     """
     basic, everything = not {"-h", "--help"}.isdisjoint(words), "--help-all" in words

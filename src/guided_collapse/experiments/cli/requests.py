@@ -1,4 +1,4 @@
-"""From the values of flags to a checked configuration: presets, and fields that have no effect. Imports no torch."""
+"""Turns the values of flags into a checked configuration, from presets and without idle fields. Imports no torch."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -30,8 +30,8 @@ def starting_point(words: Sequence[str]) -> Configuration:
     if named := [word for word in words if word in PRESETS]:
         raise RequestError(f"the experiment must come before all flags; got {named[0]} after {words[0]}. Move it to the front.")
     raise RequestError(
-        "what to train on is missing. Name an experiment, as in `guided-collapse train digits` (`guided-collapse list` shows all), "
-        "or give --data FOLDER with your own images, or --features FILE."
+        "an experiment or data is required; got neither. Name an experiment, as in `guided-collapse train digits` "
+        "(`guided-collapse list` shows all), or give --data FOLDER with your own images, or --features FILE."
     )
 
 
@@ -48,14 +48,14 @@ def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
 
 
 def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequence[str]) -> Configuration:
-    """The configuration that starts from another and takes the given values of its fields, and maybe other values.
+    """The configuration `start`, changed by the given values; ignores values of other fields.
 
-    Values of the start that no longer have an effect become defaults. Given values must have an effect. If it is the heads that do
-    not use one, this only warns: the same flags may be meant for runs of several heads.
+    Values of `start` that no longer have an effect return to their defaults. A given value without effect raises RequestError, but
+    only warns if the heads do not use it, because the same flags may be meant for runs of several heads.
     """
     defaults = {field.name: field.default for field in fields(Configuration)}
     values = start.to_dict() | {name: value for name, value in given.items() if name in defaults}
-    if values["optimizer"] != start.optimizer:  # another optimizer has its own
+    if values["optimizer"] != start.optimizer:  # each optimizer has its own defaults
         values |= {name: None for name in ("learning_rate", "weight_decay", "schedule") if name not in given}
     for name, (choice, idle) in _IDLE.items():
         chosen = heads if choice == "head" else [values[choice].partition(":")[0]]
@@ -89,7 +89,7 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
 
 
 def placement_of(given: Mapping[str, Any], data: str) -> Placement:
-    """The placement of the given values; its output folder must be able to exist, and must not become a class of the data."""
+    """The placement of the given values; RequestError if its output folder cannot exist or would become a class of the data."""
     placement = Placement(**{field.name: given[field.name] for field in fields(Placement) if field.name in given})
     out = placement.out
     with requested():
@@ -100,7 +100,7 @@ def placement_of(given: Mapping[str, Any], data: str) -> Placement:
         )
     own_images = data.strip() and data not in (*KNOWN, "unconstrained") and Path(data).is_dir()
     if own_images and out.resolve().is_relative_to(Path(data).resolve()):
-        raise RequestError(f"--out must not lie inside the data folder; got {out} in {Path(data).resolve()}. Pass --out elsewhere.")
+        raise RequestError(f"--out must not lie inside the data folder; got {out} in {Path(data).resolve()}. Choose another --out.")
     return placement
 
 
@@ -108,8 +108,8 @@ def _networks_without(option: str) -> tuple[str, ...]:
     return tuple(name for name, network in BACKBONES.items() if option not in network.options)
 
 
-# A field has no effect if the field that is named first has one of the values that follow. Configuration itself refuses learning
-# rates for agd and sizes of unconstrained features for images.
+# Each field has no effect if another field, named first, has one of the values that follow. `Configuration` itself rejects learning
+# rates for agd, and sizes of unconstrained features for images.
 _IDLE: Mapping[str, tuple[str, Collection[str]]] = {
     "gain": ("optimizer", ("sgd", "adamw")),
     "momentum": ("optimizer", ("agd", "adamw")),

@@ -1,4 +1,4 @@
-"""Labeled images: where they come from, how they are augmented and put into batches. Importing this loads no torch."""
+"""Labeled images: loading, augmentation and batches. Importing this loads no torch."""
 
 from dataclasses import dataclass
 
@@ -15,4 +15,4 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if self.random_resized and self.crop_padding:
-            raise ValueError(f"random_resized leaves no room for padding; got crop_padding={self.crop_padding}. Choose one.")
+            raise ValueError(f"random_resized cannot be combined with padding; got crop_padding={self.crop_padding}. Choose one.")

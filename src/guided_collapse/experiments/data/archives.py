@@ -19,7 +19,7 @@ import torch
 from guided_collapse.experiments.data.known import KnownData
 from guided_collapse.experiments.data.pictures import SUFFIXES, Pictures
 from guided_collapse.experiments.data.split import ImageData, Split
-from guided_collapse.experiments.files import written_whole
+from guided_collapse.experiments.files import atomic_write
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 """train_images, train_labels, test_images, test_labels and, unless the table of known data has them, class_names."""
@@ -42,12 +42,12 @@ def compare_checksum(name: str, path: Path, expected: str | None) -> None:
 
 
 def find_idx(folder: Path) -> dict[str, Path]:
-    """Those of the four IDX files that are in the folder, by their names without .gz, such as train-images-idx3-ubyte."""
+    """The IDX files in the folder, up to four, by their names without .gz, such as train-images-idx3-ubyte."""
     return {stem: path for stem in IDX_FILES for path in (folder / f"{stem}.gz", folder / stem) if path.is_file()}
 
 
 def load_idx(folder: Path, *, name: str, known: KnownData) -> ImageData:
-    """A data set in four IDX files, compressed with gzip or not; ValueError if one is missing, damaged or not the real one."""
+    """A data set in four IDX files, compressed with gzip or not; ValueError if one is missing, damaged or altered."""
     files = find_idx(folder)
     if lacking := [stem for stem in IDX_FILES if stem not in files]:
         raise ValueError(f"{folder} must hold all four IDX files, with or without .gz; it lacks {', '.join(lacking)}.")
@@ -76,9 +76,9 @@ def _contents(path: Path) -> bytes:
 
 
 def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache: Path | None = None) -> ImageData:
-    """A data set from the file with its published archive of that name; ValueError if it is damaged or not the real one.
+    """A data set from `path`, a copy of its published `archive`; ValueError if it is damaged or altered.
 
-    The checksum is compared when the images are decoded; later calls take them from the .npz file `cache`.
+    The checksum is compared when the images are decoded; later calls load them from the .npz file `cache`.
     """
 
     def build() -> Arrays:
@@ -91,16 +91,16 @@ def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache
 
 
 def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *, variant: str) -> Arrays:
-    """The arrays of an .npz file if it was built from these very files, otherwise those of `build`, which are then cached there.
+    """The arrays cached in an .npz file, or else those of `build`, which are then cached there.
 
-    It holds for one `variant`, and as long as the names, sizes and modification times of the files stay the same.
+    The cache is valid for one `variant`, and as long as the names, sizes and modification times of the source files stay the same.
     """
     stamp = json.dumps([variant, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sources)])
     with contextlib.suppress(Exception), cache.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         if str(stored["stamp"]) == stamp:
             return {name: stored[name] for name in stored.files if name != "stamp"}
     arrays = build()
-    with contextlib.suppress(OSError), written_whole(cache) as beside, beside.open("wb") as written:
+    with contextlib.suppress(OSError), atomic_write(cache) as beside, beside.open("wb") as written:
         np.savez(written, **arrays, stamp=np.array(stamp))  # type: ignore[arg-type]  # numpy's stub takes them for allow_pickle
     return arrays
 
@@ -139,7 +139,7 @@ def read_cifar(path: Path, known: KnownData) -> Arrays:
 
 
 class Sample(NamedTuple):
-    """A picture in an archive: train or test, the name of its class, and the name of its file."""
+    """An image in an archive: train or test, the name of its class, and the name of its file."""
 
     part: str
     class_name: str
@@ -195,7 +195,7 @@ def read_omniglot(path: Path, known: KnownData) -> Arrays:
     """Characters of Omniglot, ALPHABET/CHARACTER/FILE; a class is a character of an alphabet.
 
     Of the 20 drawings of a character the third, eighth, thirteenth and eighteenth by name are held out for test. Names number the
-    people who drew an alphabet, so the same four people are held out of all of it.
+    people who drew an alphabet, so the same four people are held out in all of it.
     """
     contents = read_members(path, _is_picture)
     characters: dict[str, list[str]] = {}

@@ -14,15 +14,15 @@ from guided_collapse.experiments.data.split import Split
 SMALLEST_AREA = 0.08  # of a randomly resized crop, as a fraction of the image
 WIDEST = 4 / 3  # largest aspect ratio (width to height) of such a crop; the smallest is its inverse
 RESIZED_TOGETHER = 1024  # images, to bound the memory of their floating-point copies
-MOST_IMAGES = 10_000  # used for pixel statistics
+MAX_IMAGES = 10_000  # used for pixel statistics
 
 
 def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """The batch after the random changes.
+    """Applies the random changes to a batch.
 
-    Each sample consumes six numbers of the generator, one sample after another, whichever changes are chosen. So the result depends
-    on the generator's state alone, and (with a generator on the CPU) two halves of a batch, one after the other, give the same as
-    the whole. The generator may be on another device than the images: one on the CPU gives the same changes everywhere.
+    Each sample takes six numbers from the generator, in order, whichever changes are enabled. So the result depends only on the
+    generator's state and, with a generator on the CPU, the two halves of a batch give the same result as the whole. The generator
+    may be on another device than the images; one on the CPU gives the same changes everywhere.
 
     Images are uint8 (num_samples, channels, height, width), and so is the result, with crop_size for height and width.
     """
@@ -112,8 +112,8 @@ class PixelStatistics(NamedTuple):
 
 
 def pixel_statistics(split: Split) -> PixelStatistics:
-    """Statistics of the pixels of up to MOST_IMAGES evenly spaced images; the standard deviation of a constant channel is 1."""
-    chosen = range(0, len(split), -(-len(split) // MOST_IMAGES))
+    """Statistics of the pixels of up to MAX_IMAGES evenly spaced images; the standard deviation of a constant channel is 1."""
+    chosen = range(0, len(split), -(-len(split) // MAX_IMAGES))
     pixels = (split.images[index].to(torch.float64).flatten(1) / 255 for index in chosen)
     moments = (torch.stack([values.mean(dim=1), values.square().mean(dim=1)]) for values in pixels)
     mean, squares = sum(moments, start=torch.zeros(())) / len(chosen)

@@ -60,7 +60,7 @@ class Batch(NamedTuple):
 def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device | str, num_workers: int = 0) -> Iterator[Batch]:
     """Batches of unchanged images, in the order of the sampler.
 
-    Images in memory are selected on the device where they are. Streamed images are read and decoded ahead by `num_workers`
+    Images in memory are indexed on their own device. Streamed images are read and decoded ahead by `num_workers`
     processes, which live for one epoch, so that the sampler may change between epochs; 0 reads them in this process. Neither draws
     from torch's global generator.
     """

@@ -1,4 +1,4 @@
-"""`guided-collapse data NAME`: a data set downloaded or taken from an archive, checked and described."""
+"""Downloads a data set, or takes it from an archive, and checks and describes it: `guided-collapse data NAME`."""
 
 import http.client
 import shutil
@@ -11,24 +11,24 @@ from guided_collapse.experiments.data.archives import find_idx, load_archive
 from guided_collapse.experiments.data.known import KnownData, known_data
 from guided_collapse.experiments.data.sources import MissingData, data_folder, load_data
 from guided_collapse.experiments.data.split import ImageData
-from guided_collapse.experiments.files import written_whole
+from guided_collapse.experiments.files import atomic_write
 from guided_collapse.lazy import optional
 
-SILENT_SECONDS = 60  # without a byte, until a download times out
+DOWNLOAD_TIMEOUT = 60  # without a byte before a download times out
 
 
 def download(name: str, *, root: Path | None = None, archive: Path | None = None) -> str:
-    """Gets a data set unless it is there, checks counts and checksums, and describes it in a few lines.
+    """Downloads a data set unless it is there, checks counts and checksums, and describes it in a few lines.
 
     ImageNet is never downloaded: it is large, and a person must accept its license.
 
     Args:
         name, root: as for `load_data`.
-        archive: a file to copy to its place instead of downloading it; nothing is written if it is not what it should be.
+        archive: an archive to copy into place instead of downloading it; nothing is written if it fails the checks.
 
     Raises:
         MissingData: if it is not there and cannot be downloaded, with what to do.
-        ValueError: for an unknown name, or files that are damaged or not those of the real data set.
+        ValueError: for an unknown name, or files that are damaged or altered.
     """
     known, folder = known_data(name), data_folder(name, root)
     try:
@@ -73,33 +73,34 @@ def by_hand(name: str, known: KnownData, folder: Path) -> str:
             f"hf download {known.hub_name} --repo-type dataset --include '*.parquet' --local-dir '{folder}'"
         )
     ways.append(f"class folders of images: '{folder / 'train'}' and '{folder / 'test'}', each with a folder for each class")
-    return f"Get it by hand, {'; or '.join(ways)}."
+    return f"Get it by hand: {'; or '.join(ways)}."
 
 
 def _take(name: str, known: KnownData, file: Path, folder: Path) -> ImageData:
-    """Copies an archive to its place under its published name, after checking it where it is."""
+    """Checks an archive, then copies it into the data folder under its published name."""
     zipped = zipfile.is_zipfile(file)
     archive = next((archive for archive in known.archives if archive.endswith(".zip") == zipped), None)
     if archive is None or not file.is_file():
-        names = " or ".join(known.archives) or "something else, for it has none"
-        raise ValueError(f"the archive of {name} must be {names}; got {file}, which is not. {by_hand(name, known, folder)}")
+        names = " or ".join(known.archives)
+        needed = f"the archive of {name} must be {names}" if names else f"{name} has no archive"
+        raise ValueError(f"{needed}; got {file}. {by_hand(name, known, folder)}")
     data = load_archive(file, name=name, known=known, archive=archive)
     check_counts(data, known)
     folder.mkdir(parents=True, exist_ok=True)
-    with written_whole(folder / archive) as beside:
+    with atomic_write(folder / archive) as beside:
         shutil.copyfile(file, beside)
     return replace(data, location=folder / archive)
 
 
 def _fetch(name: str, known: KnownData, folder: Path) -> None:
-    """Downloads the data set from the hub or, if that fails or does not have it, from where its archive is published."""
+    """Downloads the data set from the hub or, if that fails or lacks it, from where its archive is published."""
     published = {archive: address for archive, address in known.archives.items() if address}
     if name == "imagenet" or not (known.hub_name or published):
         raise MissingData(f"{name} must be in {folder}; it is not. {by_hand(name, known, folder)}")
     reasons = []
     folder.mkdir(parents=True, exist_ok=True)
     if known.hub_name:
-        # Into this folder and not the cache of `datasets`, so that files copied from another machine work the same.
+        # Into this folder, not the cache of `datasets`, so that files copied from another machine work the same way.
         hub = optional("huggingface_hub", extra="experiments")
         try:
             hub.snapshot_download(known.hub_name, repo_type="dataset", local_dir=folder, allow_patterns=["*.parquet"])
@@ -108,12 +109,12 @@ def _fetch(name: str, known: KnownData, folder: Path) -> None:
             reasons.append(f"from the Hugging Face hub: {' '.join(str(error).split())[:300].rstrip('.')}")
     for archive, address in published.items():
         try:
-            with urllib.request.urlopen(address, timeout=SILENT_SECONDS) as response:
+            with urllib.request.urlopen(address, timeout=DOWNLOAD_TIMEOUT) as response:
                 content = response.read()
         except (OSError, http.client.HTTPException) as error:
             reasons.append(f"from {address}: {error}")
             continue
-        with written_whole(folder / archive) as beside:
+        with atomic_write(folder / archive) as beside:
             beside.write_bytes(content)
             check_counts(load_archive(beside, name=name, known=known, archive=archive), known)
         return

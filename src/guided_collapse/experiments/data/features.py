@@ -27,7 +27,7 @@ def load_features(file: Path, test_file: Path | None = None, *, test_fraction: f
         test_fraction: fraction of the samples of every class to hold out, always the same ones.
 
     Raises:
-        ValueError: for files, types, sizes or values that do not fit.
+        ValueError: for unreadable files, or arrays with invalid types, shapes or values.
     """
     arrays = read_arrays(file)
     train = _split(arrays["features"], arrays["labels"], where=f"{file}")
@@ -79,7 +79,7 @@ def feature_statistics(features: Tensor) -> tuple[Tensor, float]:
     mean = features.double().mean(dim=0)
     std = float((features - mean).square().mean().sqrt())
     if std == 0:
-        raise ValueError("features must differ between samples; all of them are equal. Check what computed them.")
+        raise ValueError("features must differ between samples; all of them are equal. Check the model that computed them.")
     return mean.float(), std
 
 

@@ -1,7 +1,7 @@
 """Folders of images, one folder per class.
 
-Not the `imagefolder` of Hugging Face `datasets`: it guesses splits from parts of names, copies all images into Arrow files, and
-does not say which file is damaged.
+The `imagefolder` of Hugging Face `datasets` is not used because it guesses splits from parts of names, copies all images into Arrow
+files, and does not say which file is damaged.
 """
 
 import os
@@ -44,7 +44,7 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
     train = _classes(home)
     if empty := [name for name, files in train.items() if not files]:
         endings = ", ".join(sorted(SUFFIXES))
-        raise ValueError(f"every class folder must have images ({endings}); {home} has none in {', '.join(empty)}. Remove it.")
+        raise ValueError(f"every class folder must have images ({endings}); {home} has none in {', '.join(empty)}. Remove them.")
     if len(train) < 2:
         found = f"only {next(iter(train))}" if train else "none"
         raise ValueError(f"data must be a folder with a folder of images for each of at least two classes; {home} has {found}.")
@@ -69,15 +69,15 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
 
 
 def find_splits(path: Path) -> dict[str, Path]:
-    """The folders of the splits train, test and validation; none if the folder holds classes, ValueError if it holds both."""
+    """The folders of the splits train, test and validation; empty if the folder holds classes; ValueError if it holds both."""
     folders = _subfolders(path)
     named = [folder for folder in folders if folder.name.lower() in SPLITS]
     splits = {SPLITS[folder.name.lower()]: folder for folder in named}
-    strangers = [folder for folder in folders if named and folder not in named and _files(folder)]
-    if named and ("train" not in splits or len(splits) < len(named) or strangers):
+    others = [folder for folder in folders if named and folder not in named and _files(folder)]
+    if named and ("train" not in splits or len(splits) < len(named) or others):
         raise ValueError(
             f"data must be class folders, or class folders in one train and at most one test and one validation folder; {path} has "
-            f"{', '.join(folder.name for folder in (*named, *strangers))}. If some of these are classes, move all classes into "
+            f"{', '.join(folder.name for folder in (*named, *others))}. If some of these are classes, move all classes into "
             f"{path / 'train'}."
         )
     return splits
@@ -110,10 +110,10 @@ def _refuse(error: OSError) -> NoReturn:
 def _samples(classes: dict[str, list[str]], known: Iterable[str]) -> tuple[list[str], Tensor]:
     """The paths of all images, and their labels among the known classes."""
     index = {name: position for position, name in enumerate(known)}
-    if strangers := [name for name, files in classes.items() if files and name not in index]:
+    if unknown := [name for name, files in classes.items() if files and name not in index]:
         raise ValueError(
             "every class of the test images must be among the training images; "
-            f"got {', '.join(strangers)} besides {', '.join(index)}."
+            f"got {', '.join(unknown)}, not among {', '.join(index)}."
         )
     labels = [index[name] for name, files in classes.items() for _ in files]
     return [file for files in classes.values() for file in files], torch.tensor(labels, dtype=torch.int64)

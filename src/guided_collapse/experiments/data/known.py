@@ -1,4 +1,4 @@
-"""The data sets that have a name here: the tables of known.toml. Loads no torch."""
+"""The named data sets: the tables of known.toml. Loads no torch."""
 
 import tomllib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ FEATURE_FILES = (".npz", ".safetensors")
 class KnownData:
     """Facts about a data set.
 
-    `archives` has the addresses of zip and tar archives that hold it, by file name; empty for one that is not published. The first
+    `archives` maps the file names of zip and tar archives to their addresses, empty for one that is not published. The first
     one found is read, and the first one with an address is downloaded.
     """
 
@@ -42,13 +42,13 @@ KNOWN = TypeAdapter(dict[str, KnownData]).validate_python(_TABLES)
 
 
 def known_data(name: str) -> KnownData:
-    """The facts about the data set of this name; ValueError for an unknown one, with the nearest one and all of them."""
+    """The facts about the data set of this name; ValueError for an unknown name, with the nearest one and all others."""
     check_choice("the data set", name, tuple(KNOWN))
     return KNOWN[name]
 
 
 def check_source(data: str) -> None:
-    """Raises ValueError for what is not the name of a data set, a folder, or a file of features."""
+    """Raises ValueError unless `data` is the name of a data set, a folder, or a file of features."""
     if data.endswith(FEATURE_FILES):
         if not Path(data).is_file():
             where = "" if Path(data).is_absolute() else f" in {Path.cwd()}"

@@ -1,6 +1,7 @@
-"""Decoding of encoded images to uint8 tensors of one size.
+"""Decodes images to uint8 tensors of one size.
 
-With Pillow, not by Hugging Face `datasets`, which opens every format, has no limit for scaled pictures, and names no damaged file.
+Uses Pillow directly, because Hugging Face `datasets` opens every format, does not limit the size of scaled images, and does not
+name damaged files.
 """
 
 import math
@@ -19,9 +20,9 @@ from torch.utils.data import Dataset
 
 IN_MEMORY_BYTES = 2 * 2**30  # decoded splits up to this size, 2 GiB, are kept in memory; larger ones are streamed
 LARGEST_SIDE = 256  # of an image when no size is requested
-MOST_INSPECTED = 1000  # images, to find the most common size
-MOST_PIXELS = 89_478_485  # of an image after scaling; the same as Pillow's limit for stored images
-MOST_PIXELS_RATIO = 1000  # of a scaled image before it is cropped, relative to the result
+MAX_INSPECTED = 1000  # images, to find the most common size
+MAX_PIXELS = 89_478_485  # of an image after scaling; the same as Pillow's limit for stored images
+MAX_PIXELS_RATIO = 1000  # of a scaled image before it is cropped, relative to the result
 # Nothing else is opened, whatever a file is called: some of Pillow's other formats start programs (EPS starts Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
@@ -68,7 +69,7 @@ class Pictures(Dataset[Tensor]):
 
 @contextmanager
 def opened(source: str | bytes, *, name: str) -> Iterator[Image.Image]:
-    """The image as a Pillow image of which only the header has been read; ValueError with the name for any failure in the block."""
+    """Opens an image, reading only its header; any failure in the block becomes a ValueError with the name."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -93,11 +94,11 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
     with opened(source, name=name) as image:
         scale = max(width / image.width, height / image.height)
         covering = (max(width, round(image.width * scale)), max(height, round(image.height * scale)))
-        most = min(MOST_PIXELS, MOST_PIXELS_RATIO * width * height)
+        most = min(MAX_PIXELS, MAX_PIXELS_RATIO * width * height)
         if math.prod(covering) > most:  # checked before decoding: a few bytes can hold a million rows of one pixel
             raise ValueError(
                 f"it has {image.width} x {image.height} pixels, which would be {covering[0]} x {covering[1]} when scaled, "
-                f"more than {most:,}; crop it to a less narrow shape."
+                f"more than {most:,}; crop it to be less narrow."
             )
         if scale < 1:  # JPEG can be decoded at a fraction of its size; twice the requested size keeps the quality
             image.draft(None, (2 * covering[0], 2 * covering[1]))
@@ -110,9 +111,9 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
 
 
 def usual_size(paths: Sequence[str]) -> tuple[int, int]:
-    """The most common (height, width) among up to MOST_INSPECTED evenly spaced images, each at most LARGEST_SIDE."""
+    """The most common (height, width) among up to MAX_INSPECTED evenly spaced images, each at most LARGEST_SIDE."""
     sizes: Counter[tuple[int, int]] = Counter()
-    for path in paths[:: -(-len(paths) // MOST_INSPECTED)]:
+    for path in paths[:: -(-len(paths) // MAX_INSPECTED)]:
         with opened(path, name=path) as image:
             sizes[image.height, image.width] += 1
     height, width = sizes.most_common(1)[0][0]

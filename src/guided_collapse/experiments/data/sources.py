@@ -24,7 +24,7 @@ LABEL_COLUMNS = ("fine_label", "label", "labels")  # CIFAR-100 has a coarse_labe
 
 
 class MissingData(InputError):  # noqa: N818  # a state of the disk, named as such
-    """A data set is not where it should be; the message has the command that gets it."""
+    """A data set is missing; the message has the command that gets it."""
 
 
 def data_folder(name: str, root: Path | None) -> Path:
@@ -37,10 +37,10 @@ def data_folder(name: str, root: Path | None) -> Path:
 
 
 def load_data(name: str, *, root: Path | None = None, image_size: int | None = None) -> ImageData:
-    """The data set of this name, from the folder of its name under `root`.
+    """The named data set, from its folder under `root`.
 
     The folder may hold one of its archives, IDX files, class folders (in train and test), or parquet files from the hub; the first
-    of these is taken. Files with a known checksum must have it. Counts are not compared; `download` does that.
+    of these is used. Known checksums are verified; counts are checked by `download` alone.
 
     Args:
         name: a key of `KNOWN`.
@@ -48,7 +48,7 @@ def load_data(name: str, *, root: Path | None = None, image_size: int | None = N
         image_size: height and width to resize images to; None keeps the usual ones, which for imagenet are 256.
 
     Raises:
-        MissingData: if it is not there, with the command that gets it.
+        MissingData: if it is missing, with the command that gets it.
         ValueError: for an unknown name, damaged files, or files with another checksum.
     """
     known = known_data(name)
@@ -92,7 +92,7 @@ def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
 def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, test_part: str) -> ImageData:
     """A data set of parquet files, anywhere below the folder, with an image column and a label column.
 
-    Hugging Face `datasets` makes memory-mapped Arrow files of them once; a split too large for memory is streamed from there.
+    Hugging Face `datasets` converts them once to memory-mapped Arrow files, from which splits too large for memory are streamed.
     """
     datasets = optional("datasets", extra="experiments")
     splits: list[Split] = []
@@ -137,6 +137,6 @@ def find_parquet(folder: Path, part: str) -> list[Path]:
     if totals != {len(found)}:
         raise ValueError(
             f"{folder} must hold every parquet file of {part} once, named as {part}-00000-of-00001.parquet; "
-            f"it has {len(found)} of {min(totals, default='them')}. Get them again."
+            f"it has {len(found)} of {min(totals, default='them')}. Download them again."
         )
     return found

@@ -1,4 +1,4 @@
-"""Labeled images, in memory or streamed, or features, and parts of them: hold-out sets, a few samples of each class, long tails."""
+"""Labeled images (in memory or streamed) or features, and subsets: hold-out sets, a few samples per class, long tails."""
 
 from collections.abc import Sized
 from dataclasses import dataclass, replace
@@ -30,9 +30,7 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
     def __post_init__(self) -> None:
         num_images = len(cast(Sized, self.images))
         if num_images != len(self.labels) or num_images == 0:
-            raise ValueError(
-                f"each sample needs a label, and there must be at least one; got {num_images} and {len(self.labels)} labels."
-            )
+            raise ValueError(f"there must be samples, each with a label; got {num_images} samples and {len(self.labels)} labels.")
         if int(self.labels.min()) < 0:
             raise ValueError(f"labels must not be negative; got {int(self.labels.min())}.")
 
@@ -72,7 +70,7 @@ class ImageData:
     def __post_init__(self) -> None:
         highest = max(int(split.labels.max()) for split in (self.train, self.test))
         if highest >= self.num_classes:
-            raise ValueError(f"labels of {self.name} must be below its {self.num_classes} classes; got {highest}.")
+            raise ValueError(f"labels of {self.name} must be less than its number of classes, {self.num_classes}; got {highest}.")
 
     @property
     def num_classes(self) -> int:
@@ -134,21 +132,21 @@ def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
 
 
 def hold_out_fraction(labels: Tensor, fraction: float, *, seed: int | None) -> HeldOut:
-    """`hold_out` of this fraction of the samples, or of as many more or fewer as give both parts a sample of every class."""
+    """`hold_out` of this fraction of the samples, adjusted if needed to leave both parts room for every class."""
     num_samples, num_classes = len(labels), len(np.unique(labels.numpy()))
     return hold_out(labels, min(max(round(fraction * num_samples), num_classes), num_samples - num_classes), seed=seed)
 
 
 def few_of_each(split: Split, number: int) -> Split:
-    """That many samples of each class, always the same and in order; fewer samples are a subset of more."""
+    """`number` samples of each class, always the same and in order; a smaller number gives a subset."""
     counts = split.labels.bincount().numpy()
     if counts.min() < number:
-        raise ValueError(f"every class must have as many samples as requested; got {counts.min()} and {number}. Request fewer.")
+        raise ValueError(f"every class must have at least the {number} samples requested; got {counts.min()}. Request fewer.")
     return _thinned(split, np.full(len(counts), number))
 
 
 def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
-    """A part of the samples, always the same and in order, in which the first class is `ratio` times as frequent as the last.
+    """A subset of the samples, always the same and in order, in which the first class is `ratio` times as frequent as the last.
 
     With C classes, class c = 0 ... C-1 keeps floor(n s_c) samples, where s_c is ratio^(-c / (C-1)) for "exponential", and for
     "step" 1 in the first half of the classes and 1 / ratio in the second (which includes the middle class if C is odd). n is the
@@ -171,7 +169,7 @@ def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
 
 
 def _thinned(split: Split, numbers: npt.NDArray[np.int64]) -> Split:
-    """That many samples of each class, (num_classes,). The seed is fixed: every run has the same part, whatever its own seed."""
+    """These numbers of samples of each class, (num_classes,). The seed is fixed, so all runs get the same subset."""
     generator = np.random.default_rng(0)
     labels = split.labels.numpy()
     chosen = [generator.permutation(np.flatnonzero(labels == label))[:number] for label, number in enumerate(numbers)]

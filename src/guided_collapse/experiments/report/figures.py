@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from guided_collapse.metrics.result import CollapseResult
 
 THEORY: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 0.8}
-PANELS_IN_A_ROW = 4
+PANELS_PER_ROW = 4
 LONGEST_NAME, SHORT_NAME = 120, 30  # characters that fit the width of a figure, and a quarter of it
 
 Styles = Mapping[str, HeadStyle]
@@ -61,7 +61,7 @@ def plot_collapse(measured: "CollapseResult | DataFrame") -> Figure:
     """
     if isinstance(measured, DataFrame):
         return _runs_figure(measured)
-    # A table of runs needs no torch; whoever has a result has imported it.
+    # Imported here because a table of runs needs no torch.
     from guided_collapse.metrics.result import CollapseResult
 
     if isinstance(measured, CollapseResult):
@@ -87,7 +87,7 @@ def _result_figure(result: "CollapseResult") -> Figure:
     with print_style():
         figure = Picture(figsize=(9, 1 + 0.24 * len(shown)), layout="constrained")
         bars, *others = figure.subplots(1, 2 if margins else 1, squeeze=False)[0]
-        # Numbers stand beside the names because a logarithmic axis has no bar for 0.
+        # Names include the values because a logarithmic axis cannot show 0.
         names = [f"{plain(name)}: {value:.3g}" for name, value in shown.items()]
         bars.barh(names, list(shown.values()), log=True, color="#0072b2")
         bars.invert_yaxis()
@@ -113,7 +113,7 @@ def _runs_figure(table: DataFrame) -> Figure:
         raise ValueError("a table of runs needs a measured epoch of a run that did not fail; got none. Train longer.")
     experiments = list(table.groupby("experiment", sort=False))
     styles = styles_of(table["head"])
-    columns = min(PANELS_IN_A_ROW, len(measured))
+    columns = min(PANELS_PER_ROW, len(measured))
     rows = -(-len(measured) // columns)
     with print_style():
         figure = Picture(figsize=(2.3 * columns, (0.5 + 1.9 * rows) * len(experiments)), layout="constrained")
@@ -143,7 +143,7 @@ def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, 
 
 
 def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
-    """Seven panels; without test samples six, which begin with the loss."""
+    """A figure of seven panels, or without test samples six, of which the first is the loss."""
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     panels = figure.subplot_mosaic("AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.." if experiment.has_test else "ABC\nDEF")
     shown = {"B": (MARGIN, "Mean cosine margin"), "D": (NC1, "NC1"), "E": (NC3, "NC3"), "F": (EQUINORM, "WH-equinorm")}

@@ -26,7 +26,7 @@ SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
 # Tables shown with each experiment or with the runs.
 ELSEWHERE = ("pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs")
 PROTOCOLS = {
-    "fair": ", every head with the same stratified batches and, but for nn.Linear, the same centering",
+    "fair": ", every head with the same stratified batches and, except for nn.Linear, the same centering",
     "paper": ", every head as in the paper",
 }
 SIZES = {"num_classes": "classes", "feature_dim": "features", "num_train": "training samples", "num_test": "test samples"}
@@ -133,8 +133,8 @@ def protocols(experiment: Experiment) -> list[str]:
     heads = _heads_by_text((run.protocol, run) for run in experiment.runs)
     lines = [f"{name}{PROTOCOLS.get(name, '')}" + (f" ({found})" if len(heads) > 1 else "") for name, found in heads.items()]
     own = _heads_by_text((difference, run) for run in experiment.runs for difference in run.protocol_differences)
-    everybody = ", ".join(dict.fromkeys(run.head for run in experiment.runs))
-    return lines + [text if found == everybody else f"{found}: {text}" for text, found in own.items()]
+    all_heads = ", ".join(dict.fromkeys(run.head for run in experiment.runs))
+    return lines + [text if found == all_heads else f"{found}: {text}" for text, found in own.items()]
 
 
 def _listed(entries: Mapping[str, Any]) -> str:

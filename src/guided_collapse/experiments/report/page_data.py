@@ -15,8 +15,8 @@ from guided_collapse.experiments.report.styles import HeadStyle, label
 from guided_collapse.experiments.report.summaries import ABOVE_FLOOR, Experiment, Spread
 from guided_collapse.metrics.declared import SPLITS
 
-MOST_POINTS = 1000  # per curve: more than a chart has pixels
-MOST_MOMENTS = 120  # per animation
+MAX_POINTS = 1000  # per curve: more than a chart has pixels
+MAX_MOMENTS = 120  # per animation
 LARGEST = 32767  # of 16-bit integers
 SIGNIFICANT_DIGITS = 6
 BEST_FRAME = "best frame"
@@ -32,7 +32,7 @@ class Panel(NamedTuple):
     references: Sequence[tuple[str, float]]  # theoretical values
     curves: Mapping[str, DataFrame]  # by head
 
-    def in_words(self) -> dict[str, str]:
+    def endpoints(self) -> dict[str, str]:
         """The first and last point of each curve, by head."""
         said = {}
         for head, curve in self.curves.items():
@@ -50,7 +50,7 @@ def panels_of(experiment: Experiment) -> list[Panel]:
     panels = []
     for quantity in (ABOVE_FLOOR, *QUANTITIES):
         if quantity is TRAIN_LOSS:
-            continue  # above its floor it says the same, and compares heads
+            continue  # the loss above its floor shows the same and makes heads comparable
         if curves := experiment.curves(quantity):
             references = [(BEST_FRAME, value) for value in experiment.references(quantity)]
             panels.append(Panel(quantity.title, "epoch", quantity.percent, quantity.log, references, curves))
@@ -81,7 +81,7 @@ def animations_of(experiment: Experiment) -> list[Animation]:
     found = []
     for head in experiment.heads:
         for run, trace in ((run, run.trace) for run in experiment.of(head) if run.trace is not None):
-            keep = _evenly(len(trace.epochs), MOST_MOMENTS)
+            keep = _evenly(len(trace.epochs), MAX_MOMENTS)
             weights, means, samples = trace.weights[keep], trace.means[keep], trace.samples[keep]
             around = np.linalg.norm(samples - means[:, trace.sample_labels], axis=2).mean(axis=1)
             apart = np.linalg.norm(means - means.mean(axis=1, keepdims=True), axis=2).mean(axis=1)
@@ -105,7 +105,7 @@ def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[A
             entry["references"] = [{"label": label, "value": value} for label, value in panel.references]
             entry["curves"] = []
             for head, whole in panel.curves.items():
-                curve = whole.iloc[_evenly(len(whole), MOST_POINTS)]
+                curve = whole.iloc[_evenly(len(whole), MAX_POINTS)]
                 values: dict[str, Any] = {name: rounded(curve[name]) for name in ("median", "low", "high")}
                 if values["low"] == values["median"] == values["high"]:
                     del values["low"], values["high"]

@@ -15,14 +15,14 @@ from guided_collapse.experiments.report.styles import in_order
 from guided_collapse.experiments.run import read_epoch_records
 from guided_collapse.metrics.declared import SPLITS, Split, best_margin
 
-MOST_MARGINS = 501  # points of a curve of margins
+MAX_MARGINS = 501  # points of a curve of margins
 LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in percent
 TOLERANCE = 1e-5  # for accuracies in percent, which may be rounded to float32; less than one sample in any data set
 NEAR_THE_FLOOR = 1.01  # times the floor of the loss
 ABOVE_FLOOR = replace(
     TRAIN_LOSS,
     title="Loss above its floor, train",
-    meaning="Cross-entropy minus the least that the scale of the head allows, which is 0 for nn.Linear.",
+    meaning="Cross-entropy minus its minimum for the scale of the head, which is 0 for nn.Linear.",
     at_collapse="0",
     log=True,
     reference=None,
@@ -145,7 +145,7 @@ def margins_by_seed(runs: Sequence[Run], split: Split) -> dict[int, Series]:
     With m_1 <= ... <= m_N, the margin at the share q is the one at position 1 + q (N-1), interpolated between neighbors.
     """
     margins = {run.seed: run.margins[split] for run in runs if split in run.margins}
-    shares = np.linspace(0, 1, min(MOST_MARGINS, max([2, *map(len, margins.values())])))
+    shares = np.linspace(0, 1, min(MAX_MARGINS, max([2, *map(len, margins.values())])))
     values = {seed: np.interp(shares * (len(own) - 1), np.arange(len(own)), own) for seed, own in margins.items()}
     return {seed: Series(own, 100 * shares) for seed, own in values.items()}
 
@@ -177,7 +177,7 @@ def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result that an experiment is judged by: title, quantity of the curve that leads to it, and values by head and seed."""
+    """The result by which heads are compared: title, quantity of the corresponding curve, and values by head and seed."""
 
     title: str
     quantity: Quantity
@@ -197,7 +197,7 @@ class Outcome:
 
 
 def outcome(experiment: Experiment) -> Outcome:
-    """The test accuracy at the end of training; without test samples, how soon the loss comes close to its floor, or how close.
+    """The test accuracy at the end of training; without test samples, how soon the loss gets near its floor, or how near.
 
     The epochs to 1.01 times the floor require that every run has a floor and room for a simplex ETF, which attains it.
     """

@@ -44,14 +44,14 @@ def all_tables(
 
 
 def end_tables(experiments: Sequence[Experiment]) -> list[Table]:
-    """How training ended, and how soon it got there."""
+    """The last measurements, and the time to reach each train accuracy."""
     return [final_table(experiments), reaching_table(experiments, "epochs"), reaching_table(experiments, "seconds")]
 
 
 def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity, epochs: Sequence[int]) -> Table:
     """An accuracy in the layout of the paper: experiments as rows, heads grouped by epoch as columns, published values below ours.
 
-    A run without a measurement at an epoch counts with its last one before; the cell says so.
+    A run without a measurement at an epoch counts with its last one before that; the cell says so.
     """
     entries: list[Cell] = []
     shown, best = [], set()
@@ -167,12 +167,12 @@ def search_table(searches: Sequence[records.SearchRecord]) -> Table:
     for search in searches:
         tried: dict[tuple[str, str], list[float | None]] = {}
         for trial in sorted(search.trials, key=lambda trial: search.heads.index(trial.head)):
-            values = tried.setdefault((trial.head, records.setting_in_words(trial.settings)), [])
+            values = tried.setdefault((trial.head, records.setting_text(trial.settings)), [])
             values.append((trial.measured or {}).get(records.TEST_TOP1.name))
         for (head, setting), values in tried.items():
             # The mean over seeds; None if a run diverged.
             accuracy = None if None in values else records.TEST_TOP1.factor * statistics.fmean(value or 0.0 for value in values)
-            chosen = head in search.choice and setting == records.setting_in_words(search.choice[head])
+            chosen = head in search.choice and setting == records.setting_text(search.choice[head])
             start = {"experiment": search.experiment, "head": head, "setting": setting}
             shown = "diverged" if accuracy is None else number_text(accuracy, percent=True)
             rows.append([*start.values(), shown, "chosen" if chosen else NOTHING])
@@ -204,7 +204,7 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def outcome_table(experiment: Experiment) -> Table:
-    """What each head came to, how collapsed it is, and what a run cost, under headings that say which is better."""
+    """The outcome, collapse and cost of each head, under headings that say whether higher or lower is better."""
     found, heads = outcome(experiment), [head for head in experiment.heads if experiment.of(head)]
     higher, lower = "higher is better", "lower is better"
     of_runs: dict[tuple[str, str], tuple[str, Callable[[Run], float]]] = {

@@ -30,19 +30,19 @@ from guided_collapse.experiments.report.styles import label
 from guided_collapse.experiments.report.summaries import Experiment, Outcome, at_epoch, measured, outcome, seconds_of
 
 Call = Literal["ahead", "behind", "draw", "too few seeds", "nothing to compare"]
-RISK = 0.05  # of calling a head ahead or behind although all are equal
+RISK = 0.05  # of calling a head ahead or behind when all are equal
 FEWEST_SEEDS = 3  # with two, one degree of freedom is left
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison comes to, in words."""
+    """The conclusion of a comparison."""
 
     call: Call  # of the best head against the reference
     headline: str  # who is ahead, in a sentence
     details: str = ""  # by how much, who is the most collapsed, and what it cost
     advice: str = ""  # what to do next
-    command: str = ""  # that does it, if there is one
+    command: str = ""  # the command for it, if there is one
     best: str = ""  # the label of the head with the largest lead
     reference: str = ""  # the label of nn.Linear, or of the first head without it
     lead: str = ""  # of the best head over the reference, with its interval
@@ -102,7 +102,7 @@ def verdict(runs: Sequence[Run], *, searched: bool = False) -> Verdict:
 
     Args:
         runs: those of one experiment; only finished runs count.
-        searched: True if a search has chosen the settings of each head, so that none is recommended.
+        searched: True if a search chose the settings of each head, so that the verdict does not recommend one.
     """
     experiment = Experiment("", tuple(run for run in runs if run.state == "finished"))
     judged = outcome(experiment)
@@ -119,7 +119,7 @@ def verdict(runs: Sequence[Run], *, searched: bool = False) -> Verdict:
     best = max(others, key=lambda head: (len(shared[head]) >= FEWEST_SEEDS, leads[head].mean))
     seeds = shared[best]
     call = leads[best].call if len(seeds) >= FEWEST_SEEDS else "too few seeds"
-    lead = _in_words(experiment, judged, leads[best], call, len(seeds), joint=len(others) > 1)
+    lead = _lead_text(experiment, judged, leads[best], call, len(seeds), joint=len(others) > 1)
     if any(math.isinf(judged.values[head][seed]) for head in (best, reference) for seed in seeds):
         lead = f"at least {lead}"
     headline, *more = _comparison(judged, leads, best, reference, call, lead)
@@ -148,7 +148,7 @@ def _lead(experiment: Experiment, judged: Outcome, head: str, other: str, risk: 
     return Lead(*(judged.quantity.factor * value for value in found))
 
 
-def _in_words(experiment: Experiment, judged: Outcome, lead: Lead, call: Call, seeds: int, *, joint: bool) -> str:
+def _lead_text(experiment: Experiment, judged: Outcome, lead: Lead, call: Call, seeds: int, *, joint: bool) -> str:
     """The lead, as in "+0.28 points (95% interval -1.00 to +1.56; 3 seeds, 360 test images, each 0.28 points)"."""
     sign = "" if lead.low > 0 else "+"
     form = f"{sign}.2f" if judged.percent else f"{sign},.0f" if judged.unit == "epochs" else f"{sign}.3g"

@@ -46,7 +46,7 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"a report needs a folder that can be written; {folder} cannot: {error}") from error
+            raise ValueError(f"out must be a writable folder; {folder} is not: {error}") from error
     experiments = by_experiment(records.runs)
     styles = styles_of(run.head for run in records.runs)
     if epochs is None:

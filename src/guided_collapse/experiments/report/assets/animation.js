@@ -1,5 +1,5 @@
-// The collapse as an animation: a few classes in three dimensions, turned by hand and while it plays, epoch by epoch.
-// From here no corner of a tetrahedron hides another.
+// The collapse as an animation: a few classes in three dimensions, rotated by hand and during playback, epoch by epoch.
+// From this viewpoint, no corner of a tetrahedron hides another.
 const view = { yaw: 0.75, pitch: -0.45 };
 
 function unpack(animation) {
@@ -17,12 +17,12 @@ function momentAt(animation, epoch) {
   return moment;
 }
 
-// Four colors and four shapes make sixteen classes that can be told apart.
+// Four colors and four shapes distinguish sixteen classes.
 function shapeOf(label) {
   return (label + Math.floor(label / 4)) % 4;
 }
 
-// All pairs of a simplex; of more classes those that are about as near to each other as to any.
+// All pairs of a simplex; with more classes, pairs that are about as close to each other as to any class.
 function edgesOf(animation, moment) {
   const count = animation.classes.length, start = 3 * moment * (2 * count + animation.labels.length), edges = [];
   const distance = (one, other) => Math.hypot(...[0, 1, 2].map((axis) =>

@@ -1,6 +1,6 @@
-// Everything that can be pressed.
+// The controls of the page.
 function reachOf(animations) {
-  // Far enough for the arrows and for most samples, the same for all heads.
+  // Far enough to show the arrows and most samples; the same for all heads.
   const norms = [];
   for (const animation of animations) {
     const points = animation.unpacked;
@@ -26,7 +26,7 @@ function setUpAnimations(part) {
       const animation = animations[place], moment = momentAt(animation, epoch), canvas = stage.querySelector("canvas");
       stage.hidden = state.hidden.has(animation.head);
       if (stage.hidden) return;
-      // Turned on with each step: points that move against each other are seen in depth.
+      // Rotates a little with each step, because motion parallax conveys depth.
       paint(animation, moment, canvas, reach, 0.05 * Number(slider.value));
       const says = `epoch ${animation.epochs[moment]}: samples ${shown(animation.spread[moment], 3)} from their class mean, ` +
         `cosine ${shown(animation.alignment[moment], 3)} of class means with the classifier`;
@@ -82,7 +82,7 @@ for (const box of document.querySelectorAll(".head")) box.addEventListener("chan
 });
 document.getElementById("log-epochs").addEventListener("change", (event) => { state.logEpochs = event.target.checked; redraw(); });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-// A link into a part that is closed opens it.
+// A link into a closed section opens it.
 const openTarget = () => document.getElementById(location.hash.slice(1))?.closest("details")?.setAttribute("open", "");
 window.addEventListener("hashchange", openTarget);
 openTarget();

@@ -12,7 +12,7 @@ function positives(panel) {
 }
 
 function bandOf(curve, x, floor) {
-  // On a logarithmic axis a band that reaches zero goes to the bottom; where all of it is zero there is none.
+  // On a logarithmic axis, a band that reaches zero extends to the bottom; where it is zero throughout, there is none.
   const places = x.map((_, place) => place).filter((place) => floor === null || curve.high[place] > 0);
   const low = places.map((place) => (floor === null ? curve.low[place] : Math.max(curve.low[place], floor)));
   const fill = transparent(color(`head-${curve.head}`), 0.12);
@@ -57,7 +57,7 @@ function tracesOf(panel) {
   return traces.concat(references.map((reference) => referenceOf(reference, Math.min(...ends), Math.max(...ends))));
 }
 
-// An axis from 0 squeezes accuracies together at its top: it starts at the lowest value of the second half.
+// An axis from 0 would squeeze accuracies at its top, so it starts at the lowest value of the second half.
 function rangeOf(panel) {
   if (!panel.percent || panel.horizontal !== "epoch" || isLog(panel)) return null;
   const curves = visible(panel), ends = curves.map((curve) => DATA.x[curve.x].at(-1));
@@ -83,7 +83,7 @@ function layoutOf(panel) {
 }
 
 const CONFIG = {
-  // Without plotly's own buttons: they hide what lies behind them, and one of them sends data away.
+  // Plotly's own buttons are off: they cover the chart, and one of them uploads the data.
   responsive: true, displayModeBar: false, showTips: false, doubleClick: "reset",
 };
 
@@ -95,13 +95,13 @@ function draw(panel) {
   const names = zero.map((curve) => DATA.heads[curve.head].name).join(", ");
   const range = rangeOf(panel);
   const below = range !== null && visible(panel).some((curve) => curve.median.some((value) => value !== null && value < range[0]));
-  const note = names ? `0 throughout, so not on this axis: ${names}` : below ? `The axis starts at ${shown(range[0], 3)}; lines come from below.` : "";
+  const note = names ? `0 throughout, so not on this axis: ${names}` : below ? `The axis starts at ${shown(range[0], 3)}; lines enter from below.` : "";
   figure.querySelector(".axis-note").textContent = note;
   Plotly.react(figure.querySelector(".plot"), tracesOf(panel), layoutOf(panel), CONFIG);
   panel.drawn = true;
 }
 
-// One chart at a time, so that the page stays usable, and only those that come near to view.
+// Draws one chart at a time, so that the page stays responsive, and only charts near the viewport.
 const figures = new Map([...document.querySelectorAll("[data-panel]")].map((figure) => [figure.dataset.panel, figure]));
 const panels = DATA.experiments.flatMap((experiment, number) =>
   experiment.panels.map((panel, place) => Object.assign(panel, { figure: figures.get(`${number}-${place}`), drawn: false })));

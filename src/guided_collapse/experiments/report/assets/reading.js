@@ -1,4 +1,4 @@
-// Reading a chart with the keyboard: the arrow keys go from one measurement to the next.
+// Reads a chart with the keyboard: the arrow keys move from one measurement to the next.
 function readAt(panel, x) {
   const parts = visible(panel).map((curve) => {
     const place = DATA.x[curve.x].indexOf(x);

@@ -1,5 +1,5 @@
 "use strict";
-// What is shown: which heads, which axes, which colors.
+// The state of the page: heads, axes and colors.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const state = { hidden: new Set(), logEpochs: false };
 const coarse = window.matchMedia("(pointer: coarse)").matches;
@@ -8,7 +8,7 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-// plotly takes tags in text for markup: a name must stay a name.
+// Escapes names, because plotly interprets tags in text as markup.
 function plain(text) {
   return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
