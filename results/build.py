@@ -2,7 +2,7 @@
 
     python -m results.build
 
-The page, `results/report/report.html`, is not under version control: it is large, and quickly rebuilt.
+The page, `results/report/report.html`, is not under version control, because it is large and quick to rebuild.
 Tables stand between `<!-- from the records: NAME -->` and `<!-- end -->`.
 """
 

@@ -34,7 +34,7 @@ def test_the_resolved_configuration_has_the_optimizers_defaults():
         ({"scale": 0.0}, "scale must be greater than 0; got 0.0"),
         ({"test_fraction": float("nan")}, "test_fraction must be a finite number; got nan"),
         ({"learning_rate": 0.1}, "agd has no learning rate"),
-        ({"num_samples": 10}, "images take none of these; .*num_samples=10"),
+        ({"num_samples": 10}, "images take none; .*num_samples=10"),
         ({"backbone": "unconstrained", "num_samples": 10, "num_classes": 2}, "unconstrained features need"),
         ({"random_resized": True, "crop_padding": 2}, "random_resized cannot be combined with padding"),
         ({"experiment": ".."}, "experiment must be a folder name: .*; got '..'.*--out"),

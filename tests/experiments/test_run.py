@@ -85,7 +85,7 @@ def test_a_damaged_file_of_a_finished_run_is_rebuilt_or_without_a_checkpoint_lef
     checkpoint = before.pop("last.ckpt")
     (run.path / "last.ckpt").unlink()
     if name != "model.safetensors" or how != "deleted":
-        with pytest.raises(DamageError, match="Put it back" if name == "config.json" else "only from its last checkpoint"):
+        with pytest.raises(DamageError, match="Put it back" if name == "config.json" else "only from last.ckpt"):
             train(TINY, placed(tmp_path / "out"))
         assert contents(run.path) == before
     (run.path / "last.ckpt").write_bytes(checkpoint)

@@ -41,7 +41,7 @@ def test_idx_files_that_do_not_fit_together(tmp_path):
     made_up.write_idx(tmp_path, num_train=30, num_test=20, size=4)
     labels = tmp_path / "t10k-labels-idx1-ubyte.gz"
     for values, message in (
-        (np.zeros(19), "each image needs a label, .*; got 20 and 19"),
+        (np.zeros(19), "each with a label; got 20 samples and 19"),
         (np.full(20, 10), "less than its number of classes, 10; got 10"),
     ):
         labels.write_bytes(gzip.compress(made_up.idx_bytes(values, 0x801)))

@@ -137,7 +137,7 @@ def test_folders_that_will_not_do(tmp_path):
     with pytest.raises(ValueError, match="got yak, not among cat, dog, eel"):
         load_folder(tmp_path / "parts")
     (tmp_path / "parts" / "train" / "yak").mkdir()
-    with pytest.raises(ValueError, match=r"every class folder must have images \(.*\); .* has none in yak\. Remove it"):
+    with pytest.raises(ValueError, match=r"every class folder must have images \(.*\); .* has none in yak\. Remove them"):
         load_folder(tmp_path / "parts")
     (tmp_path / "bare" / "train").mkdir(parents=True)
     with pytest.raises(ValueError, match=f"at least two classes; {tmp_path / 'bare' / 'train'} has none"):

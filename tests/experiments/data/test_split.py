@@ -39,7 +39,7 @@ def test_a_split_knows_its_size_and_keeps_images_and_labels_together():
     ("pixels", "labels", "message"),
     [
         (images(), torch.arange(5), "each with a label"),
-        (images(0), torch.arange(0), "at least one"),
+        (images(0), torch.arange(0), "there must be samples"),
         (images(), torch.arange(6) - 1, "must not be negative; got -1"),
     ],
 )

@@ -176,8 +176,8 @@ def test_panels_have_references_and_say_in_words_where_curves_end(tmp_path):
     losses = [[run[place]["train"]["loss"] - 0.25 for run in written] for place in (0, -1)]
     first, last = (f"{np.mean(pair):.4g} ({min(pair):.4g} to {max(pair):.4g})" for pair in losses)
     assert panels[0].title == "Loss above its floor, train"
-    assert panels[0].in_words() == {"Cosine": f"{first} at epoch 1; {last} at epoch 4; 2 seeds"}
-    assert "at 100 % of train samples, sorted; 2 seeds" in panels[-2].in_words()["Cosine"]
+    assert panels[0].endpoints() == {"Cosine": f"{first} at epoch 1; {last} at epoch 4; 2 seeds"}
+    assert "at 100 % of train samples, sorted; 2 seeds" in panels[-2].endpoints()["Cosine"]
 
 
 def data_of(folder):
