@@ -95,11 +95,11 @@ def test_plan_and_choice_are_written_before_what_they_are_for(plan, tmp_path, mo
 def test_an_interrupted_search_ends_as_one_that_was_not(plan, done, number, tmp_path, monkeypatch):
     begun = []
 
-    def interrupted(configuration, placement):
+    def interrupted(configuration, placement, **shown):
         begun.append(configuration)
         if len(begun) == number + 1:
             raise KeyboardInterrupt
-        return train(configuration, placement)
+        return train(configuration, placement, **shown)
 
     train = loop.train
     with monkeypatch.context() as patch:
