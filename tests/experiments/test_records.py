@@ -123,7 +123,7 @@ def edit_config(folder):
 
 ALTERATIONS = {
     "edited metrics": (edit_metrics, "metrics.jsonl has changed since the run finished"),
-    "empty model": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "model.safetensors is not as it was"),
+    "empty model": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "model.safetensors has changed"),
     "deleted model": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
     "edited config": (edit_config, "config.json was altered: its checksum is wrong"),
     "deleted config": (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
