@@ -311,6 +311,8 @@ class Upgrade(Train):
 
     @classmethod
     def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
+        if "run_dir" not in given:
+            raise RequestError("OLD_RUN is required; got nothing. Name its folder first: guided-collapse upgrade OLD_RUN")
         with requested():
             facts, _ = RunFolder(given["run_dir"]).exportable()
         files = facts.finished.files if facts.finished else {}
