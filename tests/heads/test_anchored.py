@@ -204,6 +204,13 @@ def test_a_new_backbone_learns_to_query_the_old_gallery():
     assert accuracy() > 0.9
 
 
+def test_a_classifier_takes_a_backbone_then_a_head():
+    with pytest.raises(TypeError, match=r"backbone, then a head.*got a Linear and the class CosineHead"):
+        Classifier(nn.Linear(8, 4), CosineHead)
+    with pytest.raises(TypeError, match=r"backbone, then a head.*got a CosineHead and a Linear"):
+        Classifier(CosineHead(4, 3), nn.Linear(8, 4))
+
+
 def test_a_neck_maps_the_backbone_to_the_head():
     for head in (AnchoredHead(ANCHORS), CosineHead(10, 6), nn.Linear(10, 6)):
         model = Classifier(nn.Linear(8, 32), head, neck=32)

@@ -157,6 +157,7 @@ BAD_BATCHES = {
     "labels negative": (torch.ones(3, FEATURE_DIM), torch.tensor([0, 1, -1]), "got values from -1 to 1"),
     "labels not integers": (ONES, torch.tensor([0.0, 1.0]), "int8 to int64 or uint8; got torch.float32"),
     "labels boolean": (ONES, torch.tensor([True, False]), "or uint8; got torch.bool"),
+    "labels in a column": (ONES, torch.zeros(2, 1).long(), r"got \(2, 1\)\. Use labels\.squeeze\(-1\)"),
     "labels one-hot": (ONES, torch.eye(2, 5).long(), r"\(num_samples,\) = \(2,\).*got \(2, 5\).*Convert one-hot labels"),
     "labels too few": (torch.ones(3, FEATURE_DIM), CLASSES, r"= \(3,\).*got \(2,\)"),
     "labels not for each token": (TOKENS, CLASSES, r"features.shape\[:-1\] = \(2, 3\).*got \(2,\)"),

@@ -87,10 +87,12 @@ def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
         )
     elif given != samples:
         name = "(num_samples,)" if features.ndim == 2 else "features.shape[:-1]"
-        raise ValueError(
-            f"labels must be {name} = {samples}, one per row of features; got {given}. "
-            "Convert one-hot labels to floating-point, or use labels.argmax(dim=-1)."
-        )
+        fix = "Pass one label for each row."
+        if given == (*samples, 1):
+            fix = "Use labels.squeeze(-1)."
+        elif given == (*samples, num_classes):
+            fix = "Convert one-hot labels to floating-point, or use labels.argmax(dim=-1)."
+        raise ValueError(f"labels must be {name} = {samples}, one per row of features; got {given}. {fix}")
 
 
 def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> bool:

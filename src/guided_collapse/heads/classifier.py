@@ -33,6 +33,11 @@ class Classifier(nn.Module):
 
     def __init__(self, backbone: nn.Module, head: nn.Module, neck: int | None = None) -> None:
         super().__init__()
+        if isinstance(backbone, Head) or not isinstance(head, nn.Module):
+            raise TypeError(
+                f"Classifier takes a backbone, then a head, as modules; got {_kind(backbone)} and {_kind(head)}. "
+                "Use Classifier(backbone, NearestETFHead(feature_dim, num_classes))."
+            )
         self.backbone = backbone
         self.neck = None if neck is None else _neck(neck, head, backbone)
         self.head = head
@@ -151,6 +156,10 @@ def _neck(width: int, head: nn.Module, backbone: nn.Module) -> nn.Linear:
         raise ValueError(f"neck must be the width of the backbone's features, at least 1; got {width}.")
     neck, like = nn.Linear(width, _width(head)), _floating_parameter(backbone)
     return neck if like is None else neck.to(like)
+
+
+def _kind(given: object) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
 
 
 def _width(head: nn.Module) -> int:

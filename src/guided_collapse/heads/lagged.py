@@ -123,8 +123,8 @@ class LaggedFrameHead(FrameHead):
         if self._pending is not None and (len(batch.labels) > 0 or torch.is_grad_enabled()):
             raise RuntimeError(
                 "a lagged head needs the labels of every training batch before the next one; got a forward pass while those of the "
-                f"previous batch, {len(self._pending)} samples, are pending. Call head.update(labels) after each forward pass in "
-                "training mode, or head.forget() to drop the batch. Forward passes under torch.no_grad() need no labels."
+                f"previous batch, {len(self._pending)} samples, are pending. Pass labels to the forward pass, or call "
+                "head.update(labels) after it; head.forget() drops the batch. Forward passes under torch.no_grad() need no labels."
             )
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
