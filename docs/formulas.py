@@ -24,4 +24,6 @@ def on_page_content(content: str, *, page: Any, **_: Any) -> str:
             raise PluginError(f"{page.file.src_uri}: cannot typeset {latex!r}: {error}") from None
         return f'<{element} class="formula">{mathml}</{element}>'
 
+    # Tables need \\| for |, also in code, where Python-Markdown keeps the backslash and GitHub does not.
+    content = re.sub(r"<code>[^<]*</code>", lambda found: found[0].replace(r"\|", "|"), content)
     return FORMULA.sub(typeset, content)
