@@ -9,7 +9,7 @@ Each writes `results/records/upgrade-NAME.json` after every training, and contin
 vectors of the package wordllama (0.4.0.post1).
 
 The protocol: every method tries the same small grid on validation samples, with seed 1000; the best setting is trained with five
-fresh seeds and tested once. (On Tiny ImageNet the grid has one learning rate and two scales.) The gallery is the
+fresh seeds and tested once. (On Tiny ImageNet the grid has one learning rate.) The gallery is the
 training samples, embedded by the old model (new/old) or by the new one (new/new), and everything is compared by cosine in 64
 dimensions. The old model is trained with nn.Linear on the classes that it knows, at the learning rate that its own validation
 chose; each seed has its own old model.
@@ -76,7 +76,7 @@ class Study:
     epochs: int
     batch_size: int = 128
     rates: tuple[float, ...] = (1e-3, 3e-3)  # the grid: learning rates, and factors on the cosine
-    scales: tuple[float, ...] = (8.0, 12.0, 20.0)
+    scales: tuple[float, ...] = (3.0, 5.0, 8.0, 12.0, 20.0)
     weights: tuple[float, ...] = (1.0, 4.0, 16.0)  # of the pulling loss in addition to the head's
 
 
@@ -149,7 +149,7 @@ def convolutions(channels: int, width: float) -> nn.Module:
 
 
 # A training takes most of a minute: one learning rate, the one that nearly all methods chose above.
-TINY: dict[str, Any] = {"epochs": 6, "rates": (3e-3,), "scales": (8.0, 20.0), "weights": (1.0,)}
+TINY: dict[str, Any] = {"epochs": 6, "rates": (3e-3,), "scales": (3.0, 5.0, 8.0, 20.0), "weights": (1.0,)}
 STUDIES = {
     "clinc150": Study(load_clinc150, lambda: perceptron(256), lambda: perceptron(1024), epochs=20),
     "omniglot": Study(load_omniglot, lambda: convolutions(1, 1), lambda: convolutions(1, 2), epochs=20, batch_size=64),
