@@ -9,10 +9,9 @@ Each writes `results/records/upgrade-NAME.json` after every training, and contin
 vectors of the package wordllama (0.4.0.post1).
 
 The protocol: every method tries the same small grid on validation samples, with seed 1000; the best setting is trained with five
-fresh seeds and tested once. (On Tiny ImageNet the grid has one learning rate.) The gallery is the
-training samples, embedded by the old model (new/old) or by the new one (new/new), and everything is compared by cosine in 64
-dimensions. The old model is trained with nn.Linear on the classes that it knows, at the learning rate that its own validation
-chose; each seed has its own old model.
+fresh seeds and tested once. (On Tiny ImageNet the grid has one learning rate.) The gallery is the training samples, embedded by the
+old model (new/old) or by the new one (new/new), and everything is compared by cosine in 64 dimensions. The old model is trained with
+nn.Linear on the classes that it knows, at the learning rate that its own validation chose; each seed has its own old model.
 """
 
 import argparse
@@ -75,7 +74,7 @@ class Study:
     new: Callable[[], nn.Module]
     epochs: int
     batch_size: int = 128
-    rates: tuple[float, ...] = (1e-3, 3e-3)  # the grid: learning rates, and factors on the cosine
+    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)  # the grid: learning rates, and factors on the cosine
     scales: tuple[float, ...] = (3.0, 5.0, 8.0, 12.0, 20.0)
     weights: tuple[float, ...] = (1.0, 4.0, 16.0)  # of the pulling loss in addition to the head's
 

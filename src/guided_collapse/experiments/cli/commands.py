@@ -292,6 +292,8 @@ class Upgrade(Train):
 
     By default, everything but the head is as in the old run.
 
+    To see the settings of the old run: guided-collapse upgrade OLD_RUN --help
+
     Example:
         guided-collapse upgrade runs/digits/nearest-etf/seed-0 --experiment digits-2 --width 2
     """

@@ -36,7 +36,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
 }
 ALIASES = {"data": ("--features",)}
 METAVARS = {int: "N", float: "X", Path: "PATH", str: "NAME", bool: None}
-NO_DEFAULT = (None, MISSING, "", (), False, "none")  # defaults that help leaves out
+NO_DEFAULT = (None, MISSING, "", Path(), (), False, "none")  # defaults that help leaves out
 COLUMN = 24  # width that tyro gives to flags
 LONGEST_CHOICE = 40  # in characters; longer lists are left to error messages and `guided-collapse list`
 FEWEST_COLUMNS = 40  # with fewer, tyro's line breaking never ends
