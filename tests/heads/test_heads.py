@@ -90,6 +90,14 @@ def test_save_and_load_and_deepcopy_give_identical_logits(name, trained, tmp_pat
 
 
 @every_head_and_tight
+def test_the_scale_may_change_after_training(name, trained):
+    inputs, _ = next(batches(1))
+    before, expected = trained.head.scale, trained(inputs)
+    trained.head.scale = 3 * before
+    torch.testing.assert_close(trained(inputs), 3 * expected)
+
+
+@every_head_and_tight
 @pytest.mark.parametrize("taken", [3, 4])
 def test_training_resumes_from_a_checkpoint_bit_for_bit(name, taken, tmp_path):
     straight, resumed = build(name), build(name)

@@ -141,7 +141,7 @@ class TraceRecorder:
         norms = head.scale if isinstance(head, Head) else float(torch.linalg.vector_norm(features, dim=1).mean())
         if low_dimensional:
             mean = head.running_mean if isinstance(head, Head) else None
-            rows, samples = unit, (features if mean is None else features - mean.value) / norms
+            rows, samples = unit, features / norms if mean is None else features / norms - mean.value
         else:
             factor = (task.num_classes - 1) / task.num_classes / math.sqrt(1 - 1 / num_shown)
             simplex = factor * helmert_basis(num_shown, dtype=weight.dtype).to(weight.device)

@@ -217,7 +217,7 @@ class RunningClassMeans(SinglePrecisionState):
                 )
             if not has_all:
                 self.seen.logical_or_(present)
-            self.global_mean.update(global_mean, is_valid)
+            self.global_mean.update(global_mean / (batch.scale or 1), is_valid)
         return updated.to(means.dtype) if few is None else None, is_valid
 
     def _update_rows(

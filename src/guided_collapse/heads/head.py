@@ -110,15 +110,15 @@ class Head(nn.Module, ABC):
 
     @property
     def bias(self) -> Tensor:
-        """-W f_G, (num_classes,): the bias of eval mode."""
+        """-scale W u_G, (num_classes,): the bias of eval mode."""
         if self.running_mean is None:
             return self.weight.new_zeros(self.num_classes)
         # A copy, because the weight may require gradients and training overwrites the running mean.
-        return -(self.weight @ snapshot(self.running_mean.value).to(self.weight.dtype))
+        return self.weight @ snapshot(self.running_mean.value).to(self.weight.dtype) * -self.scale
 
     @property
     def running_mean(self) -> RunningMean | None:
-        """The running mean f_G, or None if the head does not center."""
+        """The running mean u_G of the directions h/|h|, which does not depend on the scale; None if the head does not center."""
         return self.centering
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -177,7 +177,8 @@ class Head(nn.Module, ABC):
     def _logits(self, batch: Batch, weight: Tensor) -> Tensor:
         """The logits of a training batch for this weight. Updates the running mean if the head centers."""
         if self.centering is not None:
-            self.centering.update(*batch.global_mean())
+            mean, is_valid = batch.global_mean()
+            self.centering.update(mean / self.scale, is_valid)
         return batch.logits(weight, center=self.centering is not None)
 
     def _checked(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None, bool]:

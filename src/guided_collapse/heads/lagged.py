@@ -49,7 +49,7 @@ class LaggedFrameHead(FrameHead):
 
     @property
     def running_mean(self) -> RunningMean:
-        """The running global mean f_G."""
+        """The running mean u_G of the directions h/|h|."""
         return self.class_means.global_mean
 
     @property
