@@ -30,7 +30,7 @@ class Series:
         self.trained, self.start = 0.0, time.perf_counter()  # runs trained by this command, and its start
 
     def left(self, part: float = 0.0, part_before: float = 0.0) -> str:
-        """The estimated time left; empty before any training. `part` of this run is done, `part_before` of it before a resume."""
+        """Returns the estimated time left, or "" before any training. `part` of this run is done, `part_before` before a resume."""
         trained = self.trained + part - part_before
         if trained <= 0:
             return ""

@@ -36,7 +36,7 @@ LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
 
 
 def check_launch(placement: Placement, precision: Precision) -> None:
-    """RequestError for devices, nodes or a precision that this machine lacks, or that do not match the launcher's processes."""
+    """Raises RequestError for devices, nodes or a precision that this machine lacks or that do not match the launcher."""
     has = {
         "cuda": torch.cuda.device_count(),
         "mps": int(torch.backends.mps.is_available()),
@@ -100,7 +100,7 @@ def lost_peers_reported(fabric: Fabric, folder: Path) -> Iterator[None]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that affect results."""
+    """Returns versions of Python and of the packages that affect results."""
     return {
         "guided_collapse": metadata.version("guided-collapse"),
         "python": platform.python_version(),
@@ -109,7 +109,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of this package's checkout, with a plus if files have changed since; None for an installed package."""
+    """Returns the commit of this package's checkout, with a plus if files have changed since; None for an installed package."""
     here = Path(__file__)
 
     def git(*arguments: str) -> str:
@@ -152,7 +152,7 @@ def threads_as_before(begun: Mapping[str, Any]) -> Iterator[None]:
 
 
 def describe_devices(now: Mapping[str, Any], begun: Mapping[str, Any]) -> str:
-    """The devices, and how they differ from those that the run began on, because other hardware may round differently."""
+    """Returns the devices, and how they differ from those that the run began on, because other hardware may round differently."""
     devices = now["devices"] if now["processes"] == 1 else f"{now['processes']} x {now['devices']}"
     changed = [name for name in begun if name != "cores" and now[name] != begun[name]]  # more cores do not change rounding
     changes = ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in changed)

@@ -12,7 +12,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def state_dtype(dtype: torch.dtype | None = None) -> torch.dtype:
-    """The dtype of state: the given one or torch's default, but at least float32."""
+    """Returns the dtype of state: the given one or torch's default, but at least float32."""
     return torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
 
 
@@ -49,9 +49,9 @@ def _kept_dtype(state: Tensor, requested: torch.dtype) -> torch.dtype:
 
 
 def snapshot(state: Tensor, *, only_compiled: bool = False) -> Tensor:
-    """A differentiable copy of a buffer or parameter that the same forward pass overwrites later.
+    """Returns a differentiable copy of a buffer or parameter that the same forward pass overwrites later.
 
-    With `only_compiled`, eager mode returns the state itself, for results that do not outlive the overwriting.
+    With `only_compiled`, eager mode returns the state itself, for results that are not used after it is overwritten.
 
     In a compiled graph, a plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of saving
     the clone (pytorch/pytorch pull request 197039). It cannot do so through a custom operation.

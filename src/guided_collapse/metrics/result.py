@@ -214,7 +214,7 @@ def collapse_result(
 
 
 def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
-    """The metrics that are None, with the reasons."""
+    """Returns the metrics that are None, with the reasons."""
     (num_present, feature_dim), num_classes = measured.centered_class_means.shape, len(measured.statistics.counts)
     no_ranks, no_margin = measured.statistics.numerical_ranks is None, best_margin(feature_dim, num_classes) is None
     room = "needs feature_dim >= number of classes{} - 1, otherwise frames differ in their angles"

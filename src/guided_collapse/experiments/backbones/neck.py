@@ -18,7 +18,7 @@ class Neck(Backbone):
     Args:
         neck: which of these.
         in_channels: the width of the given features.
-        feature_dim: the width of the result; None keeps that of the given features.
+        feature_dim: the width of the result; if None, that of the given features.
         affine: whether layers have biases.
         generator: source of the initial weights.
     """
@@ -44,5 +44,5 @@ class Neck(Backbone):
         initialize(self, generator)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(num_samples, in_channels) to (num_samples, feature_dim)."""
+        """Maps (num_samples, in_channels) to (num_samples, feature_dim)."""
         return self.layers(inputs)

@@ -219,7 +219,7 @@ class Search(_SeveralRuns):
         return request
 
     def plan(self) -> "SearchRecord":
-        """The plan of the search."""
+        """Returns the plan of the search."""
         from guided_collapse.experiments.grid_search import planned_search
 
         trials: dict[str, Any] = {"trial_seeds": self.trial_seeds, "trial_epochs": self.trial_epochs}
@@ -491,13 +491,13 @@ COMMANDS: Mapping[str, type[Command]] = {command.__name__.lower(): command for c
 
 
 def help_text() -> str:
-    """The help of `guided-collapse` itself."""
+    """Returns the help of `guided-collapse` itself."""
     first_lines = {name: (command.__doc__ or "").partition("\n")[0] for name, command in COMMANDS.items()}
     return HELP.format(commands="\n".join(f"  {name:10}{line}" for name, line in first_lines.items()))
 
 
 def parsed(words: Sequence[str]) -> Any:
-    """The command that the words describe, ready to `run`, and checked as far as possible without torch.
+    """Returns the command that the words describe, ready to `run`, and checked as far as possible without torch.
 
     Raises:
         SystemExit: after help, and for words that are not flags of the command.

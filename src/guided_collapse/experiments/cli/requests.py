@@ -17,7 +17,7 @@ from guided_collapse.experiments.run import configuration_of as configuration_of
 
 
 def starting_point(words: Sequence[str]) -> Configuration:
-    """The configuration that flags override: the preset of that name, or a recipe for the user's own images or features."""
+    """Returns the configuration that flags override: the preset of that name, or a recipe for the user's own images or features."""
     flags = {word.partition("=")[0] for word in words}
     if words and not words[0].startswith("-"):
         return preset(words[0])
@@ -36,7 +36,7 @@ def starting_point(words: Sequence[str]) -> Configuration:
 
 
 def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
-    """The preset that --preset names, or the old run's configuration: the first of the words is its folder."""
+    """Returns the preset that --preset names, or the old run's configuration: the first of the words is its folder."""
     for place, word in enumerate(words):
         name, _, value = word.partition("=")
         if name == "--preset":
@@ -48,7 +48,7 @@ def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
 
 
 def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequence[str]) -> Configuration:
-    """The configuration `start`, changed by the given values; ignores values of other fields.
+    """Returns the configuration `start`, changed by the given values; ignores values of other fields.
 
     Values of `start` that no longer have an effect return to their defaults. A given value without effect raises RequestError, but
     only warns if the heads do not use it, because the same flags may be meant for runs of several heads.

@@ -14,7 +14,7 @@ from guided_collapse.experiments.data.split import ImageData
 from guided_collapse.experiments.files import atomic_write
 from guided_collapse.lazy import optional
 
-DOWNLOAD_TIMEOUT = 60  # without a byte before a download times out
+DOWNLOAD_TIMEOUT = 60  # seconds without data before a download times out
 
 
 def download(name: str, *, root: Path | None = None, archive: Path | None = None) -> str:
@@ -59,7 +59,7 @@ def check_counts(data: ImageData, known: KnownData) -> None:
 
 
 def by_hand(name: str, known: KnownData, folder: Path) -> str:
-    """Every way to put the data set into this folder by hand."""
+    """Returns every way to put the data set into this folder by hand."""
     addresses = [address for address in known.archives.values() if address]
     ways = [f"{address}: put it into '{folder}', or run guided-collapse data {name} --from FILE" for address in addresses]
     if name == "fashion-mnist":
