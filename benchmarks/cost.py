@@ -156,9 +156,9 @@ def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
 def measure_step(
     configuration: Configuration, *, paper_route: bool = False, steps: int, warm_up: int, seconds: float, accelerator: str
 ) -> dict[str, Any]:
-    """Medians of the parts of a step in milliseconds, its peak of additional MB, and operation counts.
+    """Returns medians of the parts of a step in milliseconds, its peak of additional MB, and operation counts.
 
-    Measuring ends with the step that runs when `seconds` have passed, warm-up when half of them have. If a step runs out of memory,
+    Measuring ends with the step that runs when `seconds` have passed, warm-up with that at half the time. If a step runs out of memory,
     the result has the times of the parts before, and a note.
     """
     # Loads libraries and calls everything once, before memory is counted.

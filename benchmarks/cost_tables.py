@@ -139,10 +139,10 @@ def counts_table(costs: Sequence[Cost]) -> CostTable:
         "if nothing is fused."
     )
     bounds = [
-        f"{cost['experiment']}: the lower bound is the time that this work, with every operation from memory to memory, needs at "
-        f"least at {peaks['float32_tflops']:g} TFLOP/s and {peaks['memory_gbs']:g} GB/s, the peak rates of "
-        f"{peaks.get('device_name') or 'the device'} ({peaks['source']}). It is not a measured time: launching operations, and "
-        "whatever else keeps a device from its peak, comes on top."
+        f"{cost['experiment']}: the lower bound is the least time that this work, with every operation from memory to memory, takes "
+        f"at {peaks['float32_tflops']:g} TFLOP/s and {peaks['memory_gbs']:g} GB/s, the peak rates of "
+        f"{peaks.get('device_name') or 'the device'} ({peaks['source']}). It is not a measured time: it excludes the launch of "
+        "operations and whatever else keeps a device from its peak."
         for cost in costs
         if (peaks := cost.get("peaks"))
     ]

@@ -6,7 +6,7 @@ Both follow the same small layer and train by SGD with momentum, in alternating 
 windows of `every` steps, in each of which the frame moves once.
 
 Peak memory is measured in separate processes, in units of C d floats, relative to before the model was created. "logits alone" is a
-constant weight: subtract its peak, which is the weight and the logits, to see what a classifier adds.
+constant weight: subtract its peak, the weight and the logits, to see what a classifier adds.
 """
 
 import argparse

@@ -88,7 +88,7 @@ def measure(method: str, feature_dim: int, num_classes: int) -> dict[str, Any]:
         weight = solve(leaf, anchor)
         weight.backward(torch.ones_like(weight))
 
-    # Call everything once first, to exclude what libraries load and keep.
+    # Call everything once first, to exclude one-time allocations of libraries.
     few_means, few_anchor = inputs(16, 4) if method == PAPER_ROUTE else inputs(256, 64)
     both(few_means.requires_grad_(), few_anchor)
     means, anchor = inputs(feature_dim, num_classes)
@@ -227,7 +227,7 @@ def compare_with_one_svd() -> list[dict[str, Any]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--one", nargs=3, metavar=("METHOD", "D", "C"), help="measure one case and print it as JSON")
-    parser.add_argument("--ratio", action="store_true", help="only the ratios")
+    parser.add_argument("--ratio", action="store_true", help="measure only the ratios")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write all measurements to this file, in seconds")
     parser.add_argument("--limit-seconds", type=float, default=120.0, help="time limit per measurement")
     arguments = parser.parse_args()

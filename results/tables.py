@@ -73,7 +73,7 @@ NETWORKS = {
     "imagenet-resnet50": "ResNet-50",
 }
 SHARED = ("cifar10-resnet18", "imagenet-resnet50")
-"""Whole networks of which the head's share is given."""
+"""Whole networks for which the head's share is given."""
 METHODS = {
     "ours": "this library",  # recorded before there were two solvers
     "factors": "this library, factors",

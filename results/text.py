@@ -5,7 +5,7 @@
     python -m results.text out-of-scope RUNS --data clinc150.json
 
 `prepare` writes the mean token vector of every query, for `guided-collapse search --features clinc150.npz`. `train` searches and
-trains heads on trainable token vectors, and writes `results/records/clinc150-trained.json` after every training. `out-of-scope`
+trains heads on trainable token vectors, and writes `results/records/clinc150-trained.json` after every run. `out-of-scope`
 measures how well the runs of searches separate 1,000 queries without an intent from the test queries, and writes
 `results/records/clinc150-out-of-scope.json`. The token vectors are those of the package wordllama (0.4.0.post1), of 256 dimensions.
 """
@@ -52,7 +52,7 @@ SHARED = replace(FEATURES, **NECK).resolved()
 
 
 class Texts(NamedTuple):
-    """Queries as token numbers, (num_queries, longest query), filled up with 0, and the vectors of those numbers."""
+    """Queries as token numbers, (num_queries, longest query), padded with 0, and the vectors of those tokens."""
 
     parts: dict[str, Split]  # train, test and oos_test, whose queries have no intent
     vectors: Tensor  # of the tokens that occur, (num_tokens, 256)
@@ -157,7 +157,7 @@ def tested(model: Classifier, train: Split, test: Split, others: Tensor) -> dict
 
 
 def auroc(known: Tensor, others: Tensor) -> float:
-    """The area under the curve of known queries against others, by a score that should be larger for known ones."""
+    """Returns the area under the ROC curve of known queries against others, by a score that should be larger for known ones."""
     is_known = [1] * len(known) + [0] * len(others)
     return round(float(roc_auc_score(is_known, torch.cat([known, others]).numpy())), 6)
 

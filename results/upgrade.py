@@ -5,12 +5,12 @@
     python -m results.upgrade tiny-imagenet --data tiny-imagenet-100.tar.gz
     python -m results.upgrade tiny-imagenet-smaller --data tiny-imagenet-100.tar.gz
 
-Each writes `results/records/upgrade-NAME.json` after every training, and continues an interrupted record. CLINC150 needs the token
+Each writes `results/records/upgrade-NAME.json` after every run, and continues an interrupted record. CLINC150 needs the token
 vectors of the package wordllama (0.4.0.post1).
 
 The protocol: every method tries the same small grid on validation samples, with seed 1000; the best setting is trained with five
 fresh seeds and tested once. (On Tiny ImageNet the grid has one learning rate.) The gallery is the
-training samples, embedded by the old model (new/old) or by the new one (new/new), and everything is compared by cosine in 64
+training samples, embedded by the old model (new/old) or by the new one (new/new), and all comparisons are by cosine in 64
 dimensions. The old model is trained with nn.Linear on the classes that it knows, at the learning rate that its own validation
 chose; each seed has its own old model.
 """
@@ -148,7 +148,7 @@ def convolutions(channels: int, width: float) -> nn.Module:
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-# A training takes most of a minute: one learning rate, the one that nearly all methods chose above.
+# A run takes most of a minute, so there is one learning rate, the one that nearly all methods chose above.
 TINY: dict[str, Any] = {"epochs": 6, "rates": (3e-3,), "scales": (3.0, 5.0, 8.0, 20.0), "weights": (1.0,)}
 STUDIES = {
     "clinc150": Study(load_clinc150, lambda: perceptron(256), lambda: perceptron(1024), epochs=20),
@@ -181,7 +181,7 @@ METHODS = {
     "pull": ("pull", "new/old"),
     "old means and pull": ("means and pull", "new/old"),
 }
-"""By name: what is trained, and by which test on validation samples its setting is chosen.
+"""By name: what is trained, and the test on validation samples that chooses its setting.
 
 Independent models are chosen for their own gallery (new/new), everything else for the old one. A map needs no training of its own,
 but may prefer an independent model with another setting.
@@ -279,7 +279,7 @@ class Bench:
         return OldModel(model, gallery, torch.stack(means))
 
     def test(self, seed: int, queries: Tensor, gallery: Tensor) -> dict[str, float]:
-        """Top-1 of all queries, of those of classes that the old model never saw, and of these in a gallery of such classes."""
+        """Returns top-1 of all queries, of those from classes unseen by the old model, and of the latter among unseen classes."""
         samples = self.samples(seed)
         correct = right_neighbors(queries, samples.query_labels, gallery, samples.labels)
         found = {"top1": correct}

@@ -57,7 +57,7 @@ Kind = TypeVar("Kind")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))
 def settings(kind: type[Kind]) -> type[Kind]:
-    """Returns a frozen dataclass that checks types and ranges; invalid values and unknown fields raise RequestError."""
+    """Makes a class a frozen dataclass that checks types and ranges; invalid values and unknown fields raise RequestError."""
     checked = pydantic_dataclass(
         frozen=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
     )(kind)
@@ -321,7 +321,7 @@ class Configuration:
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     def lengthened(self, epochs: int) -> "Configuration":
-        """The same configuration with at least as many epochs; RequestError if its learning rate depends on their number."""
+        """Returns the same configuration with no fewer epochs; RequestError if its learning rate depends on their number."""
         if epochs < self.epochs:
             raise RequestError(
                 f"epochs must be at least the run's {self.epochs}; got {epochs}. A run can be extended but not shortened."

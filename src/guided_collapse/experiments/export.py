@@ -56,7 +56,7 @@ def trained_model(run: RunFolder) -> Classifier:
 
 
 def inference_model(run: RunFolder) -> nn.Module:
-    """A module of stock layers from images in 0 to 1, or features, (num_samples, ...), to logits, (num_samples, num_classes)."""
+    """Returns stock layers that map images from 0 to 1, or features, (num_samples, ...), to logits, (num_samples, num_classes)."""
     inputs = run.exportable()[1]
     return nn.Sequential(Normalize(inputs), trained_model(run).export()).eval()
 

@@ -71,7 +71,7 @@ def check_launch(placement: Placement, precision: Precision) -> None:
 
 
 def build_fabric(placement: Placement, precision: Precision) -> Fabric:
-    """Devices and processes of a run, not launched yet."""
+    """Returns the devices and processes of a run, not launched yet."""
     return Fabric(
         accelerator=placement.accelerator,
         devices=placement.devices,
@@ -124,7 +124,7 @@ def commit() -> str | None:
 
 
 def hardware(device: torch.device, processes: int) -> dict[str, Any]:
-    """CPU model and cores, threads per process, device model or type, and number of processes."""
+    """Returns CPU model and cores, threads per process, device model or type, and number of processes."""
     processor = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():

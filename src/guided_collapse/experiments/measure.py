@@ -47,7 +47,7 @@ class _Tally:
         self.totals.index_add_(1, labels, torch.stack([losses, correct.double(), torch.ones_like(losses)]))
 
     def averages(self, fabric: Fabric, parts: Mapping[str, Tensor]) -> dict[str, float | None]:
-        """Loss and accuracy over all samples, and the accuracy over the classes of each part."""
+        """Returns loss and accuracy over all samples, and the accuracy over the classes of each part."""
         totals = torch.as_tensor(fabric.all_reduce(self.totals, reduce_op="sum")).cpu()
         loss, correct, samples = totals.sum(dim=1).tolist()
         found: dict[str, float | None] = {"loss": loss / samples, "top1": correct / samples}

@@ -103,7 +103,7 @@ class Epochs:
         return len(self.numbers)
 
     def of(self, split: Split, name: str) -> Floats:
-        """(num_epochs,), the values of one quantity."""
+        """Returns the values of one quantity, (num_epochs,)."""
         return self.values.get((split, name), np.full(len(self.numbers), np.nan))
 
 
@@ -286,7 +286,7 @@ def setting_text(settings: Mapping[str, Any]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text without line breaks, control characters, or bidirectional marks."""
+    """Returns text without line breaks, control characters, or bidirectional marks."""
     return re.sub(r"[\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+", " ", text).strip()
 
 
@@ -296,7 +296,7 @@ def short_commit(commit: str) -> str:
 
 
 def shortened(text: str, most: int = 500) -> str:
-    """Text on one line, truncated to `most` characters."""
+    """Returns text on one line, truncated to `most` characters."""
     line = one_line(text)
     return line if len(line) <= most else f"{line[:most]} …"
 

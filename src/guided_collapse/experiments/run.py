@@ -263,7 +263,7 @@ class RunFolder(NamedTuple):
         return cls(out / configuration.experiment / configuration.head / f"seed-{configuration.seed}")
 
     def facts(self) -> RunFacts:
-        """The contents of `config.json`; if it is missing or damaged, of its copy in the last checkpoint, with a warning."""
+        """Returns the contents of `config.json` or, if it is missing or damaged, of its copy in a checkpoint, with a warning."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
             raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. Check the path.")
         try:
@@ -276,7 +276,7 @@ class RunFolder(NamedTuple):
             return checkpoint.facts
 
     def exportable(self) -> tuple[RunFacts, Inputs]:
-        """The facts of a finished run, and what its model needs to know about its inputs; RequestError or DamageError if none."""
+        """Returns a finished run's facts, and what its model must know about its inputs; RequestError or DamageError if none."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
             raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. Check the path.")
         state, reason, facts = run_status(self.path)
@@ -310,7 +310,7 @@ class RunFolder(NamedTuple):
             )
 
     def checkpoint(self, configuration: Configuration) -> Checkpoint | None:
-        """The checkpoint to resume from; None to start from the beginning. DamageError if that would overwrite a finished run."""
+        """Returns the checkpoint to resume from, or None to start afresh. DamageError if that would overwrite a finished run."""
         found = load_checkpoint(self.path)
         if found is None:
             if (self.path / MODEL).exists():

@@ -54,7 +54,7 @@ class Task(ABC):
         """Returns a new backbone; `fresh=False` leaves out pretrained weights, for one that gets its state from a checkpoint."""
 
     def input_facts(self) -> Inputs | None:
-        """What an exported model needs to know about its inputs; None if nothing can be exported, as for unconstrained features."""
+        """Returns what an exported model needs to know about its inputs; None if there is no model to export."""
         return None
 
     def normalized_for(self, inputs: Inputs) -> Self:
@@ -63,15 +63,15 @@ class Task(ABC):
 
     @abstractmethod
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
-        """Returns the chosen samples, augmented if there is a source of randomness."""
+        """Yields the chosen samples, augmented if there is a source of randomness."""
 
     def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
-        """This process's part of the batches of an epoch, counted from 1; the same for every head with the same seed."""
+        """Yields this process's part of the batches of an epoch, counted from 1; the same for all heads with the same seed."""
         source = random_generator(self.configuration.seed, AUGMENTATION, epoch, share.rank)
         return self._load(share.of_batches(self._sampler(epoch)), share.device, source, test=False)
 
     def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
-        """Returns every sample once, in order, without augmentation, in batches that fit into memory."""
+        """Yields every sample once, in order, without augmentation, in batches that fit into memory."""
         of_training = max(self.configuration.batch_size // share.processes, 1)
         size = min(LARGEST_MEASURED_BATCH, of_training) if self.fills_memory else LARGEST_MEASURED_BATCH
         chosen = share.in_order(self.num_test if test else self.num_train, batch_size=size)
@@ -118,7 +118,7 @@ class ImageTask(Task):
         return network
 
     def input_facts(self) -> Inputs:
-        """Shape, normalization and class names."""
+        """Returns shape, normalization and class names."""
         (channels, height, width), size = self.data.image_shape, self.configuration.crop_size
         return Inputs((channels, size or height, size or width), *self.statistics, self.data.class_names)
 
@@ -170,7 +170,7 @@ class FeatureTask(Task):
         return new_backbone(self.configuration, len(self.mean), generator)
 
     def input_facts(self) -> Inputs:
-        """Shape, normalization and class names."""
+        """Returns shape, normalization and class names."""
         return Inputs((len(self.mean),), tuple(self.mean.tolist()), (self.std,) * len(self.mean), self.data.class_names)
 
     def normalized_for(self, inputs: Inputs) -> Self:
@@ -231,7 +231,7 @@ def head_of(model: Classifier) -> Head | nn.Linear:
 
 
 def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
-    """The task that the configuration names; MissingData, with the command that downloads it, if its data set is missing."""
+    """Returns the task that the configuration names; MissingData, with the command to download it, if its data set is missing."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)

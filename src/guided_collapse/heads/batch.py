@@ -77,7 +77,7 @@ class Batch:
         return _logits(self.features, weight.to(self.features.dtype), batch=self.constant(), center=center)
 
     def rows(self, num_classes: int) -> Tensor | None:
-        """The index of the row of sums that each sample adds to, (num_samples,), or None if a product with `shares` is faster.
+        """Returns the row of sums that each sample adds to, (num_samples,), or None if a product with `shares` is faster.
 
         It is the label, or label + 1 if row 0 collects ignored samples. Products are faster on accelerators, where they take fewer
         operations, and for few classes.
@@ -112,7 +112,7 @@ class Batch:
         return values.new_zeros(num_classes + num_extra, *values.shape[1:]).index_add_(0, rows, values)[num_extra:]
 
     def class_means(self, features: Tensor, counts: Tensor, global_mean: Tensor) -> Tensor:
-        """Class means minus the global mean f_G, (num_classes, feature_dim), zero for absent classes; differentiable in `features`.
+        """Returns class means minus f_G, (num_classes, feature_dim), zero for absent classes; differentiable in `features`.
 
         `counts` is what `class_counts` returns, and `global_mean` what `global_mean` returns first.
         """
@@ -189,7 +189,7 @@ class PresentClasses(NamedTuple):
 
 
 def present_class_means(batch: Batch, counts: Tensor, global_mean: Tensor) -> PresentClasses:
-    """`Batch.class_means` without gradient, with one row per sample instead of one per class.
+    """Returns `Batch.class_means` without gradient, with one row per sample instead of one per class.
 
     A row per present class would require a synchronization with the device to count them.
     """
@@ -211,7 +211,7 @@ def wide(features: Tensor) -> Tensor:
 
 
 def flat_labels(labels: Tensor | None, points: Tensor) -> Tensor:
-    """Labels, (num_samples,) or (num_samples, num_classes), of flattened points, (num_samples, feature_dim); (0,) for None."""
+    """Returns labels, (num_samples,) or (num_samples, num_classes), for points, (num_samples, feature_dim); (0,) for None."""
     if labels is None:
         return torch.zeros(0, dtype=torch.int64, device=points.device)
     return labels.flatten(0, -2).to(points.dtype) if is_soft(labels) else labels.flatten().to(torch.int64)

@@ -240,7 +240,7 @@ def _at_least(value: Any, least: float) -> Any:
 
 
 def _choose(condition: Any, value: Any, otherwise: Any) -> Any:
-    """torch.where for a condition that is a bool or a boolean scalar tensor."""
+    """Does what torch.where does for a condition that is a bool or a boolean scalar tensor."""
     if isinstance(condition, Tensor):
         return torch.where(condition, value, otherwise)
     return value if condition else otherwise

@@ -181,7 +181,7 @@ class Head(nn.Module, ABC):
         return batch.logits(weight, center=self.centering is not None)
 
     def _checked(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None, bool]:
-        """The features and labels of this call, after validation, and whether the batch is known to be clean (see `Batch`)."""
+        """Returns the validated features and labels of this call, and whether the batch is known to be clean (see `Batch`)."""
         if self.training and self._labels is not None:
             if labels is not None:
                 raise ValueError(
@@ -201,7 +201,7 @@ class Head(nn.Module, ABC):
 
     @contextmanager
     def labels(self, labels: Tensor) -> Iterator[None]:
-        """Context manager that passes labels to a head inside a model: `with head.labels(labels): logits = model(inputs)`.
+        """Passes labels to a head inside a model, as a context manager: `with head.labels(labels): logits = model(inputs)`.
 
         Every call of the head in training mode within the block uses these labels. If blocks are nested, the innermost applies.
         """

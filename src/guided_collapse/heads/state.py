@@ -87,7 +87,7 @@ def replace(state: Tensor, value: Tensor, is_valid: Tensor | None = None) -> Non
 
 
 def held(state: Tensor) -> Tensor:
-    """The value of a buffer that only `replace` changes, safe for an autograd graph to hold; a copy only where necessary."""
+    """Returns the value of a buffer that only `replace` changes, safe for an autograd graph to hold; copies only if necessary."""
     # .data, because autograd would reject later changes of the buffer after .detach(), although they go to other memory.
     return state.data if _replaces_memory() else snapshot(state)
 

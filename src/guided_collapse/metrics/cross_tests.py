@@ -45,7 +45,7 @@ class RetrievalResult:
         return self.recall[1]
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
-        """Top-1, recall and mAP by name, for loggers, with a prefix such as "test/"."""
+        """Returns top-1, recall and mAP by name, for loggers, with a prefix such as "test/"."""
         recall = {f"{prefix}recall_at_{k}": value for k, value in self.recall.items() if k > 1}
         return {f"{prefix}top1": self.top1, **recall, f"{prefix}mean_average_precision": self.mean_average_precision}
 
@@ -220,7 +220,7 @@ class CompatibilityResult:
         yield self.verdict
 
     def _upgrades(self) -> list[tuple[str, str]]:
-        """Tests of newer queries in an older gallery that was also tested with queries of its own model."""
+        """Returns the tests of newer queries in an older gallery that was also tested with queries of its own model."""
         return [(query, gallery) for query, gallery in self.tests if query != gallery and (gallery, gallery) in self.tests]
 
     def _sentence(self, query: str, gallery: str) -> str:
@@ -290,7 +290,7 @@ def compatibility(
 
 
 def _stored(models: Mapping[str, nn.Module] | Sequence[str], source: Any, side: str) -> Stored:
-    """Embeddings and labels by model name, computed if the source is a loader."""
+    """Returns embeddings and labels by model name, computed if the source is a loader."""
     if isinstance(source, Mapping):
         if unknown := [name for name in source if name not in models]:
             raise ValueError(f"{side} must be named after models: {', '.join(models)}; got {', '.join(map(str, unknown))}.")

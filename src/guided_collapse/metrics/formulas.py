@@ -25,7 +25,7 @@ NUMBERS_AT_ONCE = 2**24
 
 
 def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
-    """| G/|G|_F - Pi/sqrt(m) |_F with G = L R' and m = min(d, C-1): NC2 for L = R, NC3 for weights and means; NaN if G is zero.
+    """Returns | G/|G|_F - Pi/sqrt(m) |_F, G = L R', m = min(d, C-1): NC2 for L = R, NC3 for weights and means; NaN if G is zero.
 
     Pi is the nearest projector of rank m on the complement of 1; for C <= d + 1, this is P = I - 11'/C. L and R are
     (num_classes, feature_dim), float64; if R is None, R = L.

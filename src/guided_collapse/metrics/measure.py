@@ -318,7 +318,7 @@ class Capture:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Context manager that captures features, in eval mode and without gradients, and restores all modes afterward."""
+        """Captures features within the context, in eval mode and without gradients, and restores all modes afterward."""
         module = self.classifier if self.layer is None else self.layer
         assert module is not None
         handle = module.register_forward_hook(self._keep, with_kwargs=True)

@@ -178,7 +178,7 @@ class CollapseMetrics(_ResultMetric):
         return Moments(self.counts, self.references, self.offsets, self.scatter, self.class_scatter)
 
     def _merged(self) -> Moments:
-        """The merged moments of all processes if torchmetrics has gathered their states, otherwise those of this process."""
+        """Returns the merged moments of all processes if torchmetrics has gathered them, otherwise those of this process."""
         if self.counts.ndim == 1:
             return self._moments()
         total = no_moments(self.feature_dim, self.num_classes, self.counts.device)

@@ -55,7 +55,7 @@ class UnconstrainedFeatures(Backbone):
         self.features = nn.Parameter(initial)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The features, (n, feature_dim), of the samples with these indices, (n,), int64 in 0 ... num_samples - 1, in any order."""
+        """Returns the features, (n, feature_dim), of the samples with these indices, (n,), int64 in 0 ... num_samples - 1."""
         return functional.embedding(inputs, self.features)
 
 

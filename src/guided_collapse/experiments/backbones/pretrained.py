@@ -157,7 +157,7 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
 
 
 def _declared(model: str) -> Any:
-    """timm's configuration of the model."""
+    """Returns timm's configuration of the model."""
     timm = optional("timm", extra="timm")
     if not timm.is_model(model):
         near = get_close_matches(model, timm.list_models())

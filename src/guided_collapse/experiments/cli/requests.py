@@ -89,7 +89,7 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
 
 
 def placement_of(given: Mapping[str, Any], data: str) -> Placement:
-    """The placement of the given values; RequestError if its output folder cannot exist or would become a class of the data."""
+    """Returns the placement with these values; RequestError if its output folder is impossible or would be a class of the data."""
     placement = Placement(**{field.name: given[field.name] for field in fields(Placement) if field.name in given})
     out = placement.out
     with requested():

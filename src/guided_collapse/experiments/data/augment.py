@@ -20,7 +20,7 @@ MAX_IMAGES = 10_000  # used for pixel statistics
 def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """Applies the random changes to a batch.
 
-    Each sample always takes six numbers from the generator, in order, whether they are used or not. So the result depends only on the
+    Each sample always takes six numbers from the generator, in order, even if it uses fewer. So the result depends only on the
     generator's state and, with a generator on the CPU, the two halves of a batch give the same result as the whole. The generator
     may be on another device than the images; one on the CPU gives the same changes everywhere.
 
@@ -47,7 +47,7 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 
 
 def windows(images: Tensor, tops: Tensor, lefts: Tensor, mirrored: Tensor, *, size: tuple[int, int]) -> Tensor:
-    """Crops a window from each image: out[n, c, i, j] = images[n, c, tops[n] + i, lefts[n] + j]; reverses columns where mirrored."""
+    """Crops a window from each image, out[n, c, i, j] = images[n, c, tops[n] + i, lefts[n] + j], and mirrors where `mirrored`."""
     num_samples, channels, _, full_width = images.shape
     height, width = size
     columns = torch.arange(width, device=images.device)
@@ -112,7 +112,7 @@ class PixelStatistics(NamedTuple):
 
 
 def pixel_statistics(split: Split) -> PixelStatistics:
-    """Statistics of the pixels of up to MAX_IMAGES evenly spaced images; the standard deviation of a constant channel is 1."""
+    """Returns pixel statistics of up to MAX_IMAGES evenly spaced images; the standard deviation of a constant channel is 1."""
     chosen = range(0, len(split), -(-len(split) // MAX_IMAGES))
     pixels = (split.images[index].to(torch.float64).flatten(1) / 255 for index in chosen)
     moments = (torch.stack([values.mean(dim=1), values.square().mean(dim=1)]) for values in pixels)

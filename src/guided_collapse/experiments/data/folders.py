@@ -69,7 +69,7 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
 
 
 def find_splits(path: Path) -> dict[str, Path]:
-    """The folders of the splits train, test and validation; empty if the folder holds classes; ValueError if it holds both."""
+    """Returns the folders of the splits train, test and validation; empty if `path` holds classes; ValueError if it holds both."""
     folders = _subfolders(path)
     named = [folder for folder in folders if folder.name.lower() in SPLITS]
     splits = {SPLITS[folder.name.lower()]: folder for folder in named}

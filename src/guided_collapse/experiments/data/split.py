@@ -146,7 +146,7 @@ def few_of_each(split: Split, number: int) -> Split:
 
 
 def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
-    """A subset of the samples, always the same and in order, in which the first class is `ratio` times as frequent as the last.
+    """Returns a subset of the samples, always the same and in order, whose first class is `ratio` times as frequent as the last.
 
     With C classes, class c = 0 ... C-1 keeps floor(n s_c) samples, where s_c is ratio^(-c / (C-1)) for "exponential", and for
     "step" 1 in the first half of the classes and 1 / ratio in the second (which includes the middle class if C is odd). n is the

@@ -209,7 +209,7 @@ def _draw_legend(figure: Figure | SubFigure, styles: Styles) -> None:
 
 @contextmanager
 def print_style() -> Iterator[None]:
-    """Figures created and saved in this context use the print style; missing glyphs raise no warnings."""
+    """Applies the print style to figures created and saved in this context; missing glyphs raise no warnings."""
     style = files("guided_collapse.experiments.report").joinpath("assets", "print.mplstyle")
     with as_file(style) as path, matplotlib.rc_context(fname=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")

@@ -119,7 +119,7 @@ def latex(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text on one line, escaped for LaTeX."""
+    """Returns text on one line, escaped for LaTeX."""
     return one_line(text).translate(_LATEX)
 
 

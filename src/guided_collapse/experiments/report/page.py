@@ -110,7 +110,7 @@ def experiment_section(
 
 
 def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Settings that all runs share, and settings that differ, the latter with their heads."""
+    """Returns the settings that all runs share, and those that differ, with their heads."""
     shared, differences = [], []
     for name in dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN):
         heads = _heads_by_text((_text(run.configuration.get(name)), run) for run in experiment.runs)

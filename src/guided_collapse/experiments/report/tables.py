@@ -90,7 +90,7 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity
 
 
 def paper_accuracy(split: str, experiment: str) -> dict[tuple[int, str], Spread]:
-    """Published values for an experiment, by epoch and head; on ImageNet, the paper omits the gradient through the solve."""
+    """Returns published values by epoch and head; on ImageNet, the paper omits the gradient through the solve."""
     with files("guided_collapse.experiments.report").joinpath("assets", "published.csv").open() as file:
         found = read_csv(file).query("split == @split and experiment == @experiment")
     return {(row.epoch, row.head): Spread(row.median, row.low, row.high, 5, (row.epoch,)) for row in found.itertuples()}
@@ -142,7 +142,7 @@ def final_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "seconds"]) -> Table:
-    """Epochs or seconds until train accuracy reaches each level."""
+    """Returns the epochs or seconds until train accuracy reaches each level."""
     entries: list[Cell] = []
     for each, head in ((experiment, head) for experiment in experiments for head in experiment.heads):
         reached = {level: found for level in summaries.LEVELS if (found := summaries.when_reached(each.of(head), level))}
