@@ -4,7 +4,7 @@
 
 docs/results-fine-tuning.md shows how to make the file of features. Writes `results/records/metric-learning.json` after every run,
 and continues an interrupted record. Every method gets the same grid, validated on one of five drawings of each character with seed
-1000; the best setting is trained with five fresh seeds and tested once: by its largest logit, and by the nearest training embedding.
+1000. The best setting is trained with five fresh seeds and tested once: by the largest logit and the nearest training embedding.
 """
 
 import json

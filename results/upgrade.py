@@ -81,7 +81,7 @@ class Study:
 
 
 def load_clinc150(file: Path) -> Data:
-    """CLINC150: means of 256-dimensional token vectors, each dimension standardized; the old model knows every second intent."""
+    """Loads CLINC150: means of 256-dimensional token vectors, standardized; the old model knows every second intent."""
     folder = resources.files("wordllama")
     (vectors,) = load_file(str(folder / "weights" / "l2_supercat_256.safetensors")).values()
     from tokenizers import Tokenizer
@@ -105,7 +105,7 @@ def load_clinc150(file: Path) -> Data:
 
 
 def load_images(file: Path, name: str, *, size: int, padding: int, knows: Callable[[int, str], bool]) -> Data:
-    """Images of a named data set; `knows` takes a class's number and name and says whether the old model was trained on it."""
+    """Loads a named data set; `knows` takes a class's number and name and returns whether the old model was trained on it."""
     archive = next(iter(KNOWN[name].archives))
     data = load_archive(file, name=name, known=KNOWN[name], archive=archive)
     train, test = (Split(resize(split.images, size), split.labels) for split in (data.train, data.test))  # type: ignore[arg-type]
@@ -126,24 +126,24 @@ def load_images(file: Path, name: str, *, size: int, padding: int, knows: Callab
 
 
 def load_omniglot(file: Path) -> Data:
-    """Omniglot in 20 x 20; the old model knows the first three of five alphabets."""
+    """Loads Omniglot at 20 x 20; the old model knows the first three of five alphabets."""
     unknown = ("Korean", "Latin")
     return load_images(file, "omniglot-small1", size=20, padding=2, knows=lambda _, name: not name.startswith(unknown))
 
 
 def load_tiny_imagenet(file: Path, *, known: int) -> Data:
-    """100 classes of Tiny ImageNet in 24 x 24; the old model knows 50 classes or all."""
+    """Loads 100 classes of Tiny ImageNet at 24 x 24; the old model knows 50 classes or all."""
     images: dict[str, Any] = {"size": 24, "padding": 2}
     return load_images(file, "tiny-imagenet-100", **images, knows=lambda number, _: number % 2 == 0 or known == 100)
 
 
 def perceptron(width: int) -> nn.Module:
-    """A perceptron with one hidden layer."""
+    """Returns a perceptron with one hidden layer."""
     return nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, FEATURE_DIM))
 
 
 def convolutions(channels: int, width: float) -> nn.Module:
-    """Three convolutions, as the preset omniglot-small has them."""
+    """Returns three convolutions, as in the preset omniglot-small."""
     network = build_backbone("small", in_channels=channels, width=width, affine=True, feature_dim=FEATURE_DIM)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
@@ -199,7 +199,7 @@ class LearnedBesideOld(nn.Module):
         self.learned = nn.Parameter(torch.randn(int((~known).sum()), rows.shape[1]))
 
     def forward(self, features: Tensor) -> Tensor:
-        """The logits, (num_samples, num_classes)."""
+        """Returns the logits, (num_samples, num_classes)."""
         weight = torch.cat([self.frozen, functional.normalize(self.learned)])[self.order]
         return self.scale * functional.linear(functional.normalize(features), weight)
 
@@ -228,17 +228,17 @@ def train(study: Study, data: Data, samples: Samples, model: Classifier, rate: f
 
 @torch.no_grad()
 def outputs(data: Data, model: nn.Module, inputs: Tensor) -> Tensor:
-    """A model's outputs for all inputs, (num_samples, ...)."""
+    """Returns a model's outputs for all inputs, (num_samples, ...)."""
     return torch.cat([model(data.prepare(part, None)) for part in inputs.split(1000)])
 
 
 def embeddings(data: Data, model: Classifier, inputs: Tensor) -> Tensor:
-    """Unit vectors of all inputs, (num_samples, feature_dim)."""
+    """Returns unit vectors of all inputs, (num_samples, feature_dim)."""
     return functional.normalize(outputs(data, model.backbone, inputs))
 
 
 def right_neighbors(queries: Tensor, query_labels: Tensor, gallery: Tensor, labels: Tensor) -> Tensor:
-    """Whether the gallery's nearest vector by cosine has the query's class, bool (num_queries,)."""
+    """Returns whether the gallery's nearest vector by cosine has the query's class, bool (num_queries,)."""
     nearest = [(part @ gallery.T).argmax(dim=1) for part in queries.split(500)]
     return labels[torch.cat(nearest)] == query_labels
 
@@ -259,11 +259,11 @@ class Bench:
         self.old_model = cache(self._old_model)
 
     def samples(self, seed: int) -> Samples:
-        """The samples for trials, or for final runs."""
+        """Returns the samples for trials, or for final runs."""
         return self.data.trial if seed == TRIAL_SEED else self.data.final
 
     def trained_old(self, seed: int, rate: float, head: nn.Module | None = None) -> Classifier:
-        """A model trained on the classes that the old one knows; `head`, if given, has rows for all classes."""
+        """Returns a model trained on the classes that the old one knows; `head`, if given, has rows for all classes."""
         samples = self.samples(seed)
         seen = samples.known[samples.labels]
         numbers = samples.known.cumsum(0) - 1 if head is None else torch.arange(len(samples.known))
@@ -339,7 +339,7 @@ class Bench:
 
 
 def grid(kind: str, study: Study, choice: dict[str, Settings]) -> Iterator[Settings]:
-    """The settings to try."""
+    """Returns the settings to try."""
     if kind == "means and pull":  # does the pull add anything to the best head?
         yield from (choice["old means"] | {"weight": weight} for weight in study.weights)
     elif kind in ("old", "linear", "pull"):

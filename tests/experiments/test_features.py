@@ -1,4 +1,4 @@
-"""The command `features`: what a run's head sees, written into a file for other heads."""
+"""The command `features`: the inputs of a run's head, written to a file for other heads."""
 
 from dataclasses import replace
 
