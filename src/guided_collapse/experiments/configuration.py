@@ -1,4 +1,4 @@
-"""What a run computes and where: `Configuration` and `Placement`, without torch, so that the command line starts fast."""
+"""`Configuration`, what a run computes, and `Placement`, where; without torch, so that the command line starts fast."""
 
 import functools
 import re
@@ -300,7 +300,7 @@ class Configuration:
 
     @property
     def protocol_differences(self) -> list[str]:
-        """How this run differs from other heads' runs in the same protocol; empty in the fair protocol."""
+        """How this run may differ from other heads' runs in the same protocol; empty in the fair protocol."""
         if self.protocol == "fair":
             return []
         batches = "stratified" if self.takes_stratified_batches else "shuffled"

@@ -1,4 +1,4 @@
-"""What a user sees during runs: a progress bar or lines, and curves in TensorBoard."""
+"""Output during runs: a progress bar or lines, and curves in TensorBoard."""
 
 import sys
 import time
@@ -43,7 +43,7 @@ class Display:
     """A progress bar on a terminal, or with `quiet` one line per measurement; also writes TensorBoard files to `curves`.
 
     `silent` is for all but the first of several processes, and `done_steps` counts the steps before a resume. On a terminal, each
-    run of a series leaves a single line.
+    run of a series leaves behind a single line.
     """
 
     def __init__(

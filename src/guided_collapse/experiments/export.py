@@ -1,4 +1,4 @@
-"""The inference model of a finished run, for use without this package."""
+"""Exports the inference model of a finished run, for use without this package."""
 
 import io
 import json

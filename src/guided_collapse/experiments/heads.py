@@ -34,7 +34,7 @@ class HeadDeclaration:
     centering: Literal["always", "fair", "never"] = "always"  # when it centers features; if "fair", its class takes `center`
 
     def centers(self, protocol: str) -> bool:
-        """Returns whether it centers features in that protocol, "fair" or "paper"."""
+        """Returns whether the head centers features in that protocol, "fair" or "paper"."""
         return self.centering in ("always", protocol)
 
 

@@ -24,7 +24,7 @@ from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessS
 from guided_collapse.experiments.configuration import Placement, Precision
 from guided_collapse.experiments.errors import RequestError, WorkError
 
-PEER_TIMEOUT = timedelta(minutes=30)  # of the wait for another process, at startup and at every step
+PEER_TIMEOUT = timedelta(minutes=30)  # for waits on another process, at startup and at every step
 MIN_CPU_PROCESSES = 2  # a single-core machine may run this many, to try out distributed training
 # Each launcher's environment in Fabric, and the variable with its processes per node; in the order in which Fabric detects them.
 LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {

@@ -65,7 +65,7 @@ def train(
         The folder of the finished run.
 
     Raises:
-        RequestError: for devices or data that do not exist or do not fit, or a folder that holds another run or is not writable.
+        RequestError: for missing or unsuitable devices or data, or a folder that holds another run or is not writable.
         DamageError: for a folder with files of different runs, or a damaged run without an intact checkpoint.
         WorkError: if another process is using the folder, or one of several processes is lost.
     """

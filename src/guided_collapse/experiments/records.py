@@ -35,7 +35,7 @@ from guided_collapse.metrics import declared as metrics
 from guided_collapse.metrics.declared import SPLITS, MetricDeclaration, Reference, Split
 
 SEARCH = "search.json"
-TRIALS = "trials"  # the folder of the trials of a search, beside its record
+TRIALS = "trials"  # the folder of the trials of a search, next to its record
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -281,7 +281,7 @@ def _read_arrays(file: Place) -> dict[str, npt.NDArray[Any]]:
 
 
 def setting_text(settings: Mapping[str, Any]) -> str:
-    """Returns values of searched fields as text, "learning_rate=0.1,scale=5"; "as-it-is" without any."""
+    """Returns values of searched fields as text, "learning_rate=0.1,scale=5"; "as-it-is" if there are none."""
     return ",".join(f"{name}={value:g}" for name, value in settings.items()) or "as-it-is"
 
 

@@ -4,7 +4,7 @@
 |---|---|---|
 | `config.json` | configuration, data, hardware, its own checksum and, at the end, those of the other files | first and last |
 | `metrics.jsonl` | a line for each epoch | before each checkpoint |
-| `last.ckpt`, `previous.ckpt` | everything for an exact resume, with copies of the two files above | every 30 s or so |
+| `last.ckpt`, `previous.ckpt` | all state for an exact resume, with copies of the two files above | about every 30 s |
 | `margins.npz`, `trace.npz` | the last measurement's margins, and the animation | at the end |
 | `model.safetensors` | the trained model | at the end |
 
@@ -77,7 +77,7 @@ class RunFacts:
 
     experiment: str
     head: str
-    seed: int  # of everything random
+    seed: int  # of all randomness
     configuration: Mapping[str, Any]  # the requested one, as plain values
     protocol: str  # the rules by which heads are compared
     protocol_differences: tuple[str, ...]  # how this head's run differs from those of other heads

@@ -176,7 +176,7 @@ class FeatureTask(Task):
     def normalized_for(self, inputs: Inputs) -> Self:
         """Returns the same features, normalized as the model expects them; ValueError if they have another width."""
         if (len(self.mean),) != inputs.shape:
-            raise ValueError(f"features must have the width {inputs.shape[0]}; {self.data.name} has {len(self.mean)}.")
+            raise ValueError(f"features must have width {inputs.shape[0]}; {self.data.name} has {len(self.mean)}.")
         return type(self)(self.configuration, self.data, torch.tensor(inputs.mean), inputs.std[0])
 
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
@@ -254,7 +254,7 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
 
 
 def _images(configuration: Configuration, data_root: Path | None) -> tuple[ImageData, PixelStatistics]:
-    """Returns the images in the size that the network expects, and the statistics that normalize them."""
+    """Returns the images at the size that the network expects, and the statistics that normalize them."""
     model = expected(configuration.backbone.removeprefix("timm:")) if configuration.is_timm else None
     size = configuration.image_size or (model.image_size if model else None)
     if configuration.data in KNOWN:

@@ -1,4 +1,4 @@
-"""A learned classifier on spheres: scaled cosines between features and weight rows."""
+"""A learned classifier on spheres: scaled cosines of features and weight rows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The base class of classifier heads: features on a sphere, centering, evaluation sample by sample, and export."""
+"""The base class of classifier heads: features on a sphere, centering, per-sample evaluation, and export."""
 
 import math
 import warnings

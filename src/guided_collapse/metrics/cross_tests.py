@@ -142,7 +142,7 @@ class CompatibilityResult:
         >>> stored = torch.eye(3), torch.tensor([0, 1, 2])
         >>> result = compatibility(["old", "new"], {"old": stored}, {"old": stored, "new": (torch.eye(3).flip(0), stored[1])})
         >>> round(result.tests["new", "old"].top1, 2), result.average_compatibility, result.verdict
-        (0.33, 0.0, 'new/old 33.33 is below old/old 100.00: embed the gallery of old again, or go on with old.')
+        (0.33, 0.0, 'new/old 33.33 is below old/old 100.00: embed the gallery of old again, or keep using old.')
     """
 
     models: tuple[str, ...]  # oldest first
@@ -234,7 +234,7 @@ class CompatibilityResult:
         if found > before:
             word, so = "above", f"the gallery of {gallery} can stay{new}"
         elif found < before:
-            word, so = "below", f"embed the gallery of {gallery} again, or go on with {gallery}{new}"
+            word, so = "below", f"embed the gallery of {gallery} again, or keep using {gallery}{new}"
         return f"{query}/{gallery} {_percent(found)} is {word} {gallery}/{gallery} {_percent(before)}: {so}."
 
 

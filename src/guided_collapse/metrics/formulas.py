@@ -67,7 +67,7 @@ def smallest_angle(rows: Tensor) -> float:
     unit = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     cosines, pairs = [], []
     for block in _blocks_of_rows(len(unit), len(unit)):
-        # Each pair once: rows of the block with themselves and later rows.
+        # Each pair once: rows of the block with one another and with later rows.
         later = unit[block.start :]
         largest, place = (unit[block] @ later.T).fill_diagonal_(-torch.inf).flatten().max(dim=0)
         cosines.append(largest)
@@ -221,7 +221,7 @@ def class_distance_normalized_variance(statistics: ClassStatistics, centered_cla
     variances = statistics.class_scatter / statistics.counts[statistics.present]
     number, sums = len(variances), []
     for block in _blocks_of_rows(number, number):
-        # Each pair once: rows of the block with themselves and later rows.
+        # Each pair once: rows of the block with one another and with later rows.
         means, centered, later = (rows[block.start :] for rows in (statistics.class_means, centered_class_means, variances))
         own, squares = variances[block], centered.square().sum(dim=1)
         sizes = squares[: len(own), None] + squares

@@ -1,4 +1,4 @@
-"""The pass over samples once class means are known: predictions, nearest class means and cosine margins."""
+"""The pass over samples after class means are known: predictions, nearest class means and cosine margins."""
 
 from typing import NamedTuple
 

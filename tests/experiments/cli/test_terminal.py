@@ -39,7 +39,7 @@ def printed_in_a_terminal(words, folder):
 
 
 def widths(written):
-    """Yields the width of every line, and the line; a carriage return or a movement to another line restarts at the first column."""
+    """Yields the width of every line, and the line; a carriage return or cursor movement restarts at the first column."""
     for line in re.split(r"\r|\n", ESCAPE.sub(lambda found: "" if found[1] in "mhlKJ" else "\r", written)):
         yield len(line), line
 

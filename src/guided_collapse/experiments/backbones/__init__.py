@@ -39,7 +39,7 @@ BACKBONES: dict[str, BackboneDeclaration] = {
     ),
     "none": BackboneDeclaration(f"{_HERE}.neck:Neck", _NECK),
 }
-"""Every network by its name on the command line and in records; "timm" stands for timm:MODEL. Add your own here."""
+"""Every network by its name on the command line and in records; "timm" means timm:MODEL. Add your own here."""
 
 
 NETWORK_FIELDS = tuple(

@@ -16,7 +16,7 @@ class Neck(Backbone):
     """No layer, a linear layer, or a multilayer perceptron with one hidden layer of HIDDEN_UNITS units and ReLU.
 
     Args:
-        neck: which of these.
+        neck: "none", "linear" or "mlp".
         in_channels: the width of the given features.
         feature_dim: the width of the result; if None, that of the given features.
         affine: whether layers have biases.

@@ -440,7 +440,7 @@ class Features(Command):
         placement = Placement(data_root=self.data_root, accelerator=self.accelerator)
         if not self.model.startswith("timm:"):
             if given := [name for name in ("weights", "image_size") if getattr(self, name) is not None]:
-                raise RequestError(f"{' and '.join(given)} must go with timm:NAME; got the run {self.model}. Leave them out.")
+                raise RequestError(f"{' and '.join(given)} require timm:NAME; got the run {self.model}. Leave them out.")
             features_of_run(RunFolder(Path(self.model)), self.data, self.to, placement)
         else:
             if self.data is None:
@@ -497,10 +497,10 @@ def help_text() -> str:
 
 
 def parsed(words: Sequence[str]) -> Any:
-    """Returns the command that the words describe, ready to `run`, and checked as far as possible without torch.
+    """Returns the command that the arguments describe, ready to `run`, and checked as far as possible without torch.
 
     Raises:
-        SystemExit: after help, and for words that are not flags of the command.
+        SystemExit: after help, and for arguments that are not flags of the command.
         RequestError: for an unknown preset, or values that are out of range or contradict each other.
     """
     name, *rest = words

@@ -1,4 +1,4 @@
-"""Turns the fields of a command into grouped flags for tyro, and the user's words into checked values."""
+"""Turns the fields of a command into grouped flags for tyro, and command-line arguments into checked values."""
 
 import os
 import shutil
@@ -145,10 +145,10 @@ def _doc(kind: Any, name: str) -> str:
 
 
 def read(name: str, command: Any, words: Sequence[str], start: Configuration) -> dict[str, Any]:
-    """Returns the checked values of the fields that the words set.
+    """Returns the checked values of the fields that the arguments set.
 
     Raises:
-        SystemExit: after help, and for words that are not flags of the command.
+        SystemExit: after help, and for arguments that are not flags of the command.
         RequestError: for values of the wrong type.
     """
     basic, everything = not {"-h", "--help"}.isdisjoint(words), "--help-all" in words

@@ -36,13 +36,13 @@ def starting_point(words: Sequence[str]) -> Configuration:
 
 
 def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
-    """Returns the preset that --preset names, or the old run's configuration: the first of the words is its folder."""
+    """Returns the preset that --preset names, or the configuration of the old run, whose folder is the first argument."""
     for place, word in enumerate(words):
         name, _, value = word.partition("=")
         if name == "--preset":
             return preset(value or "".join(words[place + 1 : place + 2]))
     if not words or words[0].startswith("-"):
-        return OWN_IMAGES  # whatever is missing is reported when the words are parsed
+        return OWN_IMAGES  # missing arguments are reported during parsing
     with requested():
         return configuration_of_run(RunFolder(Path(words[0])).facts())
 
@@ -84,7 +84,7 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
         )
     size = configuration.image_size or (KNOWN[configuration.data].image_size if configuration.data in KNOWN else None)
     if size is not None and configuration.crop_size is not None and configuration.crop_size > size:
-        raise RequestError(f"crop_size must be at most the image size, {size}; got {configuration.crop_size}. Crop less.")
+        raise RequestError(f"crop_size must be at most the image size, {size}; got {configuration.crop_size}. Lower --crop-size.")
     return configuration
 
 

@@ -93,7 +93,7 @@ def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache
 def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *, variant: str) -> Arrays:
     """Returns the arrays cached in an .npz file, or else those of `build`, which are then cached there.
 
-    The cache is valid for one `variant`, and as long as the names, sizes and modification times of the source files stay the same.
+    The cache is valid for one `variant`, as long as the names, sizes and modification times of the source files stay the same.
     """
     stamp = json.dumps([variant, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sources)])
     with contextlib.suppress(Exception), cache.open("rb") as file, np.load(file, allow_pickle=False) as stored:

@@ -1,4 +1,4 @@
-"""Decodes images to uint8 tensors of one size.
+"""Decodes images to uint8 tensors of equal size.
 
 Uses Pillow directly, because Hugging Face `datasets` opens every format, does not limit the size of scaled images, and does not
 name damaged files.
@@ -31,7 +31,7 @@ Shape = tuple[int, int, int]
 
 
 class Pictures(Dataset[Tensor]):
-    """Images that are decoded on access, all to one shape.
+    """Images that are decoded on access, all to the same shape.
 
     Args:
         sources: item i is the path of image i as a string, its encoded bytes, or a mapping with its `bytes`, as `datasets` has it.
@@ -98,7 +98,7 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
         if math.prod(covering) > most:  # checked before decoding: a few bytes can hold a million rows of one pixel
             raise ValueError(
                 f"it has {image.width} x {image.height} pixels, which would be {covering[0]} x {covering[1]} when scaled, "
-                f"more than {most:,}; crop it to be less narrow."
+                f"more than {most:,}; crop its longer side."
             )
         if scale < 1:  # JPEG can be decoded at a fraction of its size; twice the requested size keeps the quality
             image.draft(None, (2 * covering[0], 2 * covering[1]))

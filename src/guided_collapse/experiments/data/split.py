@@ -20,7 +20,7 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
 
     Attributes:
         images: uint8 (num_samples, channels, height, width) if they are in memory; otherwise a map-style dataset whose item i is
-            the uint8 image (channels, height, width) of sample i, all of one size. Or features, float32 (num_samples, width).
+            the uint8 image (channels, height, width) of sample i, all of the same size. Or features, float32 (num_samples, width).
         labels: int64 (num_samples,), class indices, on the CPU.
     """
 

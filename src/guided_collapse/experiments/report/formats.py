@@ -25,7 +25,7 @@ _LATEX = str.maketrans(
 
 
 class Table(NamedTuple):
-    """Text for readers, and the same numbers for programs."""
+    """A table: text for readers, and the same numbers for programs."""
 
     name: str  # of its files
     title: str

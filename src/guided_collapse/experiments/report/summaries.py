@@ -1,4 +1,4 @@
-"""Summaries of runs: experiments, medians and ranges over seeds, curves over epochs, and when an accuracy is reached."""
+"""Summaries of runs: experiments, medians and ranges over seeds, curves over epochs, and the time to reach an accuracy."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -177,7 +177,7 @@ def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result by which heads are compared: title, quantity of the corresponding curve, and values by head and seed."""
+    """The result that compares heads: its title, the quantity of the corresponding curve, and values by head and seed."""
 
     title: str
     quantity: Quantity
