@@ -163,7 +163,7 @@ class StratifiedBatchSampler(SeededBatchSampler):
 
 
 class _Batches(NamedTuple):
-    """A number of batches of the same size."""
+    """A group of batches of the same size."""
 
     number: int
     size: int

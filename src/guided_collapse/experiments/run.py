@@ -211,7 +211,7 @@ def _parse_epochs(text: bytes) -> list[EpochRecord]:
 
 
 class Checkpoint(NamedTuple):
-    """What a run resumes from."""
+    """The state that a run resumes from."""
 
     file: Path
     facts: RunFacts  # of the run, which may have been extended since

@@ -17,7 +17,7 @@ def state_dtype(dtype: torch.dtype | None = None) -> torch.dtype:
 
 
 class SinglePrecisionState(nn.Module):
-    """A module whose buffers stay in float32 or wider when the model is cast to half precision, or loaded from a half checkpoint.
+    """A module whose buffers stay in float32 or wider when it is cast to half precision or loads a half-precision checkpoint.
 
     In half precision, small updates of running means would be rounded away, and frames would lose their exact angles. Integer and
     boolean buffers keep their dtype, too.

@@ -168,7 +168,7 @@ class CompatibilityResult:
 
     @property
     def verdict(self) -> str:
-        """A sentence on whether older galleries can stay once the newest model embeds the queries."""
+        """Sentences on whether older galleries can stay once the newest model embeds the queries."""
         found = [self._sentence(query, gallery) for query, gallery in self._upgrades() if query == self.models[-1]]
         return " ".join(found) or "No gallery was tested with queries of both its own model and the newest one."
 

@@ -16,7 +16,7 @@ LONGEST_LIST = 10
 
 
 class Embeddings(NamedTuple):
-    """What `embeddings_of` returns, and `retrieval` and `compatibility` take."""
+    """The result of `embeddings_of`, and the input of `retrieval` and `compatibility`."""
 
     embeddings: Tensor
     """(num_samples, feature_dim), of unit norm."""

@@ -81,7 +81,7 @@ class List(Command):
 
 @settings
 class Train(Command):
-    """Train one run, or resume it if it has been started.
+    """Train one run, or resume it if it has already started.
 
     Name an experiment, or give --data with a folder of your own images.
 
@@ -288,7 +288,7 @@ class Resume(Command):
 
 @settings
 class Upgrade(Train):
-    """Train a new model whose queries search the gallery of an old run's model.
+    """Train a new model to query the gallery of an old run's model.
 
     By default, everything but the head is as in the old run.
 
@@ -409,7 +409,7 @@ class Export(Command):
 
 @settings
 class Features(Command):
-    """Write a model's features of images to a file, for compare and measure.
+    """Write the features that a model computes to a file, for compare and measure.
 
     The model is a finished run, or timm:NAME with its pretrained weights.
 

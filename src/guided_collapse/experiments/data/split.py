@@ -1,4 +1,4 @@
-"""Labeled images (in memory or streamed) or features, and subsets: hold-out sets, a few samples per class, long tails."""
+"""Labeled images (in memory or streamed) or features, and subsets: held-out sets, a few samples per class, long tails."""
 
 from collections.abc import Sized
 from dataclasses import dataclass, replace

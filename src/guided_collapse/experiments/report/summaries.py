@@ -187,7 +187,7 @@ class Outcome:
 
     @property
     def unit(self) -> str:
-        """What differences are measured in; empty for differences of losses."""
+        """The unit of differences between outcomes; empty for losses."""
         return "points" if self.percent else "epochs" if self.title.startswith("epochs") else ""
 
     @property
