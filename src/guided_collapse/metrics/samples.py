@@ -42,9 +42,7 @@ class Measured:
 class SampleCounts(NamedTuple):
     """Counts over samples, which add up over batches and processes, and the cosine margins of the samples."""
 
-    counts: (
-        Tensor  # (4,), int64: samples; nearest to their own class mean; predicted correctly; predicted class differs from nearest
-    )
+    counts: Tensor  # (4,), int64: samples; nearest to own class mean; predicted correctly; prediction differs from nearest
     margins: Tensor  # float64, of the samples that have one; empty without a classifier
 
 
