@@ -28,7 +28,7 @@ class SinglePrecisionState(nn.Module):
         before = self.__dict__.get("_buffers", {}).get(name)
         if isinstance(value, Tensor) and isinstance(before, Tensor):
             kept = value.to(_kept_dtype(before, value.dtype))
-            # Transformers marks loaded tensors by attributes, and reinitializes those without.
+            # Transformers marks loaded tensors with attributes, and reinitializes tensors without them.
             kept.__dict__.update(value.__dict__)
             value = kept
         super().__setattr__(name, value)

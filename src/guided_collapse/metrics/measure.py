@@ -380,7 +380,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     try:
         found = load(path)
         arrays = {name: found[name] for name in ARRAYS if name in found}
-    except Exception as error:  # damaged archives fail in many layers and ways
+    except Exception as error:  # a damaged archive can fail in any layer of the readers
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         if "allow_pickle" in str(error):
             reason = "it holds pickled objects, which are never loaded"

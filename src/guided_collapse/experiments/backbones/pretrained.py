@@ -146,7 +146,7 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
             f"weights must be a state dict of tensors; {file} holds other pickled objects, which are never loaded. "
             "Save model.state_dict() alone."
         ) from error
-    except Exception as error:  # damaged files fail in many layers and ways
+    except Exception as error:  # a damaged file can fail in any layer of the readers
         raise ValueError(f"weights must be a readable state dict; reading {file} failed: {error}") from error
     for name in ("state_dict", "model"):  # where training scripts put it
         if isinstance(found, dict) and isinstance(found.get(name), dict):
@@ -169,7 +169,7 @@ def _declared(model: str) -> Any:
 def _created(model: str, *, pretrained: bool) -> nn.Module:
     try:
         return optional("timm", extra="timm").create_model(model, pretrained=pretrained, num_classes=0)
-    except Exception as error:  # downloads fail in many layers and ways
+    except Exception as error:  # a download can fail in any layer of timm
         if not pretrained:
             raise
         raise ValueError(
