@@ -1,4 +1,4 @@
-"""The time of a step of AGD relative to SGD with momentum, on the parameters of ResNet-18; interleaved steps of one run."""
+"""Time of an AGD step relative to SGD with momentum, on the parameters of ResNet-18; steps are interleaved in one run."""
 
 import statistics
 import time

@@ -156,7 +156,7 @@ def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
 def measure_step(
     configuration: Configuration, *, paper_route: bool = False, steps: int, warm_up: int, seconds: float, accelerator: str
 ) -> dict[str, Any]:
-    """Medians of the parts of a step in milliseconds, its peak of additional MB, and operation counts.
+    """Returns medians of the parts of a step in milliseconds, its peak of additional MB, and operation counts.
 
     Measuring ends with the step that runs when `seconds` have passed, warm-up when half of them have. If a step runs out of memory,
     the result has the times of the parts before, and a note.
@@ -219,7 +219,7 @@ class Marks:
         self._marks.append(time.perf_counter())
 
     def milliseconds(self) -> list[float]:
-        """The times between consecutive marks."""
+        """Returns the times between consecutive marks."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             return [before.elapsed_time(after) for before, after in itertools.pairwise(self._marks)]
@@ -227,7 +227,7 @@ class Marks:
 
 
 def train_step(model: Classifier, optimizer: torch.optim.Optimizer, fabric: Fabric, batch: Batch, marks: Marks) -> None:
-    """One training step with a mark before and after each of `PARTS`; the optimizer is not timed."""
+    """Runs one training step with a mark before and after each of `PARTS`; the optimizer is not timed."""
     model.train()
     optimizer.zero_grad()
     marks.add()
@@ -246,7 +246,7 @@ def train_step(model: Classifier, optimizer: torch.optim.Optimizer, fabric: Fabr
 
 
 def made_up_task(configuration: Configuration, num_images: int | None = None) -> Task:
-    """The experiment with random images, by default a single batch, because the cost of a step does not depend on them."""
+    """Returns the experiment with random images, by default a single batch, because the cost of a step does not depend on them."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     known = known_data(configuration.data)
@@ -286,7 +286,7 @@ class PaperRouteHead(NearestETFHead):
 
 
 def head_counts(name: str, head: nn.Module, batch_size: int) -> list[dict[str, Any]]:
-    """Operation counts of a step of head and loss, forward and backward, for each kind of device."""
+    """Returns operation counts of a step of head and loss, forward and backward, for each kind of device."""
     return [
         {
             "head": name,
@@ -299,7 +299,7 @@ def head_counts(name: str, head: nn.Module, batch_size: int) -> list[dict[str, A
 
 
 def step_counts(head: nn.Module, batch_size: int, device: torch.device) -> OperationCounts:
-    """Operation counts of the second step, because the first one may do extra work."""
+    """Returns operation counts of the second step, because the first one may do extra work."""
     head.train()
     feature_dim, num_classes = _sizes(head)
     labels = torch.arange(batch_size, device=device) % num_classes

@@ -66,7 +66,7 @@ class TimedPass(NamedTuple):
 
 
 def timed_passes(cost: Cost) -> list[TimedPass]:
-    """The timed passes, forward and backward, head by head."""
+    """Returns the timed passes, forward and backward, head by head."""
     return [
         TimedPass(f"{LETTERS.get(row['head'], row['head'])}/{name[0].upper()}", row["head"], name == "backward_ms", row[name])
         for row in cost["rows"]
@@ -76,7 +76,7 @@ def timed_passes(cost: Cost) -> list[TimedPass]:
 
 
 def cost_table(costs: Sequence[Cost]) -> CostTable:
-    """Forward and backward time and peak memory, head by head."""
+    """Returns forward and backward time and peak memory, head by head."""
     rows = [
         {
             "experiment": cost["experiment"],
@@ -92,7 +92,7 @@ def cost_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def memory_table(costs: Sequence[Cost]) -> CostTable:
-    """Peak memory by head, next to the GPU memory that the paper reports."""
+    """Returns peak memory by head, next to the GPU memory that the paper reports."""
     measured = [cost for cost in costs if any(row["peak_mb"] is not None for row in cost["rows"])]
     found = [
         (cost["experiment"], source, unit, values)
@@ -120,7 +120,7 @@ def memory_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def counts_table(costs: Sequence[Cost]) -> CostTable:
-    """Operations, host waits, work and bytes of a step by head and kind of device, with lower bounds of the time."""
+    """Returns operations, host waits, work and bytes of a step by head and kind of device, with lower bounds of the time."""
     bounded = any(cost.get("peaks") for cost in costs)
     rows = []
     for cost in costs:
@@ -139,10 +139,10 @@ def counts_table(costs: Sequence[Cost]) -> CostTable:
         "if nothing is fused."
     )
     bounds = [
-        f"{cost['experiment']}: the lower bound is the time that this work, with every operation from memory to memory, needs at "
-        f"least at {peaks['float32_tflops']:g} TFLOP/s and {peaks['memory_gbs']:g} GB/s, the peak rates of "
-        f"{peaks.get('device_name') or 'the device'} ({peaks['source']}). It is not a measured time: launching operations, and "
-        "whatever else keeps a device from its peak, comes on top."
+        f"{cost['experiment']}: the lower bound is the least time for this work, with every operation from memory to memory, "
+        f"at {peaks['float32_tflops']:g} TFLOP/s and {peaks['memory_gbs']:g} GB/s, the peak rates of "
+        f"{peaks.get('device_name') or 'the device'} ({peaks['source']}). It is not a measured time: it excludes the launch of "
+        "operations and whatever else keeps a device from its peak."
         for cost in costs
         if (peaks := cost.get("peaks"))
     ]
@@ -156,7 +156,7 @@ def counts_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def least_ms(cost: Cost, counts: Mapping[str, Any]) -> float | None:
-    """The least time in milliseconds of the counted work on an accelerator with the record's peak rates; None for a CPU."""
+    """Returns the least time in milliseconds of the counted work on an accelerator with the record's peak rates; None for a CPU."""
     peaks = cost.get("peaks")
     if not peaks or counts["device_kind"] == "cpu":
         return None
@@ -164,14 +164,14 @@ def least_ms(cost: Cost, counts: Mapping[str, Any]) -> float | None:
 
 
 def _amount(value: float | None) -> str:
-    """A number of milliseconds or megabytes, without decimals from a thousand on."""
+    """Returns a number of milliseconds or megabytes, without decimals from a thousand on."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _circumstances(costs: Sequence[Cost]) -> tuple[str, ...]:
-    """What was measured and on which machine, one line per experiment."""
+    """Returns what was measured and on which machine, one line per experiment."""
     fields = ("batch_size", "feature_dim", "num_classes", "precision")
     return tuple(f"{cost['experiment']}: {_listed(cost, *fields)}; on {_listed(cost['hardware'])}." for cost in costs)
 

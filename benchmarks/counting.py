@@ -32,7 +32,7 @@ class WholeStep(TorchDispatchMode):
     """Calls `seen` after every tensor operation, including those inside custom operations, which FlopCounterMode cannot see."""
 
     def seen(self, name: str, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Called with each finished operation."""
+        """Receives each finished operation."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -103,7 +103,7 @@ def start_counting_memory(device: torch.device) -> float:
 
 
 def peak_mb(device: torch.device) -> float:
-    """Peak MB since `start_counting_memory`, or since the start of the process if the peak cannot be reset."""
+    """Returns the peak MB since `start_counting_memory`, or since the start of the process if the peak cannot be reset."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
     try:

@@ -6,7 +6,7 @@ Both follow the same small layer and train by SGD with momentum, in alternating 
 windows of `every` steps, in each of which the frame moves once.
 
 Peak memory is measured in separate processes, in units of C d floats, relative to before the model was created. "logits alone" is a
-constant weight: subtract its peak, which is the weight and the logits, to see what a classifier adds.
+constant weight: subtract its peak, the weight and the logits, to see what a classifier adds.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def compare_times(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def peak(options: argparse.Namespace) -> dict[str, float]:
-    """Memory of one kind, in multiples of C d floats: peaks at creation and during steps, and the remaining state."""
+    """Returns the memory of one kind, in multiples of C d floats: peaks at creation and during steps, and the remaining state."""
     small = argparse.Namespace(**{**vars(options), "num_classes": 2 * options.feature_dim})
     warm = Training(options.peak_of, small.feature_dim, small.num_classes)
     warm.seconds_of_a_step(*batch(small))
@@ -117,7 +117,7 @@ def peak(options: argparse.Namespace) -> dict[str, float]:
 
 
 def compare_memory() -> dict[str, dict[str, float]]:
-    """Memory of every kind, each measured in a separate process."""
+    """Measures the memory of every kind, each in a separate process."""
     found: dict[str, dict[str, float]] = {}
     for kind in KINDS:
         command = [sys.executable, "-m", "benchmarks.many_classes", *sys.argv[1:], "--peak-of", kind]

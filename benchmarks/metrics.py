@@ -194,8 +194,8 @@ def compare(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> N
     product, ours, streamed = (statistics.median(times) for times in zip(*rounds, strict=True))
     print(f"\n{len(features)} x {features.shape[1]}, {len(weight)} classes")
     print(f"  the product, float32     {product:8.3f} s")
-    print(f"  measure_collapse         {ours:8.3f} s   {ours / product:6.2f} times it")
-    print(f"  CollapseMetrics, pass 1  {streamed:8.3f} s   {streamed / product:6.2f} times it, batches of {STREAMED_BATCH}")
+    print(f"  measure_collapse         {ours:8.3f} s   {ours / product:6.2f} products")
+    print(f"  CollapseMetrics, pass 1  {streamed:8.3f} s   {streamed / product:6.2f} products, batches of {STREAMED_BATCH}")
     for name, script in (("the paper's", paper_script), ("sample by sample", sample_script), ("batch by batch", batch_script)):
         start = time.perf_counter()
         found = script(features, labels, weight, bias)

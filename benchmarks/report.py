@@ -33,7 +33,7 @@ def write_wide(runs, experiments):
 
 
 def seconds_of(name, write, *arguments):
-    """CPU time of a report on the runs that `write` creates."""
+    """Returns the CPU time of a report on the runs that `write` creates."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder, "runs"), *arguments)
         start = time.process_time()

@@ -38,7 +38,7 @@ PAPER_ROUTE = "the paper's route"
 
 
 def inner_matrix(means: Tensor, anchor: Tensor) -> Tensor:
-    """X = 2 H~ M~ + delta U_prox, (feature_dim, num_classes)."""
+    """Returns X = 2 H~ M~ + delta U_prox, (feature_dim, num_classes)."""
     return 2 / (len(means) - 1) ** 0.5 * center_classes(unit_frobenius_norm(means)).T + DELTA * anchor
 
 
@@ -88,7 +88,7 @@ def measure(method: str, feature_dim: int, num_classes: int) -> dict[str, Any]:
         weight = solve(leaf, anchor)
         weight.backward(torch.ones_like(weight))
 
-    # Call everything once first, to exclude what libraries load and keep.
+    # Call everything once first, to exclude one-time allocations of libraries.
     few_means, few_anchor = inputs(16, 4) if method == PAPER_ROUTE else inputs(256, 64)
     both(few_means.requires_grad_(), few_anchor)
     means, anchor = inputs(feature_dim, num_classes)
@@ -134,14 +134,14 @@ def compare_methods(limit_seconds: float) -> list[dict[str, Any]]:
 
 
 def counts_text(counts: dict[str, int]) -> str:
-    """The columns of `OperationCounts`."""
+    """Returns the columns of `OperationCounts`."""
     found = OperationCounts(**counts)
     asked = f"{found.operations:11} {found.waits:6} {found.double_precision:8} {found.factorizations:15}"
     return f"{asked} {found.work / 1e9:9.4g} {found.moved_bytes / 1e6:9.4g}"
 
 
 def compare_with_autograd() -> list[dict[str, Any]]:
-    """The fastest interleaved forward and backward passes, and whether gradients at exact collapse are finite."""
+    """Returns the fastest interleaved forward and backward passes, and whether gradients at exact collapse are finite."""
     rows = []
     print("\nForward and backward pass relative to autograd through torch.linalg.svd: fastest of many, interleaved, float32")
     for feature_dim, num_classes, rounds in ((512, 10, 400), (1024, 100, 100), (2048, 1000, 9)):
@@ -227,7 +227,7 @@ def compare_with_one_svd() -> list[dict[str, Any]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--one", nargs=3, metavar=("METHOD", "D", "C"), help="measure one case and print it as JSON")
-    parser.add_argument("--ratio", action="store_true", help="only the ratios")
+    parser.add_argument("--ratio", action="store_true", help="measure only the ratios")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write all measurements to this file, in seconds")
     parser.add_argument("--limit-seconds", type=float, default=120.0, help="time limit per measurement")
     arguments = parser.parse_args()

@@ -95,7 +95,7 @@ def times(feature_dim: int, num_classes: int, batch_size: int, rounds: int, comp
 
 
 def average(found: list[float]) -> float:
-    """The mean step of the fastest window."""
+    """Returns the mean step of the fastest window."""
     windows = [found[start : start + WINDOW] for start in range(0, max(len(found) - WINDOW + 1, 1), WINDOW)]
     return min(sum(window) / len(window) for window in windows)
 

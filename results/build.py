@@ -3,7 +3,7 @@
     python -m results.build
 
 The page, `results/report/report.html`, is not under version control, because it is large and quick to rebuild.
-Tables stand between `<!-- from the records: NAME -->` and `<!-- end -->`.
+Tables are between `<!-- from the records: NAME -->` and `<!-- end -->`.
 """
 
 import json
@@ -27,7 +27,7 @@ KEPT = {".html", ".png", ".md"}
 
 
 def build_report(records: Path, out: Path) -> None:
-    """Replaces the report: without files for print, and with the cost tables."""
+    """Replaces the report, without files for print but with the cost tables."""
     with tempfile.TemporaryDirectory() as folder:
         files = write_report(sorted(records.glob("*.zip")), Path(folder), epochs=EPOCHS).files
         shutil.rmtree(out, ignore_errors=True)
@@ -43,12 +43,12 @@ def build_report(records: Path, out: Path) -> None:
 
 
 def all_tables(records: Path) -> dict[str, list[str]]:
-    """Every table of the pages by its name, as lines of Markdown."""
+    """Returns every table of the pages by name, as lines of Markdown."""
     return tables.all_tables(records) | pretrained_tables.all_tables(records)
 
 
 def with_tables(page: str, made: Mapping[str, Sequence[str]]) -> str:
-    """A page with its tables rebuilt from the records."""
+    """Returns a page with its tables rebuilt from the records."""
     return TABLE.sub(lambda found: f"{found[1]} -->\n\n" + "\n".join(made[found[1]]) + "\n\n", page)
 
 

@@ -3,10 +3,10 @@
     python -m results.collect RUNS
     python -m results.collect RUNS pretrained
 
-RUNS is a folder as `guided-collapse` writes it; a folder of `results/records` may follow. For an experiment, it keeps the
-seeds that all heads have finished; for a search, its record, which has the results of the trials, and the runs with fresh seeds.
-It drops times, because the runs shared a machine and were sometimes paused, thins sorted margins to as many as the report draws,
-and keeps only the trace of seed 0, which the animation shows.
+RUNS is a folder that `guided-collapse` wrote; the optional second argument is a folder in `results/records`. For an experiment, it
+keeps the seeds that all heads have finished; for a search, its record, with the results of the trials, and the runs with fresh
+seeds. It drops times, because the runs shared a machine and were sometimes paused, thins sorted margins to the number that the
+report draws, and keeps only the trace of seed 0, which the animation shows.
 """
 
 import io
@@ -60,7 +60,7 @@ def collect(runs: Path, out: Path) -> int:
 
 
 def seeds_of_all_heads(experiment: Path) -> list[Path]:
-    """The runs of the seeds that every head has finished."""
+    """Returns the runs of the seeds that every head has finished."""
     runs = [run.parent for run in sorted(experiment.glob(f"*/seed-*/{CONFIG}"))]
     finished = {run for run in runs if run_status(run).state == "finished"}
     heads = {run.parent for run in runs}
@@ -81,7 +81,7 @@ def _kept(run: Path) -> dict[str, bytes]:
 
 
 def thinned(values: Floats) -> Floats:
-    """Sorted values reduced to a maximum number, at evenly spaced positions, interpolated between neighbors."""
+    """Returns at most MAX_MARGINS of the sorted values, at evenly spaced positions, interpolated between neighbors."""
     places = np.linspace(0, len(values) - 1, min(MAX_MARGINS, len(values)))
     return np.interp(places, np.arange(len(values)), values).astype(np.float32)
 

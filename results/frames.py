@@ -55,7 +55,7 @@ def panel(path: Tensor, frame: Tensor, left: int) -> str:
         return f"{left + 100 + 80 * across:.0f},{100 - 80 * up:.0f}"
 
     def strength(*points: Tensor) -> str:
-        """The opacity: objects farther back are paler."""
+        """Returns the opacity: objects farther back are paler."""
         return f"{0.7 + 0.3 * float((VIEW @ torch.stack(points).mean(dim=0))[2]):.2f}"
 
     distances = torch.cdist(frame, frame).fill_diagonal_(torch.inf)

@@ -2,9 +2,9 @@
 
     python -m results.metric_learning omniglot-lite0.npz
 
-The file of features is that of docs/results-fine-tuning.md. Writes `results/records/metric-learning.json` after every training, and
-continues an interrupted record. Every method gets the same grid on one of five drawings of each character, with seed 1000; the best
-setting is trained with five fresh seeds and tested once: by its largest logit, and by the nearest training embedding.
+docs/results-fine-tuning.md shows how to make the file of features. Writes `results/records/metric-learning.json` after every run,
+and continues an interrupted record. Every method gets the same grid, validated on one of five drawings of each character with seed
+1000. The best setting is trained with five fresh seeds and tested once: by the largest logit and the nearest training embedding.
 """
 
 import json
@@ -40,7 +40,7 @@ METHODS = ("linear", "cosine", "fixed-etf", "nearest-etf-lagged", *LOSSES)
 
 
 def settings_of(method: str) -> list[dict[str, float]]:
-    """The settings to try."""
+    """Returns the settings to try."""
     scales = [{}] if method == "linear" else [{"scale": scale} for scale in SCALES]
     margins = [{"margin": margin} for margin in MARGINS] if method == "ArcFaceLoss" else [{}]
     return [{"learning_rate": rate} | scale | margin for rate, scale, margin in product(RATES, scales, margins)]

@@ -20,7 +20,7 @@ from guided_collapse import Classifier, NearestETFHead, StratifiedBatchSampler, 
 PICTURE = Path(__file__).parent.parent / "docs" / "collapse.svg"
 DIGITS = (0, 1, 2)
 STEPS = (*range(1, 20), *range(20, 60, 2), *range(60, 101, 5))  # before the first step there is no frame to show
-EVERY = 9  # one in how many samples is drawn
+EVERY = 9  # one in this many samples is drawn
 HELD, SECONDS = 20, 10  # number of repetitions of the last step, and duration of one cycle
 SIZE, RADIUS = 300, 84  # of a panel, and of the circle, in pixels
 COLORS = ("#d1495b", "#2a8fbd", "#c98a1b")
@@ -37,14 +37,14 @@ class Step(NamedTuple):
 
 
 def digits() -> tuple[Tensor, Tensor]:
-    """Pixels from 0 to 1, (num_samples, 64), and labels."""
+    """Returns pixels from 0 to 1, (num_samples, 64), and labels."""
     pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     known = labels < len(DIGITS)
     return pixels[known].float() / 16, labels[known]
 
 
 def looked_at(model: Classifier, inputs: Tensor, labels: Tensor) -> Step:
-    """The state of a model, in eval mode."""
+    """Returns the state of a model in eval mode."""
     model.eval()
     with torch.no_grad():
         points, rows = model.points(inputs), torch.as_tensor(model.head.weight)
@@ -58,7 +58,7 @@ def looked_at(model: Classifier, inputs: Tensor, labels: Tensor) -> Step:
 
 
 def train(model: Classifier, inputs: Tensor, labels: Tensor) -> list[Step]:
-    """The model at each of `STEPS`."""
+    """Trains the model and returns its state at each of `STEPS`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     sampler = StratifiedBatchSampler(labels, batch_size=60)
     found: list[Step] = []
@@ -78,30 +78,30 @@ def train(model: Classifier, inputs: Tensor, labels: Tensor) -> list[Step]:
 
 
 def animated(name: str, values: Sequence[str], *, mode: str = "linear") -> str:
-    """An attribute that takes one value per step and keeps the last."""
+    """Returns an attribute that takes one value per step and keeps the last."""
     held = ";".join([*values, *[values[-1]] * HELD])
     return f'<animate attributeName="{name}" dur="{SECONDS}s" repeatCount="indefinite" calcMode="{mode}" values="{held}"/>'
 
 
 def pixel(values: Tensor) -> list[str]:
-    """Coordinates as text."""
+    """Returns coordinates as text."""
     return [f"{RADIUS * value:.0f}" for value in values.tolist()]
 
 
 def dot(places: Tensor, style: str) -> str:
-    """A circle that moves through `places`, (num_steps, 2); the y axis of a picture points downward."""
+    """Returns a circle that moves through `places`, (num_steps, 2); the y axis of a picture points downward."""
     x, y = pixel(places[:, 0]), pixel(-places[:, 1])
     return f'<circle cx="{x[-1]}" cy="{y[-1]}" {style}>{animated("cx", x)}{animated("cy", y)}</circle>'
 
 
 def shape(corners: Tensor, style: str) -> str:
-    """A polygon that jumps through `corners`, (num_steps, num_corners, 2); halfway between two simplex ETFs there is none."""
+    """Returns a polygon that jumps through `corners`, (num_steps, num_corners, 2); there is no ETF halfway between two."""
     texts = [" ".join(f"{x},{y}" for x, y in zip(pixel(step[:, 0]), pixel(-step[:, 1]), strict=True)) for step in corners]
     return f'<polygon points="{texts[-1]}" {style}>{animated("points", texts, mode="discrete")}</polygon>'
 
 
 def words(texts: Sequence[str], style: str) -> str:
-    """A line of text that changes from step to step."""
+    """Returns a line of text that changes from step to step."""
     lines = []
     for place, text in enumerate(texts):
         shown = [str(int(place == step)) for step in range(len(texts))]
@@ -110,7 +110,7 @@ def words(texts: Sequence[str], style: str) -> str:
 
 
 def panel(steps: Sequence[Step], labels: Tensor, title: str, left: int) -> str:
-    """The samples, their class means, and the classifier's rows with the triangle between them."""
+    """Returns the samples, their class means, and the classifier's rows with the triangle between them."""
     points, means, rows = (torch.stack(values) for values in list(zip(*steps, strict=True))[:3])
     parts = [f'<g transform="translate({left + SIZE // 2} 165)">']
     parts.append(f'<circle r="{RADIUS}" fill="none" stroke="{GRAY}" stroke-opacity=".45" stroke-dasharray="2 4"/>')
@@ -127,7 +127,7 @@ def panel(steps: Sequence[Step], labels: Tensor, title: str, left: int) -> str:
 
 
 def picture() -> str:
-    """The whole file."""
+    """Returns the whole file."""
     inputs, labels = digits()
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 2))

@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 
 def all_tables(records: Path) -> dict[str, list[str]]:
-    """Every table by its name, as lines of Markdown."""
+    """Returns every table by its name, as lines of Markdown."""
     found = read_records([records / "pretrained"])
     trained, others = (json.loads((records / f"clinc150-{name}.json").read_text()) for name in ("trained", "out-of-scope"))
     settings = [
@@ -72,13 +72,13 @@ def all_tables(records: Path) -> dict[str, list[str]]:
 
 
 def order(experiment: str) -> tuple[int, int]:
-    """The sort key of searches."""
+    """Returns the sort key of searches."""
     kind, _, number = experiment.rpartition("-of-")
     return list(KINDS).index(kind), int(number)
 
 
 def fresh(record: Mapping[str, Any]) -> dict[str, dict[str, dict[int, dict[str, float]]]]:
-    """The tests of the chosen settings, by samples of each class, head and seed."""
+    """Returns the tests of the chosen settings, by samples of each class, head and seed."""
     return {
         number: {
             head: {
@@ -93,7 +93,7 @@ def fresh(record: Mapping[str, Any]) -> dict[str, dict[str, dict[int, dict[str, 
 
 
 def as_search(record: Mapping[str, Any], number: str) -> SearchRecord:
-    """The trials and the choice for a number of samples per class, with the fields of a search that `choices` reads."""
+    """Returns the trials and the choice for a number of samples per class, with the fields of a search that `choices` reads."""
     trials = [
         SimpleNamespace(head=run["head"], settings=run["settings"], measured={TEST_TOP1.name: run["tests"]["top1"]})
         for run in record["trainings"]
@@ -104,7 +104,7 @@ def as_search(record: Mapping[str, Any], number: str) -> SearchRecord:
 
 
 def ahead(settings: list[Setting]) -> Rows:
-    """Points of test accuracy ahead of nn.Linear on the same seed, median and range, and on how many seeds a head is ahead."""
+    """Returns points of test accuracy ahead of nn.Linear on the same seed, and on how many seeds a head is ahead."""
     heads = in_order({head for setting in settings for head in setting.accuracy} - {LINEAR})
     rows = [["points ahead of nn.Linear", *map(label, heads)]]
     for setting in settings:
@@ -117,13 +117,13 @@ def ahead(settings: list[Setting]) -> Rows:
 
 
 def gains_text(gains: list[float]) -> str:
-    """Median, range, and how many are above zero."""
+    """Returns median, range, and how many are above zero."""
     over = f"{statistics.median(gains):+.2f} ({min(gains):+.2f} to {max(gains):+.2f})"
     return f"{over}, {sum(gain > 0 for gain in gains)} of {len(gains)}"
 
 
 def accuracy(settings: list[Setting]) -> Rows:
-    """Test accuracy, median and range."""
+    """Returns test accuracy, median and range."""
     heads = in_order({head for setting in settings for head in setting.accuracy})
     rows = [["test accuracy, %", *map(label, heads)]]
     for setting in settings:
@@ -133,7 +133,7 @@ def accuracy(settings: list[Setting]) -> Rows:
 
 
 def out_of_scope(trained: Mapping[str, Any], others: Mapping[str, Any]) -> Rows:
-    """How well two scores separate queries without an intent from test queries: areas under the ROC curve."""
+    """Returns how well two scores separate queries without an intent from test queries: areas under the ROC curve."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {
         f"clinc150-trained-of-{number}": {head: list(tests.values()) for head, tests in heads.items()}
         for number, heads in fresh(trained).items()
@@ -154,7 +154,7 @@ def out_of_scope(trained: Mapping[str, Any], others: Mapping[str, Any]) -> Rows:
 
 
 def metric_learning(record: Mapping[str, Any]) -> Rows:
-    """Top-1 by the classifier and by the nearest training embedding, and points ahead of nn.Linear on the same seed."""
+    """Returns top-1 by the classifier and by the nearest training embedding, and points ahead of nn.Linear on the same seed."""
     scores = {"top1": "by the largest logit, %", "nearest": "by the nearest neighbor, %"}
     rows = [["", "settings", *(cell for words in scores.values() for cell in (words, "ahead of nn.Linear"))]]
     found = {

@@ -73,7 +73,7 @@ NETWORKS = {
     "imagenet-resnet50": "ResNet-50",
 }
 SHARED = ("cifar10-resnet18", "imagenet-resnet50")
-"""Whole networks of which the head's share is given."""
+"""Whole networks for which the head's share is given."""
 METHODS = {
     "ours": "this library",  # recorded before there were two solvers
     "factors": "this library, factors",
@@ -84,7 +84,7 @@ METHODS = {
 
 
 def all_tables(records: Path) -> dict[str, list[str]]:
-    """Every table by its name, as lines of Markdown."""
+    """Returns every table by its name, as lines of Markdown."""
     found = read_records(sorted(records.glob("*.zip")))
     experiments = {experiment.name: experiment for experiment in by_experiment(found.runs)}
     usual = [experiments[name] for name in TITLES]
@@ -128,12 +128,12 @@ def all_tables(records: Path) -> dict[str, list[str]]:
 
 
 def markdown_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table from its headings and rows."""
+    """Returns a Markdown table from its headings and rows."""
     return [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
 def training(experiments: Iterable[Experiment]) -> Rows:
-    """How fast and how well heads learn: medians over seeds, with the range if there are several."""
+    """Returns how fast and how well heads learn: medians over seeds, with the range if there are several."""
     rows = [["", "", *map(label, HEADS)]]
     for experiment in experiments:
         runs = [run for head in experiment.heads for run in experiment.of(head)]
@@ -153,35 +153,35 @@ def _outcome(experiment: Experiment, heads: Iterable[str]) -> list[str]:
 
 
 def has_room_for_a_simplex(experiment: Experiment) -> bool:
-    """Whether there are enough dimensions for a simplex ETF."""
+    """Returns whether there are enough dimensions for a simplex ETF."""
     return experiment.runs[0].feature_dim >= experiment.runs[0].num_classes - 1
 
 
 def is_long_tailed(experiment: Experiment) -> bool:
-    """Whether the training classes were made imbalanced."""
+    """Returns whether the training classes were made imbalanced."""
     return bool(experiment.runs[0].configuration["long_tail"] != "none")
 
 
 def names_of_heads(experiment: Experiment) -> dict[str, str]:
-    """The names of heads in a row: with more classes than dimensions, no frame is an ETF, and the nearest one is lagged."""
+    """Returns the names of heads in a row: with more classes than dimensions, no frame is an ETF, and the nearest one is lagged."""
     frames = {} if has_room_for_a_simplex(experiment) else {"fixed-etf": "Fixed frame", "nearest-etf": NEAREST}
     return {head: frames.get(head, label(head)) for head in experiment.heads}
 
 
 def images_of_each_class(experiment: Experiment) -> float:
-    """The mean number of training images per class."""
+    """Returns the mean number of training images per class."""
     return experiment.runs[0].num_train / experiment.runs[0].num_classes
 
 
 def short_title(experiment: Experiment) -> str:
-    """A short name for the training data."""
+    """Returns a short name for the training data."""
     run = experiment.runs[0]
     images = ", long tail" if is_long_tailed(experiment) else f" of {images_of_each_class(experiment):g} images"
     return f"{DATA[run.configuration['data']]}, {run.num_classes} classes{images}"
 
 
 def title(experiment: Experiment) -> str:
-    """The training data and the number of epochs, as text."""
+    """Returns the training data and the number of epochs, as text."""
     run = experiment.runs[0]
     tail = f", long-tailed {run.configuration['long_tail_ratio']:g} to 1"
     images = tail if is_long_tailed(experiment) else f" of {images_of_each_class(experiment):g} images"
@@ -189,13 +189,13 @@ def title(experiment: Experiment) -> str:
 
 
 def seeds_text(experiment: Experiment) -> str:
-    """The number of seeds of each head, as text."""
+    """Returns the number of seeds of each head, as text."""
     seeds = span([len(experiment.of(head)) for head in experiment.heads])
     return f"{seeds} {'seed' if seeds == '1' else 'seeds'}"
 
 
 def accuracies(experiments: Sequence[Experiment]) -> Rows:
-    """Early and final test accuracy, train accuracy, and the epoch at which a head catches up with the linear layer."""
+    """Returns early and final test accuracy, train accuracy, and the epoch at which a head catches up with the linear layer."""
     heads = in_order(head for experiment in experiments for head in experiment.heads)
     names = {head: name for experiment in experiments for head, name in names_of_heads(experiment).items()}
     rows = [["", "", *(names[head] for head in heads)]]
@@ -213,7 +213,7 @@ def accuracies(experiments: Sequence[Experiment]) -> Rows:
 
 
 def at_the_end(experiments: Sequence[Experiment]) -> Rows:
-    """Test accuracy after the last epoch."""
+    """Returns test accuracy after the last epoch."""
     heads = in_order(head for experiment in experiments for head in experiment.heads)
     names = {head: name for experiment in experiments for head, name in names_of_heads(experiment).items()}
     rows = [[title(each), *(_accuracy(each, head, TEST_TOP1) for head in heads)] for each in experiments]
@@ -221,7 +221,7 @@ def at_the_end(experiments: Sequence[Experiment]) -> Rows:
 
 
 def amounts_of_images(experiments: Sequence[Experiment]) -> Rows:
-    """Test and train accuracy at the end, for the heads that all experiments share."""
+    """Returns test and train accuracy at the end, for the heads that all experiments share."""
     heads = in_order(set.intersection(*(set(experiment.heads) for experiment in experiments)))
     rows = [["", "", *map(label, heads)]]
     for experiment in experiments:
@@ -233,7 +233,7 @@ def amounts_of_images(experiments: Sequence[Experiment]) -> Rows:
 
 
 def long_tails(experiments: Sequence[Experiment]) -> Rows:
-    """Test accuracy at the end, of classes with many, medium and few training images."""
+    """Returns test accuracy at the end, of classes with many, medium and few training images."""
     heads = in_order(head for experiment in experiments for head in experiment.heads)
     quantities = {quantity.name: quantity for quantity in QUANTITIES if quantity.split == TEST_TOP1.split}
     rows = [["", "test accuracy, %", *map(label, heads)]]
@@ -246,7 +246,7 @@ def long_tails(experiments: Sequence[Experiment]) -> Rows:
 
 
 def does_it_beat(experiments: Iterable[Experiment]) -> Rows:
-    """Median points of test accuracy ahead of nn.Linear on the same seed, and on how many seeds a head is ahead."""
+    """Returns median points of test accuracy ahead of nn.Linear on the same seed, and on how many seeds a head is ahead."""
     heads = ("cosine", "fixed-etf", "nearest-etf", LAGGED)
     rows = [["test accuracy", "nn.Linear, %", *map(label, heads)]]
     for experiment in experiments:
@@ -260,7 +260,7 @@ def does_it_beat(experiments: Iterable[Experiment]) -> Rows:
 
 
 def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: str) -> Rows:
-    """Final test accuracy of each variant, and its lead over the first or the previous one on the same seed."""
+    """Returns the final test accuracy of each variant, and its lead over the first or the previous one on the same seed."""
     names = [name for name in named if name in record]
     rows = [["", *(f"{named[name]}, {text}" for name in names for text in ("test accuracy, %", f"ahead of {against}"))]]
     descriptions = list(record[names[0]]["runs"])
@@ -280,7 +280,7 @@ def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: str)
 
 
 def verdicts(experiments: Iterable[Experiment], searched: Iterable[str]) -> Rows:
-    """Which heads end ahead of the linear layer, seed by seed; `searched` are the experiments with settings chosen per head."""
+    """Returns which heads end ahead of the linear layer, seed by seed; `searched` experiments have settings chosen per head."""
     rows = [["", "settings", "highest median", "ahead of nn.Linear on every seed", "behind it on every seed", "neither"]]
     for experiment in experiments:
         names = names_of_heads(experiment)
@@ -297,7 +297,7 @@ def verdicts(experiments: Iterable[Experiment], searched: Iterable[str]) -> Rows
 
 
 def gains(experiments: Sequence[Experiment]) -> Rows:
-    """Spearman's rank correlation of each head's median gain over the linear layer with facts about the setting."""
+    """Returns Spearman's rank correlation of each head's median gain over the linear layer with facts about the setting."""
     heads: dict[str, Callable[[Experiment], str]] = {
         label("cosine"): lambda _: "cosine",
         label("fixed-etf"): lambda _: "fixed-etf",
@@ -323,7 +323,7 @@ def gains(experiments: Sequence[Experiment]) -> Rows:
 
 
 def choices(searches: Iterable[SearchRecord]) -> Rows:
-    """The settings that each search chose for each head."""
+    """Returns the settings that each search chose for each head."""
     rows = [["search", "grid", "trials", "head", "choice", "validation accuracy, %"]]
     for search in searches:
         grid = "; ".join(f"{name} {', '.join(f'{value:g}' for value in values)}" for name, values in search.grid.items())
@@ -342,7 +342,7 @@ def _accuracy(experiment: Experiment, head: str, quantity: Quantity, epoch: int 
 
 
 def final_accuracy(run: Run) -> float:
-    """Test accuracy at the end, in percent."""
+    """Returns test accuracy at the end, in percent."""
     found = at_epoch([run], TEST_TOP1)
     if found is None:
         raise ValueError(f"{run.folder} has no test accuracy. Leave it out of the records.")
@@ -350,19 +350,19 @@ def final_accuracy(run: Run) -> float:
 
 
 def points_ahead(experiment: Experiment, head: str) -> list[float]:
-    """The final lead of a head over the linear layer in points of test accuracy, on each seed."""
+    """Returns the final lead of a head over the linear layer in points of test accuracy, on each seed."""
     linear = {run.seed: final_accuracy(run) for run in experiment.of(LINEAR)}
     return [final_accuracy(run) - linear[run.seed] for run in experiment.of(head)]
 
 
 def epochs_to_the_linear_layer(experiment: Experiment, head: str) -> list[float]:
-    """The first epoch at which each run was measured at the final test accuracy of its seed's linear layer; infinite for never."""
+    """Returns the first epoch at which each run reached the final test accuracy of its seed's linear layer; infinity for never."""
     linear = {run.seed: final_accuracy(run) for run in experiment.of(LINEAR)}
     return [first_epoch(measured(run, TEST_TOP1) >= linear[run.seed]) for run in experiment.of(head)]
 
 
 def step(recorded: Callable[[str], Any]) -> Rows:
-    """Forward and backward of a training step, the head's part in it, and the memory that a step adds."""
+    """Returns forward and backward time of a training step, the head's part in it, and the memory that a step adds."""
     cosine, nearest = label("cosine"), label("nearest-etf")
     wholes = [f"step, {cosine}", f"step, {nearest}", "step, the paper's route", f"head only, {cosine}", f"head only, {nearest}"]
     rows = [["network, feature_dim, num_classes, batch size", *wholes, f"memory, {nearest}", "the paper's GPU memory"]]
@@ -386,7 +386,7 @@ def _passes(row: Mapping[str, Any], part: str) -> str:
 
 
 def steps_of_heads(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Each head's training step relative to nn.Linear; an average where the frame moves only every 10 steps."""
+    """Returns each head's training step relative to nn.Linear; an average where the frame moves only every 10 steps."""
     names = [name for name in recorded[0]["ratios"] if not name.startswith("compiled")]
     rows = []
     for name in names:
@@ -402,7 +402,7 @@ def steps_of_heads(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def what_it_costs(recorded: Callable[[str], Any]) -> Rows:
-    """A head's step relative to nn.Linear, by size, and the head's share of a whole network's step."""
+    """Returns a head's step relative to nn.Linear, by size, and the head's share of a whole network's step."""
     sizes, shares = recorded("steps-of-heads"), {}
     for network in SHARED:
         for row in recorded(f"cost/{network}")["rows"]:
@@ -421,7 +421,7 @@ def what_it_costs(recorded: Callable[[str], Any]) -> Rows:
 
 
 def over_autograd(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Forward and backward of a solve relative to autograd through the SVD."""
+    """Returns forward and backward time of a solve relative to autograd through the SVD."""
     rows = [["feature_dim, num_classes", "this library", METHODS["autograd through svd"], "ratio"]]
     for row in recorded:
         ours, theirs = row["seconds"].values()
@@ -431,7 +431,7 @@ def over_autograd(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def solves(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Forward and backward of one solve, by method."""
+    """Returns forward and backward time of one solve, by method."""
     by_size: dict[str, dict[str, str]] = {}
     for row in recorded:
         if "forward and backward" in row:
@@ -445,7 +445,7 @@ def solves(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def ratios(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Forward and backward relative to one thin SVD of the same matrix."""
+    """Returns forward and backward time relative to one thin SVD of the same matrix."""
     deltas = sorted({row["delta"] for row in recorded}, reverse=True)
     of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in recorded}
     names = dict.fromkeys(name for name, _ in of)
@@ -454,10 +454,10 @@ def ratios(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def large(recorded: Mapping[str, Any]) -> Rows:
-    """A training step with very many classes, and the memory of the classifier in addition to the logits."""
+    """Returns a training step with very many classes, and the memory of the classifier in addition to the logits."""
     sizes, times, memory = (recorded[name] for name in ("sizes", "times", "memory"))
     first = f"{sizes['num_classes']} classes, feature_dim {sizes['feature_dim']}, batch size {sizes['batch_size']}"
-    rows = [[first, "step", "of nn.Linear's", "added at the peak, in weights", "of it state, in weights"]]
+    rows = [[first, "step", "of nn.Linear's", "added at the peak, in weights", "of which state, in weights"]]
     for kind, name in (("nn.Linear", "nn.Linear"), ("nearest", f"nearest frame, every {times['every']} steps")):
         own, linear = (statistics.median(times["windows"][which]) for which in (kind, "nn.Linear"))
         floats = (f"{memory[kind][what]:.2f}" for what in ("added", "state"))
@@ -466,7 +466,7 @@ def large(recorded: Mapping[str, Any]) -> Rows:
 
 
 def upgrades(record: Mapping[str, Any]) -> Rows:
-    """Top-1 of each method in the old gallery and in its own, and on how many seeds it beats the old model."""
+    """Returns top-1 of each method in the old gallery and in its own, and on how many seeds it beats the old model."""
     parts = {"top1": "old gallery"}
     if record["num_known"] < record["num_classes"]:
         parts |= {"top1_unseen": "of unseen classes", "top1_among_unseen": "among these alone"}
@@ -488,7 +488,7 @@ def upgrades(record: Mapping[str, Any]) -> Rows:
 
 
 def upgrades_in_short(records: Mapping[str, Mapping[str, Any]]) -> Rows:
-    """Top-1 in the old gallery for the old model, the best map and anchored heads, and for a new model in its own gallery."""
+    """Returns top-1 in the old gallery for the old model, the best map and anchored heads, and for a new model in its own."""
     rows = [["top-1, %", "old model", "best map", "anchored, `frame=0`", "anchored, `frame=0.5`", "gallery embedded again"]]
     for title, record in records.items():
         maps = [_percent(by_seed(record, f"{kind}, {name}", name.lower()), "top1") for kind, name in MAPS]
@@ -499,7 +499,7 @@ def upgrades_in_short(records: Mapping[str, Mapping[str, Any]]) -> Rows:
 
 
 def order_of_upgrades(records: Mapping[str, Mapping[str, Any]]) -> Rows:
-    """Seed by seed: independent, mapped by the better of two maps, old/old, and anchored at the old means."""
+    """Returns, seed by seed: independent, mapped by the better of two maps, old/old, and anchored at the old means."""
     rows = [["", "seed", "nn.Linear", "nn.Linear, mapped", "cosine, mapped", "old/old", "old means", "ordered", "with cosine"]]
     for title, record in records.items():
         alone, old, anchored = (
@@ -517,7 +517,7 @@ def order_of_upgrades(records: Mapping[str, Mapping[str, Any]]) -> Rows:
 
 
 def by_seed(record: Mapping[str, Any], method: str, test: str) -> dict[int, dict[str, float]]:
-    """The results of a method's test with fresh seeds."""
+    """Returns the results of a method's test with fresh seeds."""
     kind = "old" if method == "old" else UPGRADES[method][0]
     asked = (kind, record["choice"][method])
     done = [run for run in record["trainings"] if (run["kind"], run["settings"]) == asked and run["seed"] in FRESH]

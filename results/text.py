@@ -5,7 +5,7 @@
     python -m results.text out-of-scope RUNS --data clinc150.json
 
 `prepare` writes the mean token vector of every query, for `guided-collapse search --features clinc150.npz`. `train` searches and
-trains heads on trainable token vectors, and writes `results/records/clinc150-trained.json` after every training. `out-of-scope`
+trains heads on trainable token vectors, and writes `results/records/clinc150-trained.json` after every run. `out-of-scope`
 measures how well the runs of searches separate 1,000 queries without an intent from the test queries, and writes
 `results/records/clinc150-out-of-scope.json`. The token vectors are those of the package wordllama (0.4.0.post1), of 256 dimensions.
 """
@@ -52,14 +52,14 @@ SHARED = replace(FEATURES, **NECK).resolved()
 
 
 class Texts(NamedTuple):
-    """Queries as token numbers, (num_queries, longest query), filled up with 0, and the vectors of those numbers."""
+    """Queries as token numbers, (num_queries, longest query), padded with 0, and the vectors of those tokens."""
 
     parts: dict[str, Split]  # train, test and oos_test, whose queries have no intent
     vectors: Tensor  # of the tokens that occur, (num_tokens, 256)
 
 
 def read(file: Path) -> Texts:
-    """The queries of CLINC150, by the tokenizer of wordllama."""
+    """Returns the queries of CLINC150, by the tokenizer of wordllama."""
     from tokenizers import Tokenizer
 
     package = find_spec("wordllama")  # only its files are needed
@@ -83,7 +83,7 @@ def read(file: Path) -> Texts:
 
 
 def means(tokens: Tensor, vectors: Tensor) -> Tensor:
-    """The mean token vector of each query, (num_queries, 256)."""
+    """Returns the mean token vector of each query, (num_queries, 256)."""
     return functional.embedding_bag(tokens, vectors, mode="mean", padding_idx=0)
 
 
@@ -106,12 +106,12 @@ class TrainedVectors(nn.Module):
         self.vectors = nn.EmbeddingBag.from_pretrained(vectors.clone(), freeze=False, mode="mean", padding_idx=0)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The features, (num_queries, 256)."""
+        """Returns the features, (num_queries, 256)."""
         return self.neck((self.vectors(tokens) - self.mean) / self.std)
 
 
 def new_model(configuration: Configuration, samples: Split, vectors: Tensor) -> Classifier:
-    """An untrained model; all heads with the same seed start from the same neck."""
+    """Returns an untrained model; all heads with the same seed start from the same neck."""
     generators = [random_generator(configuration.seed, purpose) for purpose in (BACKBONE, HEAD)]
     neck = Neck(in_channels=256, generator=generators[0], **NECK)
     head = build_head(configuration, neck.feature_dim, int(samples.labels.max()) + 1, generators[1])
@@ -137,13 +137,13 @@ def fit(model: nn.Module, configuration: Configuration, samples: Split, loss_of:
 
 
 def cross_entropy_of(model: Classifier) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of inputs and labels."""
+    """Returns the loss of inputs and labels."""
     return lambda inputs, labels: functional.cross_entropy(model(inputs, labels), labels)
 
 
 @torch.no_grad()
 def tested(model: Classifier, train: Split, test: Split, others: Tensor) -> dict[str, float]:
-    """Top-1 accuracy, and how well the largest logit and the distance to the nearest class mean detect queries without intent."""
+    """Returns top-1, and how well the largest logit and the distance to the nearest class mean detect queries without intent."""
     features = [model.features(part) for part in (train.images, test.images, others)]
     if isinstance(model.head, Head):
         features = [model.head.on_sphere(part) for part in features]
@@ -157,7 +157,7 @@ def tested(model: Classifier, train: Split, test: Split, others: Tensor) -> dict
 
 
 def auroc(known: Tensor, others: Tensor) -> float:
-    """The area under the curve of known queries against others, by a score that should be larger for known ones."""
+    """Returns the area under the ROC curve of known queries against others, by a score that should be larger for known ones."""
     is_known = [1] * len(known) + [0] * len(others)
     return round(float(roc_auc_score(is_known, torch.cat([known, others]).numpy())), 6)
 

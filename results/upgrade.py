@@ -5,12 +5,12 @@
     python -m results.upgrade tiny-imagenet --data tiny-imagenet-100.tar.gz
     python -m results.upgrade tiny-imagenet-smaller --data tiny-imagenet-100.tar.gz
 
-Each writes `results/records/upgrade-NAME.json` after every training, and continues an interrupted record. CLINC150 needs the token
+Each writes `results/records/upgrade-NAME.json` after every run, and continues an interrupted record. CLINC150 needs the token
 vectors of the package wordllama (0.4.0.post1).
 
 The protocol: every method tries the same small grid on validation samples, with seed 1000; the best setting is trained with five
 fresh seeds and tested once. (On Tiny ImageNet the grid has one learning rate.) The gallery is the training samples, embedded by the
-old model (new/old) or by the new one (new/new), and everything is compared by cosine in 64 dimensions. The old model is trained with
+old model (new/old) or by the new one (new/new), and all comparisons are by cosine in 64 dimensions. The old model is trained with
 nn.Linear on the classes that it knows, at the learning rate that its own validation chose; each seed has its own old model.
 """
 
@@ -80,7 +80,7 @@ class Study:
 
 
 def load_clinc150(file: Path) -> Data:
-    """CLINC150: means of 256-dimensional token vectors, each dimension standardized; the old model knows every second intent."""
+    """Loads CLINC150: means of 256-dimensional token vectors, standardized; the old model knows every second intent."""
     folder = resources.files("wordllama")
     (vectors,) = load_file(str(folder / "weights" / "l2_supercat_256.safetensors")).values()
     from tokenizers import Tokenizer
@@ -104,7 +104,7 @@ def load_clinc150(file: Path) -> Data:
 
 
 def load_images(file: Path, name: str, *, size: int, padding: int, knows: Callable[[int, str], bool]) -> Data:
-    """Images of a named data set; `knows` takes a class's number and name and says whether the old model was trained on it."""
+    """Loads a named data set; `knows` takes a class's number and name and returns whether the old model was trained on it."""
     archive = next(iter(KNOWN[name].archives))
     data = load_archive(file, name=name, known=KNOWN[name], archive=archive)
     train, test = (Split(resize(split.images, size), split.labels) for split in (data.train, data.test))  # type: ignore[arg-type]
@@ -125,29 +125,29 @@ def load_images(file: Path, name: str, *, size: int, padding: int, knows: Callab
 
 
 def load_omniglot(file: Path) -> Data:
-    """Omniglot in 20 x 20; the old model knows the first three of five alphabets."""
+    """Loads Omniglot at 20 x 20; the old model knows the first three of five alphabets."""
     unknown = ("Korean", "Latin")
     return load_images(file, "omniglot-small1", size=20, padding=2, knows=lambda _, name: not name.startswith(unknown))
 
 
 def load_tiny_imagenet(file: Path, *, known: int) -> Data:
-    """100 classes of Tiny ImageNet in 24 x 24; the old model knows 50 classes or all."""
+    """Loads 100 classes of Tiny ImageNet at 24 x 24; the old model knows 50 classes or all."""
     images: dict[str, Any] = {"size": 24, "padding": 2}
     return load_images(file, "tiny-imagenet-100", **images, knows=lambda number, _: number % 2 == 0 or known == 100)
 
 
 def perceptron(width: int) -> nn.Module:
-    """A perceptron with one hidden layer."""
+    """Returns a perceptron with one hidden layer."""
     return nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, FEATURE_DIM))
 
 
 def convolutions(channels: int, width: float) -> nn.Module:
-    """Three convolutions, as the preset omniglot-small has them."""
+    """Returns three convolutions, as in the preset omniglot-small."""
     network = build_backbone("small", in_channels=channels, width=width, affine=True, feature_dim=FEATURE_DIM)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-# A training takes most of a minute: one learning rate, the one that nearly all methods chose above.
+# A run takes most of a minute, so there is one learning rate, the one that nearly all methods chose above.
 TINY: dict[str, Any] = {"epochs": 6, "rates": (3e-3,), "scales": (3.0, 5.0, 8.0, 20.0), "weights": (1.0,)}
 STUDIES = {
     "clinc150": Study(load_clinc150, lambda: perceptron(256), lambda: perceptron(1024), epochs=20),
@@ -180,7 +180,7 @@ METHODS = {
     "pull": ("pull", "new/old"),
     "old means and pull": ("means and pull", "new/old"),
 }
-"""By name: what is trained, and by which test on validation samples its setting is chosen.
+"""By name: what is trained, and the test on validation samples that chooses its setting.
 
 Independent models are chosen for their own gallery (new/new), everything else for the old one. A map needs no training of its own,
 but may prefer an independent model with another setting.
@@ -198,7 +198,7 @@ class LearnedBesideOld(nn.Module):
         self.learned = nn.Parameter(torch.randn(int((~known).sum()), rows.shape[1]))
 
     def forward(self, features: Tensor) -> Tensor:
-        """The logits, (num_samples, num_classes)."""
+        """Returns the logits, (num_samples, num_classes)."""
         weight = torch.cat([self.frozen, functional.normalize(self.learned)])[self.order]
         return self.scale * functional.linear(functional.normalize(features), weight)
 
@@ -227,17 +227,17 @@ def train(study: Study, data: Data, samples: Samples, model: Classifier, rate: f
 
 @torch.no_grad()
 def outputs(data: Data, model: nn.Module, inputs: Tensor) -> Tensor:
-    """A model's outputs for all inputs, (num_samples, ...)."""
+    """Returns a model's outputs for all inputs, (num_samples, ...)."""
     return torch.cat([model(data.prepare(part, None)) for part in inputs.split(1000)])
 
 
 def embeddings(data: Data, model: Classifier, inputs: Tensor) -> Tensor:
-    """Unit vectors of all inputs, (num_samples, feature_dim)."""
+    """Returns unit vectors of all inputs, (num_samples, feature_dim)."""
     return functional.normalize(outputs(data, model.backbone, inputs))
 
 
 def right_neighbors(queries: Tensor, query_labels: Tensor, gallery: Tensor, labels: Tensor) -> Tensor:
-    """Whether the gallery's nearest vector by cosine has the query's class, bool (num_queries,)."""
+    """Returns whether the gallery's nearest vector by cosine has the query's class, bool (num_queries,)."""
     nearest = [(part @ gallery.T).argmax(dim=1) for part in queries.split(500)]
     return labels[torch.cat(nearest)] == query_labels
 
@@ -258,11 +258,11 @@ class Bench:
         self.old_model = cache(self._old_model)
 
     def samples(self, seed: int) -> Samples:
-        """The samples for trials, or for final runs."""
+        """Returns the samples for trials, or for final runs."""
         return self.data.trial if seed == TRIAL_SEED else self.data.final
 
     def trained_old(self, seed: int, rate: float, head: nn.Module | None = None) -> Classifier:
-        """A model trained on the classes that the old one knows; `head`, if given, has rows for all classes."""
+        """Returns a model trained on the classes that the old one knows; `head`, if given, has rows for all classes."""
         samples = self.samples(seed)
         seen = samples.known[samples.labels]
         numbers = samples.known.cumsum(0) - 1 if head is None else torch.arange(len(samples.known))
@@ -278,7 +278,7 @@ class Bench:
         return OldModel(model, gallery, torch.stack(means))
 
     def test(self, seed: int, queries: Tensor, gallery: Tensor) -> dict[str, float]:
-        """Top-1 of all queries, of those of classes that the old model never saw, and of these in a gallery of such classes."""
+        """Returns top-1 of all queries, of those from classes unseen by the old model, and of the latter among unseen classes."""
         samples = self.samples(seed)
         correct = right_neighbors(queries, samples.query_labels, gallery, samples.labels)
         found = {"top1": correct}
@@ -338,7 +338,7 @@ class Bench:
 
 
 def grid(kind: str, study: Study, choice: dict[str, Settings]) -> Iterator[Settings]:
-    """The settings to try."""
+    """Returns the settings to try."""
     if kind == "means and pull":  # does the pull add anything to the best head?
         yield from (choice["old means"] | {"weight": weight} for weight in study.weights)
     elif kind in ("old", "linear", "pull"):

@@ -17,7 +17,7 @@ def _one_thread_and_seeded():
 
 @pytest.fixture
 def _made_up_data_pass_for_real(monkeypatch):
-    """Runs take a small made-up data set for the real one of its name."""
+    """Lets runs use a small made-up data set in place of the real one of that name."""
     for known in KNOWN.values():
         for file in list(known.checksums):
             monkeypatch.delitem(known.checksums, file)
@@ -25,12 +25,12 @@ def _made_up_data_pass_for_real(monkeypatch):
 
 @pytest.fixture
 def _undrawn(monkeypatch):
-    """Figures for print are made but not drawn, which takes seconds: for tests of what else is in a report."""
+    """Figures for print are created but not drawn, which would take seconds; for tests of the rest of a report."""
     from guided_collapse.experiments.report import figures
 
     monkeypatch.setattr(figures, "as_files", lambda figure, name: {f"{name}.pdf": b"", f"{name}.png": b""})
 
 
 def pytest_collection_modifyitems(items):
-    """Slow tests first, so that none of them is left at the end, with nothing beside it for the other worker."""
+    """Runs slow tests first, so that none of them is left at the end while the other worker idles."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -1,4 +1,4 @@
-"""Two real processes for tests of what happens between processes."""
+"""Two real processes for tests of distributed code."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Every code block of the documentation runs as it is, except those marked otherwise, and every command is understood."""
+"""Every code block of the documentation runs as it is, except those marked otherwise, and every command parses."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def command_lines(file):
 
 
 class WorkBeginsError(Exception):
-    """A command has understood its words."""
+    """Signals that a command has parsed its arguments."""
 
 
 def check_request(words, monkeypatch):

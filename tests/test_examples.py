@@ -1,4 +1,4 @@
-"""The example scripts and notebooks run, and show what they say. In processes of their own: faiss brings its own OpenMP."""
+"""The example scripts and notebooks run, and show what they say. Each in its own process, because faiss brings its own OpenMP."""
 
 import json
 import os

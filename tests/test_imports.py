@@ -1,4 +1,4 @@
-"""Public names are imported when they are used, and light uses import no heavy packages."""
+"""Public names are imported on first use, and lightweight uses import no heavy packages."""
 
 import ast
 import doctest

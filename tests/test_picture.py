@@ -1,4 +1,4 @@
-"""The picture of the method shows what the run ends with."""
+"""The picture of the method shows how the run ends."""
 
 import re
 from xml.etree import ElementTree

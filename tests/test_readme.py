@@ -18,7 +18,7 @@ def data():
 
 @pytest.fixture
 def examples():
-    """The code of the blocks, and the names that it takes for given."""
+    """Returns the code of the blocks, and the names that it assumes."""
     torch.manual_seed(0)
 
     def network():

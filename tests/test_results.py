@@ -47,7 +47,7 @@ def stored(experiment):
 
 
 def raw_measurements(experiment, head):
-    """What the runs of a head measured in eval mode: one list of lines for each seed."""
+    """Returns what the runs of a head measured in eval mode: one list of lines for each seed."""
     return [lines for name, lines in stored(experiment).items() if re.fullmatch(rf"{head}/seed-\d+/metrics.jsonl", name)]
 
 
@@ -57,7 +57,7 @@ def made_tables():
 
 
 def cells_of(name, *, headings=False):
-    """The rows of a table, without its head, as lists of texts; with `headings` these, and the rows."""
+    """Returns the rows of a table, without its header, as lists of texts; with `headings`, the header and the rows."""
     first, _, *rows = [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in made_tables()[name]]
     return (first, rows) if headings else rows
 
@@ -84,7 +84,7 @@ def commands_of(kind):
 
 
 def without(configuration, idle):
-    """But for fields whose values here have no effect: a preset may have others than when the record was made."""
+    """Ignores fields whose values have no effect here: a preset may have changed since the record was made."""
     return {name: value for name, value in configuration.items() if name not in idle}
 
 

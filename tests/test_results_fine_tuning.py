@@ -1,4 +1,4 @@
-"""The records of heads on pretrained features: the protocol held, and the tables are recomputed without the code that made them."""
+"""The records of heads on pretrained features: they follow the protocol, and their tables are recomputed by independent code."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ def settings(grid, head):
 
 
 def setting_of(title):
-    """Test accuracy in per cent by head and seed."""
+    """Test accuracy in percent by head and seed."""
     kind, _, number = title.removesuffix(" of each class").rpartition(", ")
     if KINDS[kind] == "clinc150-trained":
         return {head: {seed: 100 * tests["top1"] for seed, tests in trained(number, head).items()} for head in SIX}

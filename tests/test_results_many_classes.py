@@ -1,4 +1,4 @@
-"""The tables of many classes, recomputed from the measurements without the code that made them."""
+"""The tables of many classes, recomputed from the measurements by independent code."""
 
 import functools
 import json
@@ -42,7 +42,7 @@ def first_facts(heads):
 
 
 def images(facts):
-    """Of each class, as the configuration asks for them; otherwise all that there are. None in a long tail."""
+    """Images per class that the configuration requests, or else all of them; None in a long tail."""
     if facts["configuration"]["long_tail_ratio"] == 50:
         return None
     return (
@@ -61,12 +61,12 @@ def title(facts):
 
 
 def names(facts):
-    """Of the heads, in a row of a table."""
+    """Names of the heads in a row of a table."""
     return LABELS | ({"fixed-etf": "Fixed frame", "nearest-etf": "Nearest frame, lagged"} if is_tight(facts) else {})
 
 
 def ends(runs, part="test", name="top1"):
-    """In per cent."""
+    """Returns the final values of a metric in percent, by seed."""
     return [100 * lines[-1][part][name] for _, lines in runs]
 
 

@@ -1,4 +1,4 @@
-"""The records of upgrades and their tables, recomputed without the code that made them."""
+"""The records of upgrades and their tables, recomputed by independent code."""
 
 import json
 import re

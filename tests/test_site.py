@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class Page(HTMLParser):
-    """What a page refers to, and what it can be referred to by."""
+    """The links of a page, and its own link targets."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The distributions: they build and pass the index's check, and the wheel alone does what it says, or says what it lacks."""
+"""The distributions build and pass the index's check, and the wheel alone works, or names the package it lacks."""
 
 import subprocess
 import sys

@@ -54,5 +54,5 @@ def optional(module: str, *, extra: str, package: str | None = None) -> Any:
 
 
 def how_to_install(package: str, *, extra: str) -> str:
-    """Returns the advice for a missing package, which holds whether or not guided-collapse itself came from an index."""
+    """Returns advice on a missing package that works whether or not guided-collapse itself came from an index."""
     return f"Run: pip install {package}, or install guided-collapse with its extra {extra}."

@@ -1,4 +1,4 @@
-"""Batch samplers whose order depends only on a seed and the epoch, among them the stratified one."""
+"""Batch samplers, including a stratified one, whose order depends only on the seed and the epoch."""
 
 import operator
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ LARGEST_LABEL = 2**20
 
 
 class SeededBatchSampler(Sampler[list[int]], ABC):
-    """Yields the batches of an epoch, each of at most `batch_size` samples; they depend only on (seed, epoch)."""
+    """Base class of samplers whose batches, of at most `batch_size` samples each, depend only on (seed, epoch)."""
 
     def __init__(self, num_samples: int, batch_size: int, *, seed: int) -> None:
         self.num_samples = checked_integer(num_samples, "num_samples", at_least=1)
@@ -26,12 +26,12 @@ class SeededBatchSampler(Sampler[list[int]], ABC):
         self.seed, self.epoch = checked_integer(seed, "seed"), 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch, an integer of at least 0, whose order the next iteration follows."""
+        """Sets the epoch, a nonnegative integer, which determines the order of the next iteration."""
         self.epoch = checked_integer(epoch, "epoch")
 
     @abstractmethod
     def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
-        """Yields the share of process `rank` in every batch, when `processes` processes split each batch."""
+        """Yields the part of each batch that goes to process `rank` out of `processes`."""
 
     @property
     def sampler(self) -> Self:
@@ -44,29 +44,29 @@ class SeededBatchSampler(Sampler[list[int]], ABC):
 
 
 class StratifiedBatchSampler(SeededBatchSampler):
-    r"""Stratified batches: every class in proportion in every batch, every sample once per epoch.
+    r"""Yields stratified batches: every class in proportion in every batch, every sample once per epoch.
 
     Pass it as `DataLoader(dataset, batch_sampler=sampler)` and call `sampler.set_epoch(epoch)` before each epoch. The order depends
     only on (seed, epoch).
 
-    Of a class with $n$ of all $N$ samples, a global batch of $B$ samples contains $\lfloor nB/N \rfloor$ or $\lceil nB/N \rceil$,
-    whatever the number of processes. Samples within a batch are shuffled, so that MixUp and CutMix, which mix neighbors, mix
+    From a class with $n$ of the $N$ samples, a global batch of $B$ contains $\lfloor nB/N \rfloor$ or $\lceil nB/N \rceil$,
+    regardless of the number of processes. Samples within a batch are shuffled, so that MixUp and CutMix, which mix neighbors, mix
     classes.
 
     An epoch has `ceil(N / batch_size)` batches of nearly equal size, so it does not end in a small batch: sizes are multiples of
     `num_replicas` and differ by at most `num_replicas`, except that one batch takes the remainder if `num_replicas` does not
-    divide N. The sampler splits each global batch between processes itself; their counts of a class differ by at most one.
+    divide N. The sampler itself splits each global batch between processes, whose counts of a class differ by at most one.
 
     Args:
         labels: class indices of all samples, (num_samples,).
         batch_size: maximum size of a global batch, over all processes; a multiple of `num_replicas`.
         num_replicas: number of processes; if None, the world size of `torch.distributed`, or 1.
         rank: index of this process; if None, the rank in `torch.distributed`, or 0.
-        seed: seed of the order.
+        seed: random seed.
 
     Raises:
         TypeError: if labels, sizes, rank or seed are not integers.
-        ValueError: if labels are negative, empty or not one-dimensional, or if the sizes do not go together.
+        ValueError: if labels are negative, empty or not one-dimensional, or if the sizes are incompatible.
 
     Example:
         >>> from guided_collapse import StratifiedBatchSampler
@@ -110,7 +110,7 @@ class StratifiedBatchSampler(SeededBatchSampler):
             yield generator.permutation(part).tolist()
 
     def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
-        """Yields the share of process `rank` in every batch, sorted by class."""
+        """Yields the part of each batch that goes to process `rank`, sorted by class."""
         for batch in self._global_batches():
             # The batch is sorted by class, so a strided slice has its share of every class.
             yield batch[rank::processes].tolist()
@@ -163,13 +163,13 @@ class StratifiedBatchSampler(SeededBatchSampler):
 
 
 class _Batches(NamedTuple):
-    """A number of batches of the same size."""
+    """A group of batches of the same size."""
 
     number: int
     size: int
 
     def bounds(self, counts: Indices) -> "_Bounds":
-        """Bounds on how many samples of each class they hold in total: floor or ceil of n B/N in each batch."""
+        """Returns bounds on how many samples of each class these batches hold in total: floor or ceil of n B/N in each batch."""
         total = counts.sum()
         return _Bounds(self.number * (counts * self.size // total), self.number * -(-counts * self.size // total))
 
@@ -192,7 +192,7 @@ def _split_classes(
     of_larger, of_smaller, wanted = larger.bounds(counts), smaller.bounds(counts), larger.number * larger.size
 
     def possible(left: Indices) -> _Bounds:
-        """Bounds of what the larger batches may take when they share the `left` samples with the smaller ones."""
+        """Returns bounds on what the larger batches may take when they share the `left` samples with the smaller ones."""
         return _Bounds(np.maximum(of_larger.least, left - of_smaller.most), np.minimum(of_larger.most, left - of_smaller.least))
 
     in_uneven = _split_off_uneven(counts, uneven, possible, wanted)
@@ -244,7 +244,7 @@ def _checked_labels(labels: Tensor | Sequence[int] | npt.NDArray[np.integer]) ->
 
 
 def checked_integer(value: SupportsIndex, name: str, *, at_least: int = 0) -> int:
-    """Returns the value as an int; raises a TypeError unless it is an integer, of Python, numpy or torch."""
+    """Returns the value as an int; raises unless it is a Python, numpy or torch integer of at least `at_least`."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -25,7 +25,7 @@ UNANCHORED = [name for name in HEADS if name != "anchored"]  # heads that need n
 
 
 class InterruptionError(Exception):
-    """Stands in for whatever ends a run too early."""
+    """Represents whatever ends a run too early."""
 
 
 def placed(out: Path, **changes: Any) -> Placement:
@@ -63,7 +63,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def assert_same(one: RunFolder, other: RunFolder) -> None:
-    """Bit for bit the same result."""
+    """Asserts that two results are identical bit for bit."""
     assert records(one) == records(other)
     assert one.facts().configuration == other.facts().configuration
     assert_equal_arrays(weights(one), weights(other))

@@ -86,14 +86,14 @@ def chosen(points: CrashPoints, every: int) -> list[Path]:
 
 
 def copied(state: Path, where: Path) -> Path:
-    """A copy to go on with: states are for several tests."""
+    """Returns a copy to continue from, because several tests share the states."""
     target = where / state.name
     shutil.copytree(state, target)
     return target
 
 
 def assert_goes_on_to(whole: RunFolder, out: Path, *, lengthen: bool = False) -> None:
-    """A run that was killed resumes to the same result, bit for bit, and no half of a file is left over."""
+    """Asserts that a killed run resumes to the same result, bit for bit, and leaves no partial file."""
     torch.manual_seed(1234)  # what the killed process had drawn is gone
     run = train(LONG, placed(out, checkpoint_seconds=0.0, lengthen=lengthen))
     assert not list(run.path.glob(".*.part"))

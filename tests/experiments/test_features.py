@@ -1,4 +1,4 @@
-"""The command `features`: what a run's head sees, written into a file for other heads."""
+"""The command `features`: the inputs of a run's head, written to a file for other heads."""
 
 from dataclasses import replace
 
@@ -85,7 +85,7 @@ def test_a_run_on_features_may_take_other_features_of_the_same_width(run, file, 
     assert len(load_features(tmp_path / "again.npz").test) == 360  # of the new file, not of --test-features
     deeper = tmp_path / "deeper.npz"
     features_of_run(trained, None, deeper, placed(tmp_path))
-    with pytest.raises(RequestError, match="features must have the width 64; deeper has 16"):
+    with pytest.raises(RequestError, match="features must have width 64; deeper has 16"):
         features_of_run(trained, f"{deeper}", tmp_path / "x.npz", placed(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""A run is measured as `collapse_of` measures, with the loss and the accuracy of the head's own logits beside it."""
+"""A run's measurements agree with `collapse_of`, and add the loss and accuracy of the head's own logits."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def measured(configuration):
-    """The model and its batches, beside their measurement."""
+    """The model, its batches and their measurement."""
     task, share = build_task(configuration.resolved()), ProcessShare(0, 1, CPU)
     model = build_model(configuration.resolved(), task, CPU).train()
     inputs, labels = next(iter(task.training_batches(1, share)))

@@ -1,4 +1,4 @@
-"""Two real processes with the batch of one."""
+"""Two real processes that share the batch of one process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Tight frames, for more classes than a simplex ETF has room for. Sizes are (feature_dim, num_classes)."""
+"""Tight frames, for more classes than a simplex ETF allows. Sizes are (feature_dim, num_classes)."""
 
 import pytest
 import scipy.linalg

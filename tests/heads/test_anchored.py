@@ -1,4 +1,4 @@
-"""What is particular to anchored heads, necks and embeddings; cases.py puts anchored heads through the laws of all heads."""
+"""Properties specific to anchored heads, necks and embeddings; cases.py includes anchored heads in the laws of all heads."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""Labels that do not pass through the model: by `head.labels` before the forward pass, or by `head.update` after it."""
+"""Labels that do not pass through the model: with `head.labels` before the forward pass, or `head.update` after it."""
 
 import copy
 

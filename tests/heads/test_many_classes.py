@@ -1,4 +1,4 @@
-"""More classes than a simplex ETF has room for: nearest and fixed heads are tight frames."""
+"""More classes than a simplex ETF allows: nearest and fixed heads are tight frames."""
 
 import copy
 

@@ -38,7 +38,7 @@ def as_it_is(model):
 
 
 def first_layers_of_vit_b_16():
-    """The model with three of its twelve layers, and as large an image as one of its patches, to spare time."""
+    """The model with three of its twelve layers and images of a single patch, to save time."""
     model = torchvision.models.vit_b_16(num_classes=10, image_size=16)
     model.encoder.layers = model.encoder.layers[:3]
     return model
@@ -59,7 +59,7 @@ def bert_of_transformers():
 
 
 class Case(NamedTuple):
-    """A model, what it is given, and how it is trained."""
+    """A model, its inputs, and how it is trained."""
 
     build: Callable[[], nn.Module]
     inputs: torch.Tensor

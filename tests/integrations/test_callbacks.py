@@ -1,4 +1,4 @@
-"""Callbacks log what `collapse_of` gives, under one process and under two."""
+"""Callbacks log the results of `collapse_of`, with one process and with two."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""`collapse_of` on models of timm and torchvision as they come, with random weights: the last layer is found by itself."""
+"""`collapse_of` on models of timm and torchvision as they are, with random weights: the last layer is found automatically."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What is saved loads as it was, without unpickling; what cannot be loaded is refused with the reason."""
+"""Saved models load unchanged, without unpickling; files that cannot be loaded are rejected with the reason."""
 
 import json
 import subprocess
@@ -179,7 +179,7 @@ def test_damage_is_refused(saved, name, content, message):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub on this machine, a folder of repositories, and what it was asked for."""
+    """A local hub, that is, a folder of repositories, and the requests it received."""
     import huggingface_hub
 
     api = Mock()

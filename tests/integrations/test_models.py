@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and transformers with a head in the place of their last layer, trained on digits."""
+"""Models of torchvision, timm and transformers with a head in place of their last layer, trained on digits."""
 
 import copy
 

@@ -71,7 +71,7 @@ accelerator.end_training()
 
 
 def block(beginning):
-    """The block of the page that begins so."""
+    """Returns the block of the page with this beginning."""
     found = re.findall(r"```python\n(.*?)```", TRAINING_LOOP.read_text(), re.DOTALL)
     (code,) = [code for code in found if code.startswith(beginning)]
     return code

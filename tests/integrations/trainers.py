@@ -49,7 +49,7 @@ class Module(lightning.LightningModule):
 
 
 class Recorder(lightning.pytorch.loggers.logger.DummyLogger):
-    """A logger that keeps what it is given."""
+    """A logger that keeps what it receives."""
 
     def __init__(self):
         super().__init__()

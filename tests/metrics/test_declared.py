@@ -1,4 +1,4 @@
-"""What is shown and recorded of metrics follows from their declarations."""
+"""Declarations of metrics determine what is shown and recorded."""
 
 import subprocess
 import sys

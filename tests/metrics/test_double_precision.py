@@ -12,7 +12,7 @@ APPLE = torch.device("mps")
 
 
 class AppleTensor(Tensor):
-    """A tensor that claims to be on Apple's device and raises for float64, as do results computed from it, until `cpu()`."""
+    """A tensor that claims to be on MPS and raises for float64, as do results computed from it, until `cpu()`."""
 
     @property
     def device(self):

@@ -28,7 +28,7 @@ class Comparison:
     """True if a search chose the settings of each head."""
 
     def __str__(self) -> str:
-        """A table of medians and the verdict, in at most 100 columns. Warns about damaged records."""
+        """Returns a table of medians and the verdict, in at most 100 columns. Warns about damaged records."""
         from guided_collapse.experiments.report.formats import wrapped
         from guided_collapse.experiments.report.summaries import Experiment
         from guided_collapse.experiments.report.tables import outcome_table

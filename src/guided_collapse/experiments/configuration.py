@@ -1,4 +1,4 @@
-"""What a run computes and where: `Configuration` and `Placement`, without torch, so that the command line starts fast."""
+"""`Configuration`, what a run computes, and `Placement`, where; without torch, so that the command line starts fast."""
 
 import functools
 import re
@@ -57,7 +57,7 @@ Kind = TypeVar("Kind")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))
 def settings(kind: type[Kind]) -> type[Kind]:
-    """A frozen dataclass that checks types and ranges; invalid values and unknown fields raise RequestError."""
+    """Makes a class a frozen dataclass that checks types and ranges; invalid values and unknown fields raise RequestError."""
     checked = pydantic_dataclass(
         frozen=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
     )(kind)
@@ -86,7 +86,7 @@ _PLAIN = {
 
 
 def validation_message(error: ValidationError, field: str = "") -> str:
-    """The message for a validation error: the requirement, the value received, and what to do.
+    """Returns the message for a validation error: the requirement, the value received, and what to do.
 
     Args:
         error: raised for a dataclass, or for the value of a single field.
@@ -167,7 +167,7 @@ class Configuration:
     every: Count = 1
     """Steps between updates of the nearest-etf-lagged frame."""
     frame: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Anchored rows: the old class means (0) to the nearest frame (1)."""
+    """Anchored rows, from the old class means (0) to the nearest frame (1)."""
     upgrade_of: str | None = None
     """Checksum of the older model that an anchored head takes its rows from; set by `upgrade`."""
     pretrained: bool = False
@@ -300,7 +300,7 @@ class Configuration:
 
     @property
     def protocol_differences(self) -> list[str]:
-        """How this run differs from other heads' runs in the same protocol; empty in the fair protocol."""
+        """How this run may differ from other heads' runs in the same protocol; empty in the fair protocol."""
         if self.protocol == "fair":
             return []
         batches = "stratified" if self.takes_stratified_batches else "shuffled"
@@ -316,12 +316,12 @@ class Configuration:
         return Augmentation(self.flip, self.crop_padding, self.rotation, self.crop_size, self.random_resized)
 
     def resolved(self) -> "Configuration":
-        """The same configuration with the optimizer's defaults filled in."""
+        """Returns the same configuration with the optimizer's defaults filled in."""
         defaults = DEFAULTS[self.optimizer]
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     def lengthened(self, epochs: int) -> "Configuration":
-        """The same configuration with at least as many epochs; RequestError if its learning rate depends on their number."""
+        """Returns the same configuration with no fewer epochs; RequestError if its learning rate depends on their number."""
         if epochs < self.epochs:
             raise RequestError(
                 f"epochs must be at least the run's {self.epochs}; got {epochs}. A run can be extended but not shortened."
@@ -334,12 +334,12 @@ class Configuration:
         return replace(self, epochs=epochs)
 
     def differences(self, other: "Configuration") -> str:
-        """The fields that differ, as text for an error message."""
+        """Returns the fields that differ, as text for an error message."""
         ours, theirs = self.to_dict(), other.to_dict()
         return "; ".join(f"{name} is {ours[name]!r}, not {theirs[name]!r}" for name in ours if ours[name] != theirs[name])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Returns plain values, for JSON."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""What a user sees during runs: a progress bar or lines, and curves in TensorBoard."""
+"""Output during runs: a progress bar or lines, and curves in TensorBoard."""
 
 import sys
 import time
@@ -30,7 +30,7 @@ class Series:
         self.trained, self.start = 0.0, time.perf_counter()  # runs trained by this command, and its start
 
     def left(self, part: float = 0.0, part_before: float = 0.0) -> str:
-        """The estimated time left; empty before any training. `part` of this run is done, `part_before` of it before a resume."""
+        """Returns the estimated time left, or "" before any training. `part` of this run is done, `part_before` before a resume."""
         trained = self.trained + part - part_before
         if trained <= 0:
             return ""
@@ -43,7 +43,7 @@ class Display:
     """A progress bar on a terminal, or with `quiet` one line per measurement; also writes TensorBoard files to `curves`.
 
     `silent` is for all but the first of several processes, and `done_steps` counts the steps before a resume. On a terminal, each
-    run of a series leaves a single line.
+    run of a series leaves behind a single line.
     """
 
     def __init__(

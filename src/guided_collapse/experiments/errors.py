@@ -54,7 +54,7 @@ def check_choice(name: str, value: object, legal: Sequence[str], *, shown_by: st
 
 
 def error_message(error: BaseException) -> str:
-    """The message of an error, on one line."""
+    """Returns the message of an error, on one line."""
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"{text}. {how_to_install(error.name.split('.')[0], extra='experiments')}"

@@ -1,4 +1,4 @@
-"""The inference model of a finished run, for use without this package."""
+"""Exports the inference model of a finished run, for use without this package."""
 
 import io
 import json
@@ -32,7 +32,7 @@ class Normalize(nn.Module):
         self.mean, self.std = (nn.Buffer(torch.tensor(values).reshape(shape)) for values in (inputs.mean, inputs.std))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Normalized inputs, of the same shape."""
+        """Returns normalized inputs, of the same shape."""
         return (inputs - self.mean) / self.std
 
 
@@ -45,7 +45,7 @@ def check_target(target: Path, suffixes: Sequence[str]) -> None:
 
 
 def trained_model(run: RunFolder) -> Classifier:
-    """The model of a finished run, in eval mode; RequestError or DamageError if there is none."""
+    """Returns the model of a finished run, in eval mode; RequestError or DamageError if there is none."""
     facts, inputs = run.exportable()
     configuration = configuration_of(facts)
     backbone = new_backbone(configuration, inputs.shape[0])
@@ -56,7 +56,7 @@ def trained_model(run: RunFolder) -> Classifier:
 
 
 def inference_model(run: RunFolder) -> nn.Module:
-    """A module of stock layers from images in 0 to 1, or features, (num_samples, ...), to logits, (num_samples, num_classes)."""
+    """Returns stock layers that map images from 0 to 1, or features, (num_samples, ...), to logits, (num_samples, num_classes)."""
     inputs = run.exportable()[1]
     return nn.Sequential(Normalize(inputs), trained_model(run).export()).eval()
 
@@ -80,7 +80,7 @@ def export_run(run: RunFolder, target: Path) -> None:
 
 
 def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
-    """The output of torch.export or torch.onnx, kept in memory because torch aborts the process on a full disk."""
+    """Returns the output of torch.export or torch.onnx, kept in memory because torch aborts the process on a full disk."""
     batch: dict[int, Any] = {0: torch.export.Dim("num_samples")}
     program = torch.export.export(model, (torch.zeros(2, *inputs.shape),), dynamic_shapes=(batch,), strict=False)
     if suffix == ".pt2":

@@ -51,7 +51,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def checksum(content: bytes) -> str:
-    """SHA-256, in hexadecimal digits."""
+    """Returns the SHA-256, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 

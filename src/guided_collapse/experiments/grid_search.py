@@ -125,7 +125,7 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
 
 
 def settings_of_search(folder: Path | None, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:
-    """The settings that a search chose for each head, from the `search.json` in its folder; empty without a folder."""
+    """Returns the settings that a search chose for each head, from the `search.json` in its folder; empty without a folder."""
     if folder is None:
         return {}
     if not (folder / SEARCH).is_file():
@@ -140,14 +140,14 @@ def settings_of_search(folder: Path | None, heads: Sequence[HeadName]) -> dict[H
 
 
 def settings_of(head: HeadName, grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the grid's fields that affect the head, in the order of the grid."""
+    """Returns every combination of the grid's fields that affect the head, in the order of the grid."""
     idle = set(HEAD_FIELDS) - set(HEADS[head].takes)
     effective = {name: values for name, values in grid.items() if name not in idle}
     return [dict(zip(effective, chosen, strict=True)) for chosen in itertools.product(*effective.values())]
 
 
 def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, Any]]:
-    """The configuration of every trial, with its settings; each setting is a separate experiment."""
+    """Returns the configuration of every trial, with its settings; each setting is a separate experiment."""
     at_the_end = {"epochs": plan.trial_epochs, "measure_every": plan.trial_epochs, "measure_first": 0, "trace": False}
     shared = Configuration(**{**plan.configuration, **at_the_end, "validation_fraction": plan.validation_fraction})
     return {
@@ -176,7 +176,7 @@ def _trials(plan: SearchRecord, placement: Placement, folder: Path, jobs: int) -
 
 
 def _choice(record: SearchRecord) -> dict[str, Any]:
-    """The best settings of each head, according to the rule."""
+    """Returns the best settings of each head, according to the rule."""
     choice = {}
     for head in record.heads:
         ranked = []

@@ -34,7 +34,7 @@ class HeadDeclaration:
     centering: Literal["always", "fair", "never"] = "always"  # when it centers features; if "fair", its class takes `center`
 
     def centers(self, protocol: str) -> bool:
-        """True if it centers features in that protocol, "fair" or "paper"."""
+        """Returns whether the head centers features in that protocol, "fair" or "paper"."""
         return self.centering in ("always", protocol)
 
 
@@ -139,7 +139,7 @@ HEADS: dict[str, HeadDeclaration] = {
 def build_head(
     configuration: "Configuration", feature_dim: int, num_classes: int, generator: "torch.Generator"
 ) -> "Head | nn.Linear":
-    """The head that the configuration names; `generator` is the source of its initial weight or random direction."""
+    """Returns the head that the configuration names; `generator` is the source of its initial weight or random direction."""
     declared = HEADS[configuration.head]
     options = {name: getattr(configuration, name) for name in declared.takes} | dict(declared.options)
     if declared.centering == "fair":
@@ -149,14 +149,14 @@ def build_head(
 
 
 def anchored_head(feature_dim: int, num_classes: int, *, scale: float, frame: float, generator: "torch.Generator") -> "Head":
-    """An AnchoredHead of these sizes; its rows, moved by `frame`, come from a state dict or from `upgrade.anchors`."""
+    """Returns an AnchoredHead of these sizes; its rows, moved by `frame`, come from a state dict or from `upgrade.anchors`."""
     from guided_collapse.heads.anchored import AnchoredHead
 
     return AnchoredHead.from_config(feature_dim=feature_dim, num_classes=num_classes, scale=scale, centered=False)
 
 
 def linear_layer(feature_dim: int, num_classes: int, *, affine: bool, generator: "torch.Generator") -> "nn.Linear":
-    """An nn.Linear with its usual initial weight, drawn from the generator; `affine` adds a bias, initially zero."""
+    """Returns an nn.Linear with its usual initial weight, drawn from the generator; `affine` adds a bias, initially zero."""
     from torch import nn
 
     layer = nn.Linear(feature_dim, num_classes, bias=affine)

@@ -24,7 +24,7 @@ from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessS
 from guided_collapse.experiments.configuration import Placement, Precision
 from guided_collapse.experiments.errors import RequestError, WorkError
 
-PEER_TIMEOUT = timedelta(minutes=30)  # of the wait for another process, at startup and at every step
+PEER_TIMEOUT = timedelta(minutes=30)  # for waits on another process, at startup and at every step
 MIN_CPU_PROCESSES = 2  # a single-core machine may run this many, to try out distributed training
 # Each launcher's environment in Fabric, and the variable with its processes per node; in the order in which Fabric detects them.
 LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
@@ -36,7 +36,7 @@ LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
 
 
 def check_launch(placement: Placement, precision: Precision) -> None:
-    """RequestError for devices, nodes or a precision that this machine lacks, or that do not match the launcher's processes."""
+    """Raises RequestError for devices, nodes or a precision that this machine lacks or that do not match the launcher."""
     has = {
         "cuda": torch.cuda.device_count(),
         "mps": int(torch.backends.mps.is_available()),
@@ -71,7 +71,7 @@ def check_launch(placement: Placement, precision: Precision) -> None:
 
 
 def build_fabric(placement: Placement, precision: Precision) -> Fabric:
-    """Devices and processes of a run, not launched yet."""
+    """Returns the devices and processes of a run, not launched yet."""
     return Fabric(
         accelerator=placement.accelerator,
         devices=placement.devices,
@@ -100,7 +100,7 @@ def lost_peers_reported(fabric: Fabric, folder: Path) -> Iterator[None]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that affect results."""
+    """Returns versions of Python and of the packages that affect results."""
     return {
         "guided_collapse": metadata.version("guided-collapse"),
         "python": platform.python_version(),
@@ -109,7 +109,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of this package's checkout, with a plus if files have changed since; None for an installed package."""
+    """Returns the commit of this package's checkout, with a plus if files have changed since; None for an installed package."""
     here = Path(__file__)
 
     def git(*arguments: str) -> str:
@@ -124,7 +124,7 @@ def commit() -> str | None:
 
 
 def hardware(device: torch.device, processes: int) -> dict[str, Any]:
-    """CPU model and cores, threads per process, device model or type, and number of processes."""
+    """Returns CPU model and cores, threads per process, device model or type, and number of processes."""
     processor = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
@@ -152,7 +152,7 @@ def threads_as_before(begun: Mapping[str, Any]) -> Iterator[None]:
 
 
 def describe_devices(now: Mapping[str, Any], begun: Mapping[str, Any]) -> str:
-    """The devices, and how they differ from those that the run began on, because other hardware may round differently."""
+    """Returns the devices, and how they differ from those that the run began on, because other hardware may round differently."""
     devices = now["devices"] if now["processes"] == 1 else f"{now['processes']} x {now['devices']}"
     changed = [name for name in begun if name != "cores" and now[name] != begun[name]]  # more cores do not change rounding
     changes = ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in changed)

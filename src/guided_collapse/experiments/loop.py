@@ -65,7 +65,7 @@ def train(
         The folder of the finished run.
 
     Raises:
-        RequestError: for devices or data that do not exist or do not fit, or a folder that holds another run or is not writable.
+        RequestError: for missing or unsuitable devices or data, or a folder that holds another run or is not writable.
         DamageError: for a folder with files of different runs, or a damaged run without an intact checkpoint.
         WorkError: if another process is using the folder, or one of several processes is lost.
     """
@@ -114,7 +114,7 @@ def train(
 
 
 def loss_lower_bound(head: nn.Module) -> float | None:
-    """The lowest possible mean cross-entropy for classes of equal size; None if the norm of features or rows is free."""
+    """Returns the lowest possible mean cross-entropy for classes of equal size; None if the norm of features or rows is free."""
     if not isinstance(head, Head) or (isinstance(head, CosineHead) and not head.normalize_weight):
         return None
     if isinstance(head, FrameHead) and can_be_centered(head.feature_dim, head.num_classes):
@@ -123,7 +123,7 @@ def loss_lower_bound(head: nn.Module) -> float | None:
 
 
 def build_optimizer(configuration: Configuration, model: Classifier) -> torch.optim.Optimizer:
-    """The optimizer that the configuration names; agd also sets the initial weights that its theory assumes."""
+    """Returns the optimizer that the configuration names; agd also sets the initial weights that its theory assumes."""
     if configuration.optimizer == "agd":
         optimizer = AGD(model.parameters(), gain=configuration.gain)
         optimizer.init_weights(random_generator(configuration.seed, OPTIMIZER))
@@ -142,7 +142,7 @@ def build_optimizer(configuration: Configuration, model: Classifier) -> torch.op
 
 
 def learning_rate_factor(configuration: Configuration, progress: float) -> float:
-    """The multiplier of the initial learning rate after this fraction of all steps."""
+    """Returns the multiplier of the initial learning rate after this fraction of all steps."""
     if configuration.schedule == "cosine":
         return (1 + math.cos(math.pi * progress)) / 2
     if configuration.schedule == "step":

@@ -47,7 +47,7 @@ class _Tally:
         self.totals.index_add_(1, labels, torch.stack([losses, correct.double(), torch.ones_like(losses)]))
 
     def averages(self, fabric: Fabric, parts: Mapping[str, Tensor]) -> dict[str, float | None]:
-        """Loss and accuracy over all samples, and the accuracy over the classes of each part."""
+        """Returns loss and accuracy over all samples, and the accuracy over the classes of each part."""
         totals = torch.as_tensor(fabric.all_reduce(self.totals, reduce_op="sum")).cpu()
         loss, correct, samples = totals.sum(dim=1).tolist()
         found: dict[str, float | None] = {"loss": loss / samples, "top1": correct / samples}
@@ -58,7 +58,7 @@ class _Tally:
 
 
 def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
-    """The classes with many, medium and few training samples, a third each; empty if sizes differ less than twofold."""
+    """Returns the classes with many, medium and few training samples, a third each; empty if sizes differ less than twofold."""
     counts = train_labels.bincount(minlength=num_classes)
     if num_classes < 3 or counts.max() < 2 * counts.min():
         return {}
@@ -67,7 +67,7 @@ def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
 
 
 def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:
-    """Loss, accuracy and collapse of the model in eval mode on the training samples, and on the test samples if there are any.
+    """Measures loss, accuracy and collapse of the model in eval mode on the training samples, and on any test samples.
 
     Features are measured as the head multiplies them by its weight: normalized for heads on spheres, raw for nn.Linear. NC1 of the
     normalized features is recorded for every head, so that heads can be compared.
@@ -154,7 +154,7 @@ class TraceRecorder:
         self.sample_labels = labels.cpu()
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The contents of `trace.npz`."""
+        """Returns the contents of `trace.npz`."""
         points = {name: torch.stack(moments).numpy() for name, moments in self.points.items()}
         classes = np.arange(points["weights"].shape[1])
         return {"epochs": np.array(self.epochs), "classes": classes, **points, "sample_labels": self.sample_labels.numpy()}

@@ -24,7 +24,7 @@ PRESETS: Mapping[str, Configuration] = _CONFIGURATIONS
 
 
 def preset(name: str) -> Configuration:
-    """The configuration of that name.
+    """Returns the configuration of that name.
 
     Raises:
         RequestError: for an unknown name, with the closest ones.

@@ -35,7 +35,7 @@ from guided_collapse.metrics import declared as metrics
 from guided_collapse.metrics.declared import SPLITS, MetricDeclaration, Reference, Split
 
 SEARCH = "search.json"
-TRIALS = "trials"  # the folder of the trials of a search, beside its record
+TRIALS = "trials"  # the folder of the trials of a search, next to its record
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -103,7 +103,7 @@ class Epochs:
         return len(self.numbers)
 
     def of(self, split: Split, name: str) -> Floats:
-        """(num_epochs,), the values of one quantity."""
+        """Returns the values of one quantity, (num_epochs,)."""
         return self.values.get((split, name), np.full(len(self.numbers), np.nan))
 
 
@@ -178,7 +178,7 @@ class Records:
 
 
 def read_records(paths: Sequence[Path]) -> Records:
-    """All unique runs and searches in folders and zip archives, without the trials of searches.
+    """Returns all unique runs and searches in folders and zip archives, without the trials of searches.
 
     Skips damaged or altered records with a warning. Raises a ValueError if a path does not exist or no run remains.
     """
@@ -218,7 +218,7 @@ def read_records(paths: Sequence[Path]) -> Records:
 
 
 def _folders_below(path: Path, skipped: list[str]) -> list[tuple[Place, frozenset[str]]]:
-    """Every folder below a path or in a zip archive, with its file names, in order."""
+    """Returns every folder below a path or in a zip archive, with its file names, in order."""
     if not path.is_dir():
         try:
             archive = zipfile.ZipFile(path)
@@ -241,7 +241,7 @@ def _folders_below(path: Path, skipped: list[str]) -> list[tuple[Place, frozense
 
 
 def read_run(folder: Place) -> Run:
-    """The run in a folder, without its model. Raises a DamageError if it is damaged or altered."""
+    """Returns the run in a folder, without its model. Raises a DamageError if it is damaged or altered."""
     status = run_status(folder)
     if status.facts is None or status.state == "damaged":
         raise DamageError(status.reason or f"{CONFIG} is damaged")
@@ -258,7 +258,7 @@ def read_run(folder: Place) -> Run:
 
 
 def in_columns(records: Sequence[EpochRecord]) -> Epochs:
-    """Epoch records as arrays over epochs."""
+    """Returns epoch records as arrays over epochs."""
     seconds = np.array([found.seconds for found in records], dtype=np.float64)  # None becomes NaN
     values = {}
     for split, name in ((quantity.split, quantity.name) for quantity in QUANTITIES):
@@ -269,39 +269,39 @@ def in_columns(records: Sequence[EpochRecord]) -> Epochs:
 
 
 def read_margins(file: Place) -> dict[Split, Floats]:
-    """Sorted cosine margins by split."""
+    """Returns sorted cosine margins by split."""
     arrays = _read_arrays(file)
     return {split: np.sort(arrays[split]) for split in SPLITS if split in arrays}
 
 
 def _read_arrays(file: Place) -> dict[str, npt.NDArray[Any]]:
-    """The arrays in a file as float64 or int64."""
+    """Returns the arrays in a file as float64 or int64."""
     with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as arrays:  # a pickle could run code
         return {name: array.astype(np.float64 if array.dtype.kind == "f" else np.int64) for name, array in arrays.items()}
 
 
 def setting_text(settings: Mapping[str, Any]) -> str:
-    """Values of searched fields as text, "learning_rate=0.1,scale=5"; "as-it-is" without any."""
+    """Returns values of searched fields as text, "learning_rate=0.1,scale=5"; "as-it-is" if there are none."""
     return ",".join(f"{name}={value:g}" for name, value in settings.items()) or "as-it-is"
 
 
 def one_line(text: str) -> str:
-    """Text without line breaks, control characters, or bidirectional marks."""
+    """Returns text without line breaks, control characters, or bidirectional marks."""
     return re.sub(r"[\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+", " ", text).strip()
 
 
 def short_commit(commit: str) -> str:
-    """A commit shortened to seven digits, as git does; keeps a trailing plus."""
+    """Returns a commit shortened to seven digits, as git does; keeps a trailing plus."""
     return re.sub(r"\b([0-9a-f]{7})[0-9a-f]{33}\b", r"\1", commit)
 
 
 def shortened(text: str, most: int = 500) -> str:
-    """Text on one line, truncated to `most` characters."""
+    """Returns text on one line, truncated to `most` characters."""
     line = one_line(text)
     return line if len(line) <= most else f"{line[:most]} …"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a text table with aligned columns."""
+    """Returns the lines of a text table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

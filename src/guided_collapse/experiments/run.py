@@ -4,7 +4,7 @@
 |---|---|---|
 | `config.json` | configuration, data, hardware, its own checksum and, at the end, those of the other files | first and last |
 | `metrics.jsonl` | a line for each epoch | before each checkpoint |
-| `last.ckpt`, `previous.ckpt` | everything for an exact resume, with copies of the two files above | every 30 s or so |
+| `last.ckpt`, `previous.ckpt` | all state for an exact resume, with copies of the two files above | about every 30 s |
 | `margins.npz`, `trace.npz` | the last measurement's margins, and the animation | at the end |
 | `model.safetensors` | the trained model | at the end |
 
@@ -77,7 +77,7 @@ class RunFacts:
 
     experiment: str
     head: str
-    seed: int  # of everything random
+    seed: int  # of all randomness
     configuration: Mapping[str, Any]  # the requested one, as plain values
     protocol: str  # the rules by which heads are compared
     protocol_differences: tuple[str, ...]  # how this head's run differs from those of other heads
@@ -101,7 +101,7 @@ class RunFacts:
         return self.configuration.get("epochs")
 
     def as_text(self) -> str:
-        """The contents of `config.json`, with its checksum."""
+        """Returns the contents of `config.json`, with its checksum."""
         content = asdict(self)
         return json.dumps(content | {CHECKSUM: _checksum_of(content)}, indent=2, allow_nan=False) + "\n"
 
@@ -117,11 +117,11 @@ class EpochRecord:
     test: Numbers | None = None  # the same on the test samples
 
     def measured(self, split: Split) -> Numbers:
-        """The measurement on these samples; empty if there was none."""
+        """Returns the measurement on these samples; empty if there was none."""
         return (self.train if split == "train" else self.test) or {}
 
     def to_json(self) -> dict[str, Any]:
-        """The line as a JSON object, without missing values."""
+        """Returns the line as a JSON object, without missing values."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -143,7 +143,7 @@ class Status(NamedTuple):
 
 
 def run_status(folder: Place) -> Status:
-    """The status of the run in a folder, on which training, comparisons, export and reports all rely."""
+    """Returns the status of the run in a folder, on which training, comparisons, export and reports all rely."""
     facts = None
     try:
         facts = _parse_facts(_read(folder / CONFIG))
@@ -160,18 +160,18 @@ def run_status(folder: Place) -> Status:
 
 
 def read_epoch_records(folder: Place) -> list[EpochRecord]:
-    """The records in `metrics.jsonl`, none if it does not exist yet; DamageError if it is damaged."""
+    """Returns the records in `metrics.jsonl`, none if it does not exist yet; DamageError if it is damaged."""
     file = folder / METRICS
     return _parse_epochs(_read(file)) if file.exists() else []
 
 
 def read_record(file: Place, kind: type[Kind]) -> Kind:
-    """The record of this kind in a JSON file; DamageError if the file is missing or holds something else."""
+    """Returns the record of this kind in a JSON file; DamageError if the file is missing or holds something else."""
     return _parse(kind, _read(file), file.name)
 
 
 def records_as_text(records: Iterable[EpochRecord]) -> str:
-    """The contents of `metrics.jsonl`: one line for each epoch."""
+    """Returns the contents of `metrics.jsonl`: one line for each epoch."""
     return "".join(json.dumps(found.to_json(), allow_nan=False) + "\n" for found in records)
 
 
@@ -211,7 +211,7 @@ def _parse_epochs(text: bytes) -> list[EpochRecord]:
 
 
 class Checkpoint(NamedTuple):
-    """What a run resumes from."""
+    """The state that a run resumes from."""
 
     file: Path
     facts: RunFacts  # of the run, which may have been extended since
@@ -236,7 +236,7 @@ def save_checkpoint(folder: Path, facts: RunFacts, records: list[EpochRecord], s
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest intact checkpoint; None if there is none. Warns about damaged ones."""
+    """Returns the newest intact checkpoint; None if there is none. Warns about damaged ones."""
     for path in (folder / LAST_CHECKPOINT, folder / PREVIOUS_CHECKPOINT):
         if not path.exists():
             continue
@@ -259,11 +259,11 @@ class RunFolder(NamedTuple):
 
     @classmethod
     def of(cls, configuration: Configuration, out: Path) -> "RunFolder":
-        """The folder of this configuration's run."""
+        """Returns the folder of this configuration's run."""
         return cls(out / configuration.experiment / configuration.head / f"seed-{configuration.seed}")
 
     def facts(self) -> RunFacts:
-        """The contents of `config.json`; if it is missing or damaged, of its copy in the last checkpoint, with a warning."""
+        """Returns the contents of `config.json` or, if it is missing or damaged, of its copy in a checkpoint, with a warning."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
             raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. Check the path.")
         try:
@@ -276,7 +276,7 @@ class RunFolder(NamedTuple):
             return checkpoint.facts
 
     def exportable(self) -> tuple[RunFacts, Inputs]:
-        """The facts of a finished run, and what its model needs to know about its inputs; RequestError or DamageError if none."""
+        """Returns a finished run's facts, and what its model must know about its inputs; RequestError or DamageError if none."""
         if not any((self.path / name).exists() for name in OF_A_RUN):
             raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. Check the path.")
         state, reason, facts = run_status(self.path)
@@ -291,7 +291,7 @@ class RunFolder(NamedTuple):
         return facts, facts.inputs
 
     def is_finished(self, configuration: Configuration) -> bool:
-        """True if the run of this configuration is finished and intact. Warns about a damaged file."""
+        """Returns whether the run of this configuration is finished and intact. Warns about a damaged file."""
         status = run_status(self.path)
         if status.state == "damaged" and status.facts is not None:
             warnings.warn(f"{self.path}: {status.reason}; rebuilding it from the last checkpoint.", RuntimeWarning, stacklevel=2)
@@ -310,7 +310,7 @@ class RunFolder(NamedTuple):
             )
 
     def checkpoint(self, configuration: Configuration) -> Checkpoint | None:
-        """The checkpoint to resume from; None to start from the beginning. DamageError if that would overwrite a finished run."""
+        """Returns the checkpoint to resume from, or None to start afresh. DamageError if that would overwrite a finished run."""
         found = load_checkpoint(self.path)
         if found is None:
             if (self.path / MODEL).exists():
@@ -360,7 +360,7 @@ class RunFolder(NamedTuple):
 
 
 def configuration_of(facts: RunFacts) -> Configuration:
-    """The configuration in the facts; DamageError if this version does not accept it."""
+    """Returns the configuration in the facts; DamageError if this version does not accept it."""
     try:
         return Configuration(**facts.configuration)
     except ValueError as error:

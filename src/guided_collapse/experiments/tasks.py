@@ -34,7 +34,7 @@ BACKBONE, HEAD, OPTIMIZER, AUGMENTATION, NECK = range(5)  # purposes of random g
 
 
 def random_generator(*key: int) -> torch.Generator:
-    """A CPU generator seeded by these numbers alone: the seed, its purpose, the epoch, the process."""
+    """Returns a CPU generator seeded with these numbers alone: the seed, its purpose, the epoch, the process."""
     state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
@@ -51,43 +51,43 @@ class Task(ABC):
 
     @abstractmethod
     def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
-        """A new backbone; `fresh=False` leaves out pretrained weights, for one that gets its state from a checkpoint."""
+        """Returns a new backbone; `fresh=False` leaves out pretrained weights, for one that gets its state from a checkpoint."""
 
     def input_facts(self) -> Inputs | None:
-        """What an exported model needs to know about its inputs; None if nothing can be exported, as for unconstrained features."""
+        """Returns what an exported model needs to know about its inputs; None if there is no model to export."""
         return None
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """The same samples, normalized as a trained model expects them; ValueError if they do not fit it."""
+        """Returns the same samples, normalized as a trained model expects them; ValueError if they do not fit it."""
         raise ValueError("a trained model needs images or a file of features; got unconstrained features.")
 
     @abstractmethod
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
-        """The chosen samples, augmented if there is a source of randomness."""
+        """Yields the chosen samples, augmented if there is a source of randomness."""
 
     def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
-        """This process's part of the batches of an epoch, counted from 1; the same for every head with the same seed."""
+        """Yields this process's part of the batches of an epoch, counted from 1; the same for all heads with the same seed."""
         source = random_generator(self.configuration.seed, AUGMENTATION, epoch, share.rank)
         return self._load(share.of_batches(self._sampler(epoch)), share.device, source, test=False)
 
     def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
-        """Every sample once, in order, without augmentation, in batches that fit into memory."""
+        """Yields every sample once, in order, without augmentation, in batches that fit into memory."""
         of_training = max(self.configuration.batch_size // share.processes, 1)
         size = min(LARGEST_MEASURED_BATCH, of_training) if self.fills_memory else LARGEST_MEASURED_BATCH
         chosen = share.in_order(self.num_test if test else self.num_train, batch_size=size)
         return self._load(chosen, share.device, None, test=test)
 
     def first_samples(self, num_classes: int, per_class: int, device: torch.device) -> Batch:
-        """The first training samples of each of the first classes, in order of their class, without augmentation."""
+        """Returns the first training samples of each of the first classes, in order of their class, without augmentation."""
         of_each = [(self.train_labels == label).nonzero()[:per_class, 0] for label in range(num_classes)]
         return next(self._load([torch.cat(of_each).tolist()], device, None, test=False))
 
     def steps_per_epoch(self) -> int:
-        """The number of batches in an epoch."""
+        """Returns the number of batches in an epoch."""
         return len(self._sampler(1))
 
     def _sampler(self, epoch: int) -> SeededBatchSampler:
-        """The batches of an epoch, the same for every number of processes and, in the fair protocol, for every head."""
+        """Returns the batches of an epoch, the same for every number of processes and, in the fair protocol, for every head."""
         size, seed = min(self.configuration.batch_size, self.num_train), self.configuration.seed
         sampler: SeededBatchSampler
         if self.configuration.takes_stratified_batches:
@@ -106,7 +106,7 @@ class ImageTask(Task):
         self.data, self.statistics, self.num_workers = data, statistics, num_workers
 
     def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
-        """The network that the configuration names; ValueError if it needs larger images."""
+        """Returns the network that the configuration names; ValueError if it needs larger images."""
         network = new_backbone(self.configuration, self.data.image_shape[0], generator, fresh=fresh)
         size = min(self.input_facts().shape[1:])
         if isinstance(network, ImageBackbone) and size < network.smallest_size:
@@ -118,12 +118,12 @@ class ImageTask(Task):
         return network
 
     def input_facts(self) -> Inputs:
-        """Shape, normalization and class names."""
+        """Returns shape, normalization and class names."""
         (channels, height, width), size = self.data.image_shape, self.configuration.crop_size
         return Inputs((channels, size or height, size or width), *self.statistics, self.data.class_names)
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """The same images, normalized as the model expects them; ValueError if they have another number of channels."""
+        """Returns the same images, normalized as the model expects them; ValueError if they have another number of channels."""
         if self.data.image_shape[0] != inputs.shape[0]:
             raise ValueError(f"images must have {inputs.shape[0]} channels; {self.data.name} has {self.data.image_shape[0]}.")
         return type(self)(self.configuration, self.data, PixelStatistics(inputs.mean, inputs.std), num_workers=self.num_workers)
@@ -146,7 +146,7 @@ class UnconstrainedTask(Task):
         super().__init__(configuration, torch.arange(num_samples) % num_classes, 0, num_classes)
 
     def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
-        """A free feature for each sample."""
+        """Returns a free feature for each sample."""
         feature_dim = self.configuration.feature_dim or self.num_classes
         return UnconstrainedFeatures(self.num_train, feature_dim, generator=generator)
 
@@ -166,17 +166,17 @@ class FeatureTask(Task):
         self.data, self.mean, self.std = data, mean, std
 
     def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
-        """The neck that the configuration names."""
+        """Returns the neck that the configuration names."""
         return new_backbone(self.configuration, len(self.mean), generator)
 
     def input_facts(self) -> Inputs:
-        """Shape, normalization and class names."""
+        """Returns shape, normalization and class names."""
         return Inputs((len(self.mean),), tuple(self.mean.tolist()), (self.std,) * len(self.mean), self.data.class_names)
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """The same features, normalized as the model expects them; ValueError if they have another width."""
+        """Returns the same features, normalized as the model expects them; ValueError if they have another width."""
         if (len(self.mean),) != inputs.shape:
-            raise ValueError(f"features must have the width {inputs.shape[0]}; {self.data.name} has {len(self.mean)}.")
+            raise ValueError(f"features must have width {inputs.shape[0]}; {self.data.name} has {len(self.mean)}.")
         return type(self)(self.configuration, self.data, torch.tensor(inputs.mean), inputs.std[0])
 
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
@@ -188,7 +188,7 @@ class FeatureTask(Task):
 def new_backbone(
     configuration: Configuration, in_channels: int, generator: torch.Generator | None = None, *, fresh: bool = False
 ) -> Backbone:
-    """The network that the configuration names; only a fresh one loads pretrained weights."""
+    """Returns the network that the configuration names; only a fresh one loads pretrained weights."""
     declared = BACKBONES[configuration.backbone.partition(":")[0]].options
     given = {field.name for field in fields(configuration) if getattr(configuration, field.name) != field.default}
     # `build_backbone` rejects options that the network does not take.
@@ -201,7 +201,7 @@ def new_backbone(
 def build_model(
     configuration: Configuration, task: Task, device: torch.device, rows: Tensor | None = None, *, fresh: bool = True
 ) -> Classifier:
-    """The untrained model, still on the CPU; all heads with the same seed start from the same backbone.
+    """Returns the untrained model, still on the CPU; all heads with the same seed start from the same backbone.
 
     An anchored head takes the given rows, (num_classes, width of the old embeddings). `fresh` is as for `Task.backbone`.
     """
@@ -217,7 +217,7 @@ def build_model(
 
 
 def joined(backbone: Backbone, head: Head | nn.Linear, generator: torch.Generator) -> Classifier:
-    """The backbone and the head as a model, with a neck, initialized from the generator, if their widths differ."""
+    """Returns the backbone and the head as a model, with a neck, initialized from the generator, if their widths differ."""
     if head.in_features == backbone.feature_dim:
         return Classifier(backbone, head)
     model = Classifier(backbone, head, neck=backbone.feature_dim)
@@ -226,12 +226,12 @@ def joined(backbone: Backbone, head: Head | nn.Linear, generator: torch.Generato
 
 
 def head_of(model: Classifier) -> Head | nn.Linear:
-    """The head of a model that `build_model` made."""
+    """Returns the head of a model that `build_model` made."""
     return cast(Head | nn.Linear, model.head)
 
 
 def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
-    """The task that the configuration names; MissingData, with the command that downloads it, if its data set is missing."""
+    """Returns the task that the configuration names; MissingData, with the command to download it, if its data set is missing."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)
@@ -254,7 +254,7 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
 
 
 def _images(configuration: Configuration, data_root: Path | None) -> tuple[ImageData, PixelStatistics]:
-    """The images in the size that the network expects, and the statistics that normalize them."""
+    """Returns the images at the size that the network expects, and the statistics that normalize them."""
     model = expected(configuration.backbone.removeprefix("timm:")) if configuration.is_timm else None
     size = configuration.image_size or (model.image_size if model else None)
     if configuration.data in KNOWN:

@@ -74,7 +74,7 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
 
 
 def anchors(old: RunFolder, configuration: Configuration, placement: Placement) -> Tensor:
-    """The rows for an anchored head, (num_classes, feature_dim of the old run)."""
+    """Returns the rows for an anchored head, (num_classes, feature_dim of the old run)."""
     task, model = samples_for(old, configuration, placement), trained_model(old)
     share, head = on_one_device(configuration, placement), model.head
     if isinstance(head, AnchoredHead) and configuration.frame > 0:
@@ -100,7 +100,7 @@ def anchors(old: RunFolder, configuration: Configuration, placement: Placement) 
 
 
 def embedded(run: RunFolder, configuration: Configuration, placement: Placement) -> tuple[Embeddings, Embeddings]:
-    """A run's embeddings of the configuration's training images, and of its test images."""
+    """Returns a run's embeddings of the configuration's training images, and of its test images."""
     share = on_one_device(configuration, placement)
     model, task = trained_model(run).to(share.device), samples_for(run, configuration, placement)
     parts = []
@@ -112,7 +112,7 @@ def embedded(run: RunFolder, configuration: Configuration, placement: Placement)
 
 
 def samples_for(run: RunFolder, configuration: Configuration, placement: Placement) -> Task:
-    """The configuration's data as a finished run's model expects them: at its image size, normalized by its statistics."""
+    """Returns the configuration's data as a finished run's model expects them: at its image size, normalized by its statistics."""
     facts, inputs = run.exportable()
     own = configuration_of(facts)
     size = None if configuration.has_features or own.crop_size else inputs.shape[1]
@@ -123,5 +123,5 @@ def samples_for(run: RunFolder, configuration: Configuration, placement: Placeme
 
 
 def on_one_device(configuration: Configuration, placement: Placement) -> ProcessShare:
-    """All samples, on the placement's first device."""
+    """Returns all samples, on the placement's first device."""
     return ProcessShare(device=build_fabric(replace(placement, devices=1, nodes=1), configuration.precision).device)

@@ -25,7 +25,7 @@ SOLVERS: tuple[str, ...] = get_args(Solver)
 
 @dataclass(frozen=True)
 class NearestFrame:
-    """A frame nearest to class means, and how well the means determine it."""
+    """The frame nearest to class means, and how well the means determine it."""
 
     basis: Tensor
     """U, (feature_dim, num_classes): the proximal point of the next solve. Its columns are orthonormal for feature_dim >=
@@ -45,7 +45,7 @@ class NearestFrame:
 
     @property
     def distance(self) -> Tensor:
-        """|H~ - W/sqrt(C)|_F^2, a differentiable scalar: 0 when the class means are the frame up to scale."""
+        """|H~ - W/sqrt(C)|_F^2, a differentiable scalar: 0 if the class means equal the frame up to scale."""
         return (unit_frobenius_norm(self.centered_class_means) - self.weight / math.sqrt(len(self.weight))).square().sum()
 
     @property
@@ -101,8 +101,8 @@ def nearest_etf(
     The solver "factors" decomposes a matrix. It is exact to rounding for every input and can be differentiated once. The solver
     "products" only multiplies matrices. It never synchronizes with the device, does not need float64, and can be differentiated any
     number of times, in forward mode, and under the transforms of `torch.func`. Its error is the rounding unit over the proximal
-    weight: about 1e-5 in float32, or 1e-4 for a weight of 1e-4 and rank-deficient means. In place of a vanishing weight it takes a
-    thousandth of the means' singular values at collapse, and it returns NaN for NaN instead of raising.
+    weight: about 1e-5 in float32, or 1e-4 for a weight of 1e-4 and rank-deficient means. In place of a vanishing weight it uses a
+    thousandth of the means' singular values at collapse, and it returns NaN for NaN input instead of raising.
 
     Args:
         centered_class_means: class means minus the global mean, (num_classes, feature_dim), of any scale. float16 and bfloat16
@@ -110,9 +110,9 @@ def nearest_etf(
         proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution, or any matrix with
             orthonormal columns.
         proximal_weight: delta; ignored without a proximal point.
-        solver: "factors" or "products"; if None, factors on a CPU and products elsewhere.
+        solver: "factors" or "products"; if None, "factors" on a CPU and "products" elsewhere.
         first_step: whether `proximal_basis` is only an initial direction, a bool or a boolean scalar tensor. If so, "factors"
-            first solves without the proximal term and takes that solution as U_prox, as the paper does; "products" takes the
+            first solves without the proximal term and takes that solution as U_prox, as the paper does; "products" uses the
             vanishing weight.
 
     Returns:
@@ -187,7 +187,7 @@ def check_proximal_weight(proximal_weight: float) -> None:
 
 
 def checked_means(centered_class_means: Tensor, proximal_basis: Tensor | None, proximal_weight: float) -> Tensor:
-    """Returns the means in the dtype of the computation, once the arguments of a solve are valid."""
+    """Validates the arguments of a solve and returns the means in the dtype of the computation."""
     if not isinstance(centered_class_means, Tensor) or not centered_class_means.is_floating_point():
         found = centered_class_means.dtype if isinstance(centered_class_means, Tensor) else type(centered_class_means)
         raise TypeError(f"centered_class_means must be a floating-point tensor; got {found}.")

@@ -17,10 +17,10 @@ IMPLEMENTATIONS: dict[Any, Callable[..., Any]] = {}
 
 
 class Operation(Generic[Arguments, Result]):
-    """A function as the torch operation `guided_collapse::<name>`.
+    """A function registered as the torch operation `guided_collapse::<name>`.
 
     Does what `torch.library.custom_op` does, without importing torch's compiler on the first call, which takes seconds. The
-    function needs type annotations that torch can infer a schema from, and must neither mutate nor return its arguments.
+    function needs type annotations from which torch can infer a schema, and must neither mutate nor return its arguments.
     """
 
     def __init__(self, name: str, function: Callable[Arguments, Result]) -> None:
@@ -60,7 +60,7 @@ class DifferentiableOperation:
     """A pair of operations, `<name>` and `<name>_backward`: the first result is differentiable, once, in the first argument.
 
     `saved` returns the tensors to save for backward, given the tuples of arguments and results; the first of them must have the
-    shape and dtype of the first argument. `way_out` ends the error message for those who differentiate twice.
+    shape and dtype of the first argument. `way_out` ends the error message for double differentiation.
     """
 
     def __init__(

@@ -19,20 +19,20 @@ from guided_collapse.geometry.simplex import center_classes
 # Between these norms, squares of means and their products with a gradient stay within the range of float32.
 SAFE_NORMS = (1e-10, 1e10)
 
-# A completion whose component in an open direction is smaller than this does not determine it.
+# A completion whose component in an open direction is smaller than this does not determine that direction.
 COMPLETION_FLOOR = 1e-6
 
-# From MANY_ROWS on, float32 eigenvectors are worth trying: they save more time than the check of whether they are accurate enough.
-# With a first-order correction they are, down to a ratio WELL_CONDITIONED of the smallest to the largest singular value. The
-# correction leaves an error of its square, so it must be at most CORRECTABLE.
+# From MANY_ROWS on, float32 eigenvectors are worth trying: they save more time than it takes to check their accuracy. With a
+# first-order correction they are accurate enough down to a ratio WELL_CONDITIONED of the smallest to the largest singular value.
+# The correction leaves an error of the order of its square, so it must be at most CORRECTABLE.
 MANY_ROWS, WELL_CONDITIONED, CORRECTABLE = 80, 1e-2, 1e-3
 
 # A direction this small relative to the others rotates them by less than float32 resolves.
 VANISHING = 1e-7
 
 # Ratios to the largest singular value. The error of float64 eigenvectors of XX' is the rounding unit over the ratio squared: below
-# GRAM_RANGE too large for a float32 result, so the remainder is decomposed again. Above GRAM_NOISE, eigenvalues of XX' still tell
-# which singular values are negligible.
+# GRAM_RANGE, it is too large for a float32 result, so the remainder is decomposed again. Above GRAM_NOISE, eigenvalues of XX'
+# still show which singular values are negligible.
 GRAM_RANGE, GRAM_NOISE = 1e-4, 5e-7
 
 

@@ -17,7 +17,7 @@ from guided_collapse.geometry.operations import ClosedGradient, add_product, con
 from guided_collapse.geometry.simplex import center_classes, centered_unit
 
 # On a wide interval, the best polynomial maps some large values almost to 0, where their rounding errors swamp the small ones. So
-# every polynomial is built for an interval [r, 1] with at least this r; smaller values it enlarges.
+# every polynomial is built for an interval [r, 1] with r at least LEAST_RATIO, and enlarges smaller values.
 LEAST_RATIO = 0.2
 
 # Each polynomial maps into the next interval with this margin below its end, beyond which rounding errors would be amplified.
@@ -27,8 +27,8 @@ MARGIN = 1e-5
 # polynomial receives singular values within TOLERANCE of 1 and cubes that error, which takes it below the rounding unit.
 NEARLY_ONE, TOLERANCE = 1e-2, {torch.float32: 3e-3, torch.float64: 1e-5}
 
-# The proximal weight that stands in for none, relative to the singular values of collapsed means. It is also how far the frame is
-# from the limit.
+# Replaces a proximal weight of zero, relative to the singular values of collapsed means. It is also the distance of the frame from
+# the limit.
 VANISHING_PULL = 1e-3
 
 # Singular values are assumed to be at least this fraction of the proximal weight. They are smaller only if the means are as large
@@ -119,7 +119,7 @@ polar_by_products = ClosedGradient(_forward, _backward)
 
 
 def vanishing_pull(num_classes: int, proximal_weight: float) -> float:
-    """Returns the small proximal weight that stands in for none: at most delta, unless delta is 0.
+    """Returns the small proximal weight that replaces zero: at most delta, unless delta is 0.
 
     For a tight frame, pass feature_dim + 1 as num_classes.
     """

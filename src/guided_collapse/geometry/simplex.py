@@ -130,7 +130,7 @@ def helmert_basis(num_classes: int, *, dtype: torch.dtype | None = None) -> Tens
 
 
 def has_simplex_etf(feature_dim: int, num_classes: int) -> bool:
-    """Returns whether feature_dim has room for a simplex ETF."""
+    """Returns whether a simplex ETF of this size exists."""
     return feature_dim >= num_classes - 1
 
 
@@ -138,7 +138,7 @@ def check_num_classes(num_classes: int) -> None:
     """Raises a TypeError or ValueError unless num_classes is an integer of at least 2."""
     _check_size("num_classes", num_classes)
     if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2 to have something to classify; got num_classes={num_classes}.")
+        raise ValueError(f"num_classes must be at least 2 for classification; got num_classes={num_classes}.")
 
 
 def check_feature_dim(feature_dim: int) -> None:

@@ -39,11 +39,11 @@ from guided_collapse.geometry.simplex import (
 )
 
 # With 40 rounds, over 3384 Gaussian means of all sizes up to 50 classes, the tightness defect exceeded 1e-3 once (4 classes in 2
-# dimensions) and 1e-5 twice. A fixed frame has no target to stay close to, only needs to be tight, and takes fewer.
+# dimensions) and 1e-5 twice. A fixed frame has no target to stay close to and only needs to be tight, so it takes fewer.
 ROUNDS, ROUNDS_OF_FIXED_FRAMES = 60, 20
 
-# The first FEW_ROUNDS have no scales, which would not converge in so few. A training step takes no more than these, and a single
-# one from MANY_CLASSES per dimension on.
+# The first FEW_ROUNDS use no scales, which would not converge that fast. A training step takes only these rounds, or a single one
+# from MANY_CLASSES classes per dimension on.
 FEW_ROUNDS, MANY_CLASSES = 3, 16
 
 # Step sizes toward the target (whose rows, like those of the frame, have norm 1 on average), without and with scales. With scales,
@@ -79,7 +79,7 @@ def nearest_frame(
     W^\top W = \tfrac{C}{d} I,
     $$
 
-    the global minimizer of the distance to the means, whose rows sum to zero and have norm 1 on average. With `unit_rows`, each row
+    the global minimizer of the distance to the means; its rows sum to zero and have norm 1 on average. With `unit_rows`, each row
     has norm 1. That problem has no closed form and may have many local minima; rounds of projected gradient ascent find one close
     to the minimizer above. The result is then tight and centered up to a defect that more rounds reduce, except that frames of
     num_classes = feature_dim + 2, or in one dimension, cannot be centered. Classes with equal means keep equal rows, unless a
@@ -95,7 +95,7 @@ def nearest_frame(
             num_classes > feature_dim + 1 it is sqrt(d/C) W' of a tight frame W.
         proximal_weight, first_step: as for `nearest_etf`.
         unit_rows: whether every row has norm 1. No effect on a simplex ETF, whose rows always do.
-        rounds: number of rounds toward unit rows with a pull to the means; twice as many follow without it.
+        rounds: number of rounds toward unit rows with a pull to the means; twice as many follow without the pull.
         solver: as for `nearest_etf`; the rounds use it, too.
 
     Returns:
@@ -142,7 +142,7 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
 
     The first rounds are steps of projected gradient ascent on <V, T>: V <- polar(P (N(V) + pull T)), where N normalizes the rows
     and P centers them if possible. These rounds converge to rows of unequal norms, and equalizing the norms afterward leads away
-    from the target. So after FEW_ROUNDS every row gets a scale, which absorbs what the pull does to its length:
+    from the target. So after FEW_ROUNDS every row gets a scale, which offsets the effect of the pull on its length:
 
         s_i <- s_i / (|v_i| sqrt(C/d)),      V <- polar(P (s_i v_i / |v_i| + pull t_i)).
 
@@ -169,7 +169,7 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
     num_spare = num_classes - feature_dim - centered
     usual_norm = math.sqrt(feature_dim / num_classes)
     groups = torch.empty(0, dtype=torch.int64, device=columns.device)
-    # The few rounds of a training step do not separate equal rows, and neither do those by products.
+    # The few rounds of a training step do not separate equal rows, and neither do rounds with the solver "products".
     if rounds > FEW_ROUNDS and solver == "factors":
         groups = _groups_of_equal_rows(torch.where(has_mean, target, fallback).detach())
         if is_plain(columns) and int(groups.max()) == num_classes - 1:
@@ -230,7 +230,7 @@ def _averaged(rows: Tensor, groups: Tensor) -> Tensor:
 
 
 def _polar_by_products(matrix: Tensor) -> Tensor:
-    """Returns the polar factor of the tall matrix of a round, by products; differentiable any number of times."""
+    """Returns the polar factor of a tall matrix from products alone; differentiable any number of times."""
     constant = matrix.detach()
     gram = product(constant.T, constant)
     # An upper bound on the eigenvalues.
@@ -295,7 +295,7 @@ def tight_frame(
         num_classes: C, at least 2.
         direction: "canonical" for the direction of `frame_basis` or, for num_classes > feature_dim + 1, the harmonic frame of sines
             and cosines; "random" for a Haar-random direction.
-        unit_rows: whether every row has norm 1, by the rounds of `nearest_frame`. Harmonic frames with an even feature_dim or
+        unit_rows: whether every row has norm 1, through the rounds of `nearest_frame`. Harmonic frames with an even feature_dim or
             num_classes have unit rows without them.
         rounds: as for `nearest_frame`.
         generator: for a random direction; if None, torch's global generator.
@@ -323,13 +323,13 @@ def tight_frame(
 
 
 def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns orthonormal columns that sum to zero: cos(2 pi f c / C) and sin(2 pi f c / C) of integer frequencies f, d <= C - 2.
+    """Returns orthonormal columns that sum to zero: cos(2 pi f c / C) and sin(2 pi f c / C) for integers f, with d <= C - 2.
 
     Multiplied by sqrt(C/d) they are a tight frame. Its rows have norm 1 if d or C is even; for odd d, the last column is (-1)^c. If
     both are odd, the last column is a cosine without its sine, and rows have norm 1 only on average.
 
-    Frequencies are chosen in the order of f^2 golden ratio mod 1, which spreads them over the available ones. The lowest ones would
-    place neighboring classes next to each other, and equally spaced ones would repeat rows.
+    The f are chosen in the order of f^2 times the golden ratio mod 1, which spreads them over the available frequencies. The lowest
+    would place neighboring classes next to each other, and equally spaced ones would repeat rows.
     """
     available = torch.arange(1, (num_classes - 1) // 2 + 1)
     spread = (available.double().square() * ((1 + math.sqrt(5)) / 2)).frac().argsort()
@@ -351,7 +351,7 @@ def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype |
 
 
 def rounds_in_training(feature_dim: int, num_classes: int) -> int:
-    """Returns the number of rounds in a training step; it keeps frames of 50 or more classes tight to 1e-3, of ten to about 1e-2.
+    """Returns the number of rounds in a training step, which keep frames tight to 1e-3 for 50 or more classes, 1e-2 or so for ten.
 
     Every round multiplies the tightness defect by about d/C or less.
     """

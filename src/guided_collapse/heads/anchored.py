@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class AnchoredHead(SinglePrecisionState, Head):
-    """Rows frozen at the class means of an older model: a backbone trained with them learns to embed as the old one did.
+    """A classifier head frozen at the class means of an older model, so that a new backbone learns to embed as the old one did.
 
         logits = scale e W',      e = N(h) = h/|h|,      W = N((1 - frame) N(A) + frame F)
 
     N normalizes rows, A are the anchors, and F is the frame nearest to the centered N(A): a simplex ETF, or a tight frame for
-    num_classes > feature_dim + 1. The head has no parameters, needs no labels, and computes the same in training and eval mode.
+    num_classes > feature_dim + 1. The head has no parameters, needs no labels, and behaves the same in training and eval mode.
 
     The embedding e is what you index and what you query with: `head.embed(features)`, or `Classifier.embed(inputs)`. Compare it to
     the old gallery by dot products. The gallery holds the old model's features divided by their norm, with nothing subtracted, as
@@ -36,8 +36,8 @@ class AnchoredHead(SinglePrecisionState, Head):
         anchors: A, (num_classes, feature_dim), the old model's class means of unit-norm features; see `from_model`. Only their
             directions, seen from the center, matter.
         frame: how far the rows move from the means (0) to the nearest frame (1).
-        scale: the factor on the cosines; None derives it from the sizes (see `Head`).
-        center: c, (feature_dim,), a constant saved with the rows; None means zero.
+        scale: the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`.
+        center: c, (feature_dim,), a constant saved with the rows; if None, zero.
         check_values, device, dtype: as for `Head`.
 
     Raises:
@@ -97,14 +97,14 @@ class AnchoredHead(SinglePrecisionState, Head):
         classifier: str | nn.Linear | None = None,
         **options: Any,
     ) -> Self:
-        """A head anchored at the class means of an old model's embeddings, measured in one pass over a loader.
+        """Builds a head anchored at the class means of an old model's embeddings, measured in one pass over a loader.
 
         The embeddings are those of `embeddings_of`. The classes are those of the loader, including any that the old model never
         saw. With several processes, each measures its share of the data, and all get the same head.
 
         Args:
             old_model, loader, layer, classifier: as for `collapse_of`. Use clean data, without augmentation.
-            num_classes: C; None means the largest label + 1. Every class needs samples.
+            num_classes: C; if None, the largest label + 1. Every class needs samples.
             options: of the constructor, such as `frame` and `scale`.
 
         Raises:
@@ -115,12 +115,12 @@ class AnchoredHead(SinglePrecisionState, Head):
         return cls(class_means_of(old_model, loader, num_classes=num_classes, layer=layer, classifier=classifier), **options)
 
     def extended(self, means: Tensor, *, scale: float | None = None) -> Self:
-        """A new head with this head's rows, unchanged, followed by rows for new classes.
+        """Returns a new head with this head's rows, unchanged, followed by rows for new classes.
 
         Args:
             means: (num_new_classes, feature_dim), class means of embeddings by the old model, or by one trained with this head:
                 `embeddings[labels == c].mean(dim=0)`. With a center, these are means of h/|h|, like the anchors, not of `embed`.
-            scale: None keeps this head's.
+            scale: as for the constructor; if None, this head's.
         """
         _check_matrix(means, "means", self.feature_dim)
         added = _rows_from(means, self.center, "means").to(self.rows)
@@ -143,7 +143,7 @@ class AnchoredHead(SinglePrecisionState, Head):
         return points if self.center is None else unit_norm(points - self.center.to(points.dtype))
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """What the weight multiplies: scale e, of the features' shape, in float32 or wider."""
+        """Returns the input of the weight, scale e, with the shape of the features, in float32 or wider."""
         return super().on_sphere(features) if self.center is None else self.scale * self._directions(features)
 
     def _training_logits(self, batch: Batch) -> Tensor:
@@ -151,7 +151,7 @@ class AnchoredHead(SinglePrecisionState, Head):
 
     @torch.no_grad()
     def export(self, *, embedding: bool = False, rms_norm: bool = True) -> nn.Module:
-        """As `Head.export`, preceded by layers that subtract the center, if there is one."""
+        """Returns what `Head.export` does, preceded by layers that subtract the center, if there is one."""
         exported = super().export(embedding=embedding, rms_norm=rms_norm)
         if self.center is None:
             return exported
@@ -159,23 +159,23 @@ class AnchoredHead(SinglePrecisionState, Head):
         return nn.Sequential(unit, symbolic_trace(lambda points: points - center), exported).eval()
 
     def config(self) -> dict[str, Any]:
-        """Sizes and scale, for `from_config`; rows and center are in the state dict."""
+        """Returns sizes and scale for `from_config`; rows and center are in the state dict."""
         return super().config() | {"centered": self.center is not None}
 
     @classmethod
     def from_config(cls, **config: Any) -> Self:
-        """A head of these sizes for a state dict to fill; until then, all rows are equal and the center is zero."""
+        """Returns a head of these sizes for a state dict to fill; until then, all rows are equal and the center is zero."""
         feature_dim, num_classes, centered = (config.pop(name) for name in ("feature_dim", "num_classes", "centered"))
         center = torch.zeros(feature_dim, device="cpu") if centered else None
         return cls(torch.ones(num_classes, feature_dim, device="cpu"), center=center, **config)
 
 
 def compatibility_loss(embeddings: Tensor, old_embeddings: Tensor) -> Tensor:
-    """The mean over samples of 1 - cosine between new and old embeddings of the same samples, from 0 to 2.
+    """Returns the mean of 1 - cosine between new and old embeddings of the same samples, from 0 to 2.
 
     It pulls a new model toward an old gallery whose classes are unknown. Use it alone, or add it with a weight to the loss of
-    labeled samples. Old embeddings are constants of any norm; with a centered `AnchoredHead`, pass them centered, as the index has
-    them. Zero vectors have no direction and get no gradient.
+    labeled samples. Old embeddings are constants of any norm; with a centered `AnchoredHead`, pass them centered, as in the
+    index. Zero vectors have no direction and get no gradient.
 
     Args:
         embeddings: (num_samples, feature_dim), such as those of `Classifier.embed`.
@@ -207,7 +207,7 @@ def compatibility_loss(embeddings: Tensor, old_embeddings: Tensor) -> Tensor:
 
 
 def _rows_from(means: Tensor, center: Tensor | None, name: str) -> Tensor:
-    """Unit vectors from the center to the means, (num_classes, feature_dim), in float64 on the CPU."""
+    """Returns unit vectors from the center to the means, (num_classes, feature_dim), in float64 on the CPU."""
     rows = means.detach().to("cpu", torch.float64)
     if center is not None:
         _check_tensor(center, "center")

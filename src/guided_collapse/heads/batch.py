@@ -42,23 +42,23 @@ class Batch:
             self.parts = is_counted / self.num_counted.clamp(min=1)
 
     def constant(self) -> "Batch":
-        """A detached copy for backward passes to save; saving the batch itself would keep the network's graph alive."""
+        """Returns a detached copy for backward passes to save; saving the batch itself would keep the network's graph alive."""
         constant = copy.copy(self)
         constant.features = self.features.detach()
         return constant
 
     def mean(self, rows: Tensor) -> Tensor:
-        """The mean over samples of `rows`, (num_samples, ...), with gradient."""
+        """Returns the mean over samples of `rows`, (num_samples, ...), with gradient."""
         return rows.mean(dim=0) if self.parts is None else sum_over_processes(rows.T @ self.parts)
 
     def without_mean_backward(self, grad: Tensor) -> Tensor:
-        """The gradient with respect to rows, given that with respect to the rows minus their mean."""
+        """Returns the gradient with respect to rows, given that with respect to the rows minus their mean."""
         if self.parts is None:
             return grad - grad.mean(dim=0)
         return torch.addr(grad, self.parts, sum_over_processes(grad.sum(dim=0)), alpha=-1)
 
     def global_mean(self) -> tuple[Tensor, Tensor | None]:
-        """The mean f_G of the batch, (feature_dim,), zero if every sample is ignored, and whether the batch is valid.
+        """Returns the mean f_G of the batch, (feature_dim,), zero if every sample is ignored, and whether the batch is valid.
 
         A batch is valid if it has samples that are not ignored and all of these are finite: a boolean scalar, or None if that is
         known. Without gradient.
@@ -73,11 +73,11 @@ class Batch:
         return mean, None if self.num_counted is None else 0 * mean.sum() < self.num_counted[0]
 
     def logits(self, weight: Tensor, *, center: bool) -> Tensor:
-        """(f - f_G) W' or, without centering, f W', (num_samples, num_classes), differentiable in features and weight."""
+        """Returns (f - f_G) W' or, without centering, f W', (num_samples, num_classes), differentiable in features and weight."""
         return _logits(self.features, weight.to(self.features.dtype), batch=self.constant(), center=center)
 
     def rows(self, num_classes: int) -> Tensor | None:
-        """The index of the row of sums that each sample adds to, (num_samples,), or None if a product with `shares` is faster.
+        """Returns the row of sums that each sample adds to, (num_samples,), or None if a product with `shares` is faster.
 
         It is the label, or label + 1 if row 0 collects ignored samples. Products are faster on accelerators, where they take fewer
         operations, and for few classes.
@@ -89,7 +89,7 @@ class Batch:
         return (self.labels + 1).clamp_(min=0) if self.has_indices and not by_shares else None
 
     def shares(self, num_classes: int) -> Tensor:
-        """One-hot or soft labels, (num_samples, num_classes); zero for ignored samples."""
+        """Returns one-hot or soft labels, (num_samples, num_classes); zero for ignored samples."""
         if not self.has_indices:
             return self.labels
         if self._shares is None:
@@ -98,7 +98,7 @@ class Batch:
         return self._shares
 
     def class_counts(self, num_classes: int) -> Tensor:
-        """Number of samples of each class, or sum of its soft labels, (num_classes,)."""
+        """Returns number of samples of each class, or sum of its soft labels, (num_classes,)."""
         rows = self.rows(num_classes)
         if self.is_clean and rows is not None:
             return torch.bincount(rows, minlength=num_classes).to(self.features.dtype)
@@ -107,12 +107,12 @@ class Batch:
         return sum_over_processes(self._by_row(self.features.new_ones(len(rows)), rows, num_classes))
 
     def _by_row(self, values: Tensor, rows: Tensor, num_classes: int) -> Tensor:
-        """Sums of values, (num_samples, ...), by row, without the row of ignored samples."""
+        """Returns sums of values, (num_samples, ...), by row, without the row of ignored samples."""
         num_extra = 0 if self.is_clean else 1
         return values.new_zeros(num_classes + num_extra, *values.shape[1:]).index_add_(0, rows, values)[num_extra:]
 
     def class_means(self, features: Tensor, counts: Tensor, global_mean: Tensor) -> Tensor:
-        """Class means minus the global mean f_G, (num_classes, feature_dim), zero for absent classes; differentiable in `features`.
+        """Returns class means minus f_G, (num_classes, feature_dim), zero for absent classes; differentiable in `features`.
 
         `counts` is what `class_counts` returns, and `global_mean` what `global_mean` returns first.
         """
@@ -136,7 +136,7 @@ class Batch:
         return sums / counts.clamp(min=TINY)[:, None]
 
     def class_means_backward(self, grad: Tensor, counts: Tensor) -> Tensor:
-        """The gradient with respect to the features, given that with respect to the class means."""
+        """Returns the gradient with respect to the features, given that with respect to the class means."""
         grad = sum_over_processes(grad) * (counts > 0)[:, None]
         of_class, total = grad / counts.clamp(min=TINY)[:, None], grad.sum(dim=0)
         rows = self.rows(len(counts))
@@ -189,7 +189,7 @@ class PresentClasses(NamedTuple):
 
 
 def present_class_means(batch: Batch, counts: Tensor, global_mean: Tensor) -> PresentClasses:
-    """`Batch.class_means` without gradient, with one row per sample instead of one per class.
+    """Returns `Batch.class_means` without gradient, with one row per sample instead of one per class.
 
     A row per present class would require a synchronization with the device to count them.
     """
@@ -206,24 +206,24 @@ def present_class_means(batch: Batch, counts: Tensor, global_mean: Tensor) -> Pr
 
 
 def wide(features: Tensor) -> Tensor:
-    """The features, promoted to at least float32."""
+    """Returns the features, promoted to at least float32."""
     return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
 def flat_labels(labels: Tensor | None, points: Tensor) -> Tensor:
-    """Labels, (num_samples,) or (num_samples, num_classes), of flattened points, (num_samples, feature_dim); (0,) for None."""
+    """Returns labels, (num_samples,) or (num_samples, num_classes), for points, (num_samples, feature_dim); (0,) for None."""
     if labels is None:
         return torch.zeros(0, dtype=torch.int64, device=points.device)
     return labels.flatten(0, -2).to(points.dtype) if is_soft(labels) else labels.flatten().to(torch.int64)
 
 
 def sum_over_processes(tensor: Tensor) -> Tensor:
-    """The all-reduced sum of a tensor over processes; its backward pass sums the gradients of all processes."""
+    """Returns the all-reduced sum of a tensor over processes; its backward pass sums the gradients of all processes."""
     return _sum_over_processes(tensor) if num_processes() > 1 else tensor
 
 
 def num_processes() -> int:
-    """The world size of torch.distributed, or 1 without it."""
+    """Returns the world size of torch.distributed, or 1 without it."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -243,7 +243,7 @@ _sum_over_processes.register_autograd(lambda ctx, grad: _sum_over_processes(grad
 
 
 def gather_over_processes(tensor: Tensor) -> Tensor:
-    """The concatenated rows of all processes in the order of their ranks, without gradient.
+    """Returns the concatenated rows of all processes in the order of their ranks, without gradient.
 
     Numbers of rows may differ between processes, except in a compiled graph. Exchanging them synchronizes with the device.
     """

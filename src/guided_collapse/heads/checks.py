@@ -22,19 +22,19 @@ SUM_TOLERANCE = 1e-3
 
 
 def is_soft(labels: Tensor) -> bool:
-    """Whether labels are soft, (..., num_classes), rather than class indices."""
+    """Returns whether labels are soft, (..., num_classes), rather than class indices."""
     return labels.is_floating_point()
 
 
 def checks_values(check_values: bool | None, device: torch.device) -> bool:
-    """Whether to check values: as requested, or by default on a CPU, where that does not synchronize with a device."""
+    """Returns whether to check values: as requested, or by default on a CPU, where checks do not synchronize with a device."""
     return device.type == "cpu" if check_values is None else check_values
 
 
 def checked(
     features: Tensor, labels: Tensor | None, sizes: "Head | RunningClassMeans", *, training: bool = True, needs_labels: bool = True
 ) -> tuple[Tensor, bool]:
-    """The features, (..., feature_dim), of a valid batch, and whether it is known to be clean (see `Batch`).
+    """Returns the features, (..., feature_dim), of a valid batch, and whether it is known to be clean (see `Batch`).
 
     Labels matter only in training mode. Raises as `Head.forward` does.
     """
@@ -96,7 +96,7 @@ def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
 
 
 def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> bool:
-    """Whether the batch is known to have finite features and no ignored labels. Raises for invalid values."""
+    """Returns whether the batch is known to have finite features and no ignored labels. Raises for invalid values."""
     if training and torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             "a head updates its state once per batch, so it must stay outside activation checkpointing; got a forward pass during "
@@ -130,7 +130,7 @@ _checked_values.register_autograd(lambda ctx, grad: (grad, None, None, None, Non
 
 
 def largest_finite(values: Tensor, name: str, context: str = "") -> float:
-    """The largest absolute value, or 0 for an empty tensor; raises for NaN and infinity. One pass, no temporary tensor."""
+    """Returns the largest absolute value, or 0 for an empty tensor; raises for NaN and infinity. One pass, no temporary tensor."""
     if values.numel() == 0:
         return 0.0
     lowest, highest = (float(value) for value in torch.aminmax(values.detach()))
@@ -145,7 +145,7 @@ def largest_finite(values: Tensor, name: str, context: str = "") -> float:
 
 
 def _check_indices(labels: Tensor, num_classes: int) -> bool:
-    """Whether the batch has no ignored labels; raises for labels out of range."""
+    """Returns whether the batch has no ignored labels; raises for labels out of range."""
     lowest, highest = (int(value) for value in torch.aminmax(labels))
     if lowest >= 0 and highest < num_classes:
         return True

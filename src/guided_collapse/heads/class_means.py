@@ -153,7 +153,7 @@ class RunningClassMeans(SinglePrecisionState):
         return BatchMeans(class_means, batch.mean(features))
 
     def value(self) -> Tensor:
-        """The class means, (num_classes, feature_dim), without gradient. Folds `factor` into the rows."""
+        """Returns the class means, (num_classes, feature_dim), without gradient. Folds `factor` into the rows."""
         with torch.no_grad():
             self.running.mul_(self.factor)
             self.factor.fill_(1)
@@ -166,8 +166,8 @@ class RunningClassMeans(SinglePrecisionState):
         classes.
 
         Returns:
-            The class means, (num_classes, feature_dim), with gradient, or None if only some rows were touched; `value()` has them.
-            And whether the batch is valid, a boolean scalar, or None if it is known to be.
+            The class means, (num_classes, feature_dim), with gradient, or None if only some rows were touched (see `value()`);
+            and whether the batch is valid, a boolean scalar, or None if it is known to be.
         """
         global_mean, is_valid = batch.global_mean()
         counts = batch.class_counts(self.num_classes)
@@ -186,7 +186,7 @@ class RunningClassMeans(SinglePrecisionState):
         number: Any = float if is_valid is None else lambda value: value
 
         norm = number(torch.linalg.vector_norm(means))
-        # If all features are equal, only rounding errors remain, which say nothing about classes.
+        # If all features are equal, only rounding errors remain, which carry no information about classes.
         size = batch.scale or number(torch.linalg.vector_norm(global_mean))
         is_real = norm > 4 * torch.finfo(means.dtype).eps * math.sqrt(self.num_classes) * size
         share = _at_least(2 / (number(steps.to(dtype)) + 2), self.smallest_share)
@@ -240,7 +240,7 @@ def _at_least(value: Any, least: float) -> Any:
 
 
 def _choose(condition: Any, value: Any, otherwise: Any) -> Any:
-    """torch.where for a condition that is a bool or a boolean scalar tensor."""
+    """Does what torch.where does for a condition that is a bool or a boolean scalar tensor."""
     if isinstance(condition, Tensor):
         return torch.where(condition, value, otherwise)
     return value if condition else otherwise

@@ -19,8 +19,8 @@ class Classifier(nn.Module):
         backbone: maps inputs to features, (num_samples, feature_dim).
         head: maps features to logits, (num_samples, num_classes): a `Head`, or any module that takes only features, such as
             `nn.Linear`.
-        neck: the width of the backbone's features, if it differs from the head's feature_dim; adds a learned linear layer from the
-            one to the other. The layer has a bias, because the features that an `AnchoredHead` aims at need not be centered.
+        neck: the width of the backbone's features, if it differs from the head's feature_dim; adds a learned linear layer from one
+            to the other. The layer has a bias, because the features that an `AnchoredHead` aims at need not be centered.
 
     Example:
         >>> import torch
@@ -43,7 +43,7 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Returns the logits, (num_samples, num_classes) or (..., num_classes). Labels are those of the head."""
+        """Returns the logits, (num_samples, num_classes) or (..., num_classes). Labels are as for `Head.forward`."""
         features = self.features(inputs)
         logits: Tensor = self.head(features, labels) if isinstance(self.head, Head) else self.head(features)
         return logits
@@ -138,7 +138,7 @@ class Classifier(nn.Module):
             repository: "name/model"; created if necessary.
             data, metrics: as for `save_pretrained`.
             private: whether a new repository is private; if None, the owner's default.
-            token: with write access; if None, that of `hf auth login`.
+            token: with write access; if None, the one from `hf auth login`.
 
         Raises:
             ValueError: as for `save_pretrained`, or if huggingface_hub is missing.
@@ -149,7 +149,7 @@ class Classifier(nn.Module):
 
 
 def _neck(width: int, head: nn.Module, backbone: nn.Module) -> nn.Linear:
-    """The linear layer between backbone and head, on the backbone's device and in its dtype."""
+    """Returns the linear layer between backbone and head, on the backbone's device and in its dtype."""
     if isinstance(width, bool) or not isinstance(width, int):
         raise TypeError(f"neck must be the width of the backbone's features, an integer; got {width!r}.")
     if width < 1:
@@ -163,10 +163,10 @@ def _kind(given: object) -> str:
 
 
 def _width(head: nn.Module) -> int:
-    """The feature_dim of a head."""
+    """Returns the feature_dim of a head."""
     width = getattr(head, "in_features", None)
     if not isinstance(width, int):
-        raise TypeError(f"head must have in_features, as heads and nn.Linear do; got a {type(head).__name__} without.")
+        raise TypeError(f"head must have in_features, as heads and nn.Linear do; got a {type(head).__name__} without it.")
     return width
 
 

@@ -1,4 +1,4 @@
-"""A learned classifier on spheres: scaled cosines between features and weight rows."""
+"""A learned classifier on spheres: scaled cosines of features and weight rows."""
 
 from typing import Any
 
@@ -79,5 +79,5 @@ class CosineHead(Head):
         nn.init.uniform_(self.learned_weight, -bound, bound, generator=generator)
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments as plain values."""
+        """Returns the constructor's arguments as plain values."""
         return super().config() | {"center": self.centering is not None, "normalize_weight": self.normalize_weight}

@@ -66,5 +66,5 @@ class FixedETFHead(FrameHead):
         self.frame.copy_(frame)
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments as plain values."""
+        """Returns the constructor's arguments as plain values."""
         return super().config() | {"center": self.centering is not None}

@@ -1,4 +1,4 @@
-"""The base class of classifier heads: features on a sphere, centering, evaluation sample by sample, and export."""
+"""The base class of classifier heads: features on a sphere, centering, per-sample evaluation, and export."""
 
 import math
 import warnings
@@ -47,10 +47,10 @@ class Head(nn.Module, ABC):
     mode, it is a running mean, so the logits of a sample never depend on the rest of its batch. In distributed training,
     statistics are those of the global batch. Computation is in float32 or wider, even under autocast.
 
-    Heads whose `needs_labels` is False take `head(features)` in training mode, too. If the head is inside a model whose forward
-    pass takes only inputs, pass labels by `with head.labels(labels): logits = model(inputs)`.
+    Heads whose `needs_labels` is False also take `head(features)` in training mode. If the head is inside a model whose forward
+    pass takes only inputs, pass labels as in `with head.labels(labels): logits = model(inputs)`.
 
-    Like BatchNorm, a head updates its state in every forward pass in training mode. So it raises inside activation
+    Like BatchNorm, a head updates its state in every forward pass in training mode. So it raises an error inside activation
     checkpointing, and needs batches with several samples of several classes: centering turns a single sample into zero.
     Features that are all zero have no direction; they stay zero and get no gradient.
 
@@ -122,7 +122,7 @@ class Head(nn.Module, ABC):
         return self.centering
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        """The logits of a batch.
+        """Returns the logits of a batch.
 
         Args:
             features: (num_samples, feature_dim), or (..., feature_dim) for tokens of a text or pixels of an image.
@@ -151,11 +151,11 @@ class Head(nn.Module, ABC):
         """Updates the state and returns the logits in training mode, (num_samples, num_classes)."""
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """The features on the sphere, f = scale h/|h|, (..., feature_dim), in float32 or wider: the input of the weight."""
+        """Returns the features on the sphere, f = scale h/|h|, (..., feature_dim), in float32 or wider: the input of the weight."""
         return on_sphere(wide(features), scale=self.scale)
 
     def embed(self, features: Tensor) -> Tensor:
-        """The features on the unit sphere, h/|h|, (..., feature_dim), in float32 or wider: the embeddings for an index.
+        """Returns the features on the unit sphere, h/|h|, (..., feature_dim), in float32 or wider: embeddings for an index.
 
         They are the same in training and eval mode. Compare them by dot products, which are cosines.
 
@@ -165,24 +165,24 @@ class Head(nn.Module, ABC):
         return self._directions(checked(features, None, self, training=False)[0])
 
     def _directions(self, features: Tensor) -> Tensor:
-        """The result of `embed`, for valid features."""
+        """Returns the result of `embed`, for valid features."""
         return unit_norm(features)
 
     def _constant_logits(self, features: Tensor) -> Tensor:
-        """The logits of eval mode, (..., num_classes)."""
+        """Returns the eval-mode logits, (..., num_classes)."""
         # With gradients, a copy of the weight, because training may overwrite it before the backward pass.
         weight = snapshot(self.weight) if torch.is_grad_enabled() else self.weight
         return functional.linear(self.on_sphere(features), weight.to(features.dtype), self.bias.to(features.dtype))
 
     def _logits(self, batch: Batch, weight: Tensor) -> Tensor:
-        """The logits of a training batch for this weight. Updates the running mean if the head centers."""
+        """Returns the logits of a training batch for this weight. Updates the running mean if the head centers."""
         if self.centering is not None:
             mean, is_valid = batch.global_mean()
             self.centering.update(mean / self.scale, is_valid)
         return batch.logits(weight, center=self.centering is not None)
 
     def _checked(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None, bool]:
-        """The features and labels of this call, after validation, and whether the batch is known to be clean (see `Batch`)."""
+        """Returns the validated features and labels of this call, and whether the batch is known to be clean (see `Batch`)."""
         if self.training and self._labels is not None:
             if labels is not None:
                 raise ValueError(
@@ -202,7 +202,7 @@ class Head(nn.Module, ABC):
 
     @contextmanager
     def labels(self, labels: Tensor) -> Iterator[None]:
-        """Context manager that passes labels to a head inside a model: `with head.labels(labels): logits = model(inputs)`.
+        """Passes labels to a head inside a model, as a context manager: `with head.labels(labels): logits = model(inputs)`.
 
         Every call of the head in training mode within the block uses these labels. If blocks are nested, the innermost applies.
         """
@@ -243,7 +243,7 @@ class Head(nn.Module, ABC):
         return nn.Sequential(_exported_sphere(self.feature_dim, rms_norm=rms_norm), linear).eval()
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments as plain values, for `config.json`, without device, dtype and generator."""
+        """Returns the constructor's arguments as plain values, for `config.json`, without device, dtype and generator."""
         return {"feature_dim": self.feature_dim, "num_classes": self.num_classes, "scale": self.scale}
 
     @classmethod
@@ -252,7 +252,7 @@ class Head(nn.Module, ABC):
         return cls(**config)
 
     def extra_repr(self) -> str:
-        """The arguments in `repr(head)`."""
+        """Returns the arguments in `repr(head)`."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config().items())
 
 
@@ -276,7 +276,7 @@ class FrameHead(SinglePrecisionState, Head):
         return self.frame
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        # Loading writes in place, and graphs may still hold what the frame was.
+        # Loading writes in place, and autograd graphs may still hold the old frame.
         for state in self.buffers(recurse=False):
             replace(state, state.clone())
         super()._load_from_state_dict(*args)
@@ -287,23 +287,23 @@ class FrameHead(SinglePrecisionState, Head):
         return has_simplex_etf(self.feature_dim, self.num_classes)
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments as plain values."""
+        """Returns the constructor's arguments as plain values."""
         return super().config() | {"direction": self.direction}
 
 
 def unit_norm(features: Tensor) -> Tensor:
-    """h/|h|, (..., feature_dim), in float32 or wider; zero stays zero."""
+    """Returns h/|h|, (..., feature_dim), in float32 or wider; zero stays zero."""
     return on_sphere(wide(features), scale=1.0)
 
 
 def exported_unit_norm(feature_dim: int, *, rms_norm: bool) -> nn.Module:
-    """`unit_norm` as stock torch layers; see `Head.export`."""
+    """Returns `unit_norm` as stock torch layers; see `Head.export`."""
     radius = math.sqrt(feature_dim)
     return nn.Sequential(_exported_sphere(feature_dim, rms_norm=rms_norm), symbolic_trace(lambda points: points / radius)).eval()
 
 
 def _exported_sphere(feature_dim: int, *, rms_norm: bool) -> nn.Module:
-    """A stock layer that projects onto the sphere of radius sqrt(feature_dim)."""
+    """Returns a stock layer that projects onto the sphere of radius sqrt(feature_dim)."""
     epsilon = SMALLEST_NORM**2 / feature_dim
     if rms_norm:
         return nn.RMSNorm(feature_dim, eps=epsilon, elementwise_affine=False)
@@ -311,7 +311,7 @@ def _exported_sphere(feature_dim: int, *, rms_norm: bool) -> nn.Module:
 
 
 def default_scale(feature_dim: int, num_classes: int) -> float:
-    """The scale whose lowest possible cross-entropy is -log(0.9): (C-1)/C log(9 (C-1)) for a simplex ETF. Three digits."""
+    """Returns the scale, to three digits, with a lowest cross-entropy of -log(0.9): (C-1)/C log(9 (C-1)) for a simplex ETF."""
     low, high = 0.0, 1.0
     target = -math.log(BEST_PROBABILITY)
     while tight_frame_cross_entropy_bound(feature_dim, num_classes, high) > target:

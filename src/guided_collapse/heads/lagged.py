@@ -1,4 +1,4 @@
-"""Lagged frames, which classify before they update: when they move, and labels that come after the forward pass."""
+"""Lagged frames, which classify before they update: when they move, and how labels arrive after the forward pass."""
 
 import math
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class LaggedFrameHead(FrameHead):
             self._store(self._solve(means.value() if class_means is None else class_means), is_valid)
 
     def _count_step(self) -> int:
-        """The number of batches so far, read from the state where values are checked anyway, elsewhere only once."""
+        """Returns the number of batches so far; reads it from the state if values are checked anyway, otherwise only once."""
         steps = self.class_means.steps
         if self._known_steps is None or (checks_values(self.check_values, steps.device) and not is_transformed()):
             self._known_steps = int(steps)
@@ -101,7 +101,7 @@ class LaggedFrameHead(FrameHead):
         if features is None:
             raise RuntimeError(
                 "head.update(labels) must follow a forward pass in training mode, with gradients enabled and without labels; no "
-                "batch is pending. Call model(inputs) first, once per update; batches that came with labels need none."
+                "batch is pending. Call model(inputs) first, once per update; batches that came with labels need no update."
             )
         if isinstance(labels, Tensor) and labels.ndim > 1:
             labels = flat_labels(labels, features)
@@ -159,7 +159,7 @@ def _checked_every(every: int | None, *, lagged: bool, default: int) -> int:
 def _basis_when_due(
     class_means: Tensor, rows: Tensor, seen: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str
 ) -> Tensor:
-    """U', (num_classes, feature_dim): a new solve at steps 1, 1 + every, 1 + 2 every, ..., otherwise `rows`."""
+    """Returns U', (num_classes, feature_dim): a new solve at steps 1, 1 + every, 1 + 2 every, ..., otherwise `rows`."""
     step = int(steps)
     if (step - 1) % every:
         return rows.clone(memory_format=torch.contiguous_format)

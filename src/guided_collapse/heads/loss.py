@@ -11,7 +11,7 @@ from guided_collapse.heads.nearest import NearestETFHead
 class NearestETFLoss(nn.Module):
     """The cross-entropy of embeddings, classified by the simplex ETF nearest to their own class means.
 
-    A drop-in replacement for classification losses of pytorch-metric-learning, such as NormalizedSoftmaxLoss, with the same order
+    A drop-in replacement for classification losses in pytorch-metric-learning, such as NormalizedSoftmaxLoss, with the same order
     of arguments. It has no parameters, so it needs no optimizer of its own. In eval mode, it does not update its class means.
 
     Args:
@@ -39,7 +39,7 @@ class NearestETFLoss(nn.Module):
         Args:
             embeddings: (num_samples, embedding_size).
             labels: class indices, (num_samples,).
-            indices_tuple: must be None, as trainers without a miner pass it.
+            indices_tuple: must be None, which trainers without a miner pass.
 
         Raises:
             TypeError, ValueError: for an invalid batch, and for pairs or triplets from a miner.

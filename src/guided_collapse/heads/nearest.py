@@ -75,7 +75,7 @@ class NearestETFHead(LaggedFrameHead):
         lagged: whether to classify with the frame of the steps before; if None, only for num_classes > feature_dim + 1.
         every: number of steps between moves of a lagged frame; if None, 1, or more for a tight frame that is costly to move.
         direction: initial frame, "canonical" or "random".
-        solver: "factors" or "products", see `nearest_etf`; if None, factors on a CPU and products elsewhere.
+        solver: "factors" or "products", see `nearest_etf`; if None, "factors" on a CPU and "products" elsewhere.
         generator: for a random direction; if None, torch's global generator.
         check_values, device, dtype: as for `Head`.
 
@@ -164,6 +164,6 @@ class NearestETFHead(LaggedFrameHead):
         replace(self.frame, frame_weight(basis).to(self.frame.device))
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments as plain values."""
+        """Returns the constructor's arguments as plain values."""
         names = ("proximal_weight", "implicit_gradient", "lagged", "every", "solver")
         return super().config() | {name: getattr(self, name) for name in names}

@@ -1,4 +1,4 @@
-"""The nearest-frame head for more classes than a simplex ETF has room for."""
+"""The nearest-frame head for more classes than a simplex ETF allows."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ from guided_collapse.heads.state import held, replace, snapshot
 
 
 class NearestTightFrameHead(NearestETFHead):
-    """The tight frame with unit rows nearest to the network's own class means; similar classes end up next to each other.
+    """A classifier head that is always the tight frame with unit rows nearest to the class means; similar classes become neighbors.
 
     `NearestETFHead(feature_dim, num_classes)` builds it for num_classes > feature_dim + 1; the arguments are the same. It is lagged
     by default, so that a step touches only the classes in its batch, and its state is two matrices of the weight's size. With
@@ -57,10 +57,10 @@ class NearestTightFrameHead(NearestETFHead):
 
 
 def solve(class_means: Tensor, basis: Tensor, seen: Tensor, *, first_step: bool | Tensor = False, **options: Any) -> NearestFrame:
-    """The tight frame nearest to the class means, with the few rounds toward unit rows of a training step.
+    """Returns the tight frame nearest to the class means, after the few rounds toward unit rows of a training step.
 
-    Classes that are not `seen`, (num_classes,), keep their row of the present frame as their mean, at the size of the other means.
-    Means of zero would draw their rows together. The other arguments are those of `nearest_frame`.
+    Classes that are not `seen`, (num_classes,), take their row of the present frame as their mean, at the size of the other means;
+    zero means would pull their rows together. The other arguments are those of `nearest_frame`.
     """
     feature_dim, num_classes = basis.shape
     size = torch.linalg.vector_norm(class_means) / seen.sum(dtype=class_means.dtype).clamp(min=1).sqrt()
@@ -72,7 +72,7 @@ def solve(class_means: Tensor, basis: Tensor, seen: Tensor, *, first_step: bool 
 def solve_lagged(
     class_means: Tensor, basis: Tensor, seen: Tensor, *, proximal_weight: float, solver: Solver | None, first_step: bool
 ) -> NearestFrame:
-    """`solve` for a lagged head, whose first step has a vanishing proximal weight instead of a solve of its own."""
+    """Does what `solve` does for a lagged head, whose first step has a vanishing proximal weight instead of a separate solve."""
     vanishing = vanishing_pull(basis.shape[0] + 1, proximal_weight)
     pull = vanishing if first_step else max(proximal_weight, vanishing)
     return solve(class_means, basis, seen, proximal_weight=pull, solver=solver)

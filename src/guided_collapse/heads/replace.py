@@ -11,7 +11,7 @@ from guided_collapse.heads.nearest import NearestETFHead
 AnyHead = TypeVar("AnyHead", bound=Head)
 
 USUAL_NAMES = ("fc", "classifier", "heads.head", "head")
-"""Names in torchvision and Hugging Face of the last layer, or of the part of the model that ends in it."""
+"""Names of the last layer in torchvision and Hugging Face models, or of the part of the model that ends in it."""
 
 
 def replace_classifier(
@@ -24,12 +24,12 @@ def replace_classifier(
 ) -> AnyHead:
     """Replaces the last linear layer of a model with a head, in place, and returns the head.
 
-    Works for models of torchvision, timm and Hugging Face, and for any other whose last layer is an `nn.Linear`. Call it before
+    Works for models from torchvision, timm and Hugging Face, and any other whose last layer is an `nn.Linear`. Call it before
     creating the optimizer and before wrapping the model for distributed training. The rest of the model, including the keys of its
     state dict, stays as it is.
 
-    To train, pass labels by `with head.labels(labels): logits = model(inputs)`, or by `head.update(labels)` after the forward pass
-    of a lagged head. In eval mode, call `model(inputs)`.
+    To train, pass labels as in `with head.labels(labels): logits = model(inputs)`, or call `head.update(labels)` after the forward
+    pass of a lagged head. In eval mode, call `model(inputs)`.
 
     Without `layer`, the replaced layer is the one that timm's `get_classifier()` returns; otherwise the last linear layer in `fc`,
     `classifier`, `heads.head` or `head`; otherwise the last layer of an `nn.Sequential`; otherwise the only linear layer.
@@ -78,7 +78,7 @@ def replace_classifier(
 
 
 def last_layer(model: nn.Module) -> str:
-    """The name of a model's last linear layer, as `replace_classifier` finds it. Raises unless there is exactly one."""
+    """Returns the name of a model's last linear layer, as `replace_classifier` finds it. Raises unless there is exactly one."""
     modules = dict(model.named_modules())
     places = _classifiers_of_timm(model) or [name for name in USUAL_NAMES if name in modules]
     found = [names[-1] for names in (linear_names(modules[place], place) for place in places) if names]
@@ -93,7 +93,7 @@ def last_layer(model: nn.Module) -> str:
 
 
 def linear_layer(model: nn.Module, name: str) -> nn.Linear:
-    """The linear layer of this name. Raises a ValueError if there is none."""
+    """Returns the linear layer of this name. Raises a ValueError if there is none."""
     found = dict(model.named_modules()).get(name)
     if not name or not isinstance(found, nn.Linear):
         kind = "no module of that name" if found is None else f"a {type(found).__name__}"
@@ -102,7 +102,7 @@ def linear_layer(model: nn.Module, name: str) -> nn.Linear:
 
 
 def linear_names(model: nn.Module, prefix: str = "") -> list[str]:
-    """The names of all linear layers, in module order, with the prefix."""
+    """Returns the names of all linear layers, in module order, with the prefix."""
     return [name for name, module in model.named_modules(prefix=prefix) if isinstance(module, nn.Linear) and name]
 
 
@@ -124,7 +124,7 @@ def _candidates(model: nn.Module) -> str:
 
 
 def _classifiers_of_timm(model: nn.Module) -> list[str]:
-    """The names of the classifiers of a timm model, two for distillation models; empty for other models."""
+    """Returns the names of the classifiers of a timm model, two for distillation models; empty for other models."""
     get_classifier = getattr(model, "get_classifier", None)
     if get_classifier is None:
         return []
@@ -134,7 +134,7 @@ def _classifiers_of_timm(model: nn.Module) -> list[str]:
 
 
 def _end_of_sequence(model: nn.Module) -> list[str]:
-    """The name of the linear layer at the end of a (nested) `nn.Sequential`, if there is one."""
+    """Returns the name of the linear layer at the end of a (nested) `nn.Sequential`, if there is one."""
     names: list[str] = []
     while isinstance(model, nn.Sequential) and len(model) > 0:
         name, model = list(model.named_children())[-1]

@@ -15,18 +15,18 @@ SMALLEST_NORM = 1e-12
 
 
 def sphere_factors(features: Tensor, scale: float) -> Tensor:
-    """scale/|h| of features h, (..., feature_dim): the factors that project them onto the sphere, (..., 1)."""
+    """Returns scale/|h| of features h, (..., feature_dim): the factors that project them onto the sphere, (..., 1)."""
     # Division by infinity makes the factor of features without a direction zero.
     return scale / functional.threshold(torch.linalg.vector_norm(features, dim=-1, keepdim=True), SMALLEST_NORM, math.inf)
 
 
 def differentiable_factors(features: Tensor, scale: float, factors: Tensor | None = None) -> Tensor:
-    """The factors of `sphere_factors`, as constants if they are given and autograd does not record the features."""
+    """Returns the factors of `sphere_factors`, as constants if they are given and autograd does not record the features."""
     return sphere_factors(features, scale) if factors is None or is_recorded(features) else factors
 
 
 def from_sphere(grad: Tensor, features: Tensor, factors: Tensor, *, scale: float) -> Tensor:
-    """The gradient with respect to h, given that with respect to f = factors h."""
+    """Returns the gradient with respect to h, given that with respect to f = factors h."""
     products = grad * features
     along = products.sum(dim=-1, keepdim=True).mul_(factors).mul_(factors)
     # Reuses a buffer, because large tensors are expensive to allocate.

@@ -12,12 +12,12 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def state_dtype(dtype: torch.dtype | None = None) -> torch.dtype:
-    """The dtype of state: the given one or torch's default, but at least float32."""
+    """Returns the dtype of state: the given one or torch's default, but at least float32."""
     return torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
 
 
 class SinglePrecisionState(nn.Module):
-    """A module whose buffers stay in float32 or wider when the model is cast to half precision, or loaded from a half checkpoint.
+    """A module whose buffers stay in float32 or wider when it is cast to half precision or loads a half-precision checkpoint.
 
     In half precision, small updates of running means would be rounded away, and frames would lose their exact angles. Integer and
     boolean buffers keep their dtype, too.
@@ -28,7 +28,7 @@ class SinglePrecisionState(nn.Module):
         before = self.__dict__.get("_buffers", {}).get(name)
         if isinstance(value, Tensor) and isinstance(before, Tensor):
             kept = value.to(_kept_dtype(before, value.dtype))
-            # Transformers marks loaded tensors by attributes, and reinitializes those without.
+            # Transformers marks loaded tensors with attributes, and reinitializes tensors without them.
             kept.__dict__.update(value.__dict__)
             value = kept
         super().__setattr__(name, value)
@@ -49,9 +49,9 @@ def _kept_dtype(state: Tensor, requested: torch.dtype) -> torch.dtype:
 
 
 def snapshot(state: Tensor, *, only_compiled: bool = False) -> Tensor:
-    """A differentiable copy of a buffer or parameter that the same forward pass overwrites later.
+    """Returns a differentiable copy of a buffer or parameter that the same forward pass overwrites later.
 
-    With `only_compiled`, eager mode returns the state itself, for results that do not outlive the overwriting.
+    With `only_compiled`, eager mode returns the state itself, for results that are not used after it is overwritten.
 
     In a compiled graph, a plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of saving
     the clone (pytorch/pytorch pull request 197039). It cannot do so through a custom operation.
@@ -87,7 +87,7 @@ def replace(state: Tensor, value: Tensor, is_valid: Tensor | None = None) -> Non
 
 
 def held(state: Tensor) -> Tensor:
-    """The value of a buffer that only `replace` changes, safe for an autograd graph to hold; a copy only where necessary."""
+    """Returns the value of a buffer that only `replace` changes, safe for an autograd graph to hold; copies only if necessary."""
     # .data, because autograd would reject later changes of the buffer after .detach(), although they go to other memory.
     return state.data if _replaces_memory() else snapshot(state)
 

@@ -89,7 +89,7 @@ def push(
 
 
 def _files(source: str | Path, revision: str | None, token: Token) -> list[Path]:
-    """The paths of `config.json` and the weights, downloaded if the source is not a folder."""
+    """Returns the paths of `config.json` and the weights, downloaded if the source is not a folder."""
     if Path(source).is_dir():
         return [Path(source, name) for name in (CONFIG, WEIGHTS)]
     hub = optional("huggingface_hub", extra="hub")
@@ -137,7 +137,7 @@ def _build(cls: type[Kind], backbone: nn.Module, config: Mapping[str, Any], sour
 
 
 def _card(config: Mapping[str, Any], place: str) -> str:
-    """The model card, Markdown with a YAML header."""
+    """Returns the model card, Markdown with a YAML header."""
     head = dict(config["head"])
     kind = head.pop("class")
     neck = {} if config["neck"] is None else {"neck": f"from {config['neck']} features"}
@@ -163,6 +163,6 @@ def _card(config: Mapping[str, Any], place: str) -> str:
 
 
 def _table(heading: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    """A Markdown table, with cells escaped and on one line."""
+    """Returns a Markdown table, with cells escaped and on one line."""
     cells = ([html.escape(" ".join(str(value).split()), quote=False).replace("|", "&#124;") for value in row] for row in rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in (heading, ("---",) * len(heading), *cells))

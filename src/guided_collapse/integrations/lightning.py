@@ -16,19 +16,18 @@ _BASES = tuple(optional(module, extra="integrations").Callback for module in _IN
 
 
 class LightningCollapse(*_BASES):  # type: ignore[misc]  # known at run time
-    """A Lightning callback that measures how collapsed the model is every few epochs, and logs the metrics to the trainer's
-    loggers.
+    """A Lightning callback that measures neural collapse every few epochs and logs the metrics to the trainer's loggers.
 
-    Measures by `collapse_of`, in eval mode. Several processes share the batches, and all of them log the metrics of the whole data
-    set.
+    Measures with `collapse_of`, in eval mode. Several processes share the batches, and all of them log the metrics of the whole
+    data set.
 
     Args:
         loader: batches of (inputs, labels), without augmentation, the same in every process.
         every: number of epochs between measurements.
         model: the model that takes the inputs; if None, the LightningModule itself.
         test_loader: batches of test samples, judged by the class means of `loader`.
-        classifier: the name of the last linear layer; if None, it is found as by `replace_classifier`.
-        prefix: of the names of the metrics.
+        classifier: the name of the last linear layer; if None, it is found as in `replace_classifier`.
+        prefix: the prefix of metric names.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The common part of both callbacks: when to measure, and how processes divide the work."""
+"""The part that both callbacks share: when to measure, and how processes divide the work."""
 
 from collections.abc import Iterator, Sized
 from itertools import islice

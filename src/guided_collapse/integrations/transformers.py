@@ -11,9 +11,9 @@ TrainerCallback: Any = optional("transformers", extra="integrations").TrainerCal
 
 
 class TransformersCollapse(TrainerCallback):  # type: ignore[misc]  # known at run time
-    """A callback for the Hugging Face Trainer that measures how collapsed the model is every few epochs, and logs the metrics.
+    """A callback for the Hugging Face Trainer that measures neural collapse every few epochs and logs the metrics.
 
-    Add it by `trainer.add_callback(TransformersCollapse(trainer, loader))`. The metrics go to `trainer.log`, and from there to
+    Add it with `trainer.add_callback(TransformersCollapse(trainer, loader))`. The metrics go to `trainer.log`, and from there to
     everything in `report_to`. The callback also calls `set_epoch` of a `StratifiedBatchSampler`, which the trainer does not.
 
     Args:

@@ -1,4 +1,4 @@
-"""Metrics of neural collapse, of features, streams of batches, models and files."""
+"""Metrics of neural collapse for features, streams of batches, models and files."""
 
 from typing import TYPE_CHECKING
 

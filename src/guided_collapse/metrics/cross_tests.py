@@ -45,7 +45,7 @@ class RetrievalResult:
         return self.recall[1]
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
-        """Top-1, recall and mAP by name, for loggers, with a prefix such as "test/"."""
+        """Returns top-1, recall and mAP by name, for loggers, with a prefix such as "test/"."""
         recall = {f"{prefix}recall_at_{k}": value for k, value in self.recall.items() if k > 1}
         return {f"{prefix}top1": self.top1, **recall, f"{prefix}mean_average_precision": self.mean_average_precision}
 
@@ -54,7 +54,7 @@ class RetrievalResult:
 def retrieval(
     queries: Tensor, query_labels: Tensor, gallery: Tensor, gallery_labels: Tensor, *, ks: Sequence[int] = (1, 5, 10)
 ) -> RetrievalResult:
-    """How well queries find items of their class in a gallery, by cosine and exact search.
+    """Measures how well queries find items of their class in a gallery, by cosine similarity and exact search.
 
     Recall@k is the fraction of queries with an item of their class among the k nearest. A query's average precision is
     sum_n (R_n - R_(n-1)) P_n over the ranking of the whole gallery (scikit-learn's `average_precision_score`), and mAP is its mean.
@@ -116,13 +116,13 @@ def retrieval(
 
 
 def _unit(embeddings: Tensor) -> Tensor:
-    """The embeddings divided by their norms, in float32; in blocks, to save memory."""
+    """Returns the embeddings divided by their norms, in float32; in blocks, to save memory."""
     parts = embeddings.split(max(1, ENTRIES_AT_ONCE // embeddings.shape[1]))  # type: ignore[no-untyped-call]
     return torch.cat([functional.normalize(part.to(torch.float64), dim=1).to(torch.float32) for part in parts])
 
 
 def _cosines(queries: Tensor, items: Tensor) -> Tensor:
-    """The inner products of queries with items, (num_queries, num_items), computed in float64, in float32."""
+    """Returns the inner products of queries with items, (num_queries, num_items), computed in float64 and rounded to float32."""
     cosines = torch.empty(len(queries), len(items), dtype=torch.float32)
     queries, step = queries.to(torch.float64), max(1, ENTRIES_AT_ONCE // items.shape[1])
     for start in range(0, len(items), step):
@@ -142,7 +142,7 @@ class CompatibilityResult:
         >>> stored = torch.eye(3), torch.tensor([0, 1, 2])
         >>> result = compatibility(["old", "new"], {"old": stored}, {"old": stored, "new": (torch.eye(3).flip(0), stored[1])})
         >>> round(result.tests["new", "old"].top1, 2), result.average_compatibility, result.verdict
-        (0.33, 0.0, 'new/old 33.33 is below old/old 100.00: embed the gallery of old again, or go on with old.')
+        (0.33, 0.0, 'new/old 33.33 is below old/old 100.00: embed the gallery of old again, or keep using old.')
     """
 
     models: tuple[str, ...]  # oldest first
@@ -152,7 +152,7 @@ class CompatibilityResult:
     def average_compatibility(self) -> float | None:
         """AC = 2/(T(T-1)) sum_(i>j) [M(i,j) > M(j,j)]: the fraction of older galleries in which newer queries do better.
 
-        M(i,j) is the top-1 of model i's queries in model j's gallery, and T the number of models (Biondi and others, "CoReS",
+        M(i,j) is the top-1 of model i's queries in model j's gallery, and T the number of models (Biondi et al., "CoReS",
         2023). A tie is no gain. Pairs that were not tested do not count; None if there are none.
         """
         gains = [self.tests[pair].top1 > self.tests[pair[1], pair[1]].top1 for pair in self._upgrades()]
@@ -168,12 +168,12 @@ class CompatibilityResult:
 
     @property
     def verdict(self) -> str:
-        """A sentence on whether older galleries can stay once the newest model embeds the queries."""
+        """Sentences on whether older galleries can stay once the newest model embeds the queries."""
         found = [self._sentence(query, gallery) for query, gallery in self._upgrades() if query == self.models[-1]]
         return " ".join(found) or "No gallery was tested with queries of both its own model and the newest one."
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
-        """All numbers by name, such as "new/old/top1", for loggers, with a prefix such as "test/"."""
+        """Returns all numbers by name, such as "new/old/top1", for loggers, with a prefix such as "test/"."""
         found = {f"{prefix}average_multimodel_accuracy": self.average_multimodel_accuracy}
         if self.average_compatibility is not None:
             found[f"{prefix}average_compatibility"] = self.average_compatibility
@@ -220,7 +220,7 @@ class CompatibilityResult:
         yield self.verdict
 
     def _upgrades(self) -> list[tuple[str, str]]:
-        """Tests of newer queries in an older gallery that was also tested with queries of its own model."""
+        """Returns the tests of newer queries in an older gallery that was also tested with queries of its own model."""
         return [(query, gallery) for query, gallery in self.tests if query != gallery and (gallery, gallery) in self.tests]
 
     def _sentence(self, query: str, gallery: str) -> str:
@@ -234,7 +234,7 @@ class CompatibilityResult:
         if found > before:
             word, so = "above", f"the gallery of {gallery} can stay{new}"
         elif found < before:
-            word, so = "below", f"embed the gallery of {gallery} again, or go on with {gallery}{new}"
+            word, so = "below", f"embed the gallery of {gallery} again, or keep using {gallery}{new}"
         return f"{query}/{gallery} {_percent(found)} is {word} {gallery}/{gallery} {_percent(before)}: {so}."
 
 
@@ -245,7 +245,7 @@ def compatibility(
     *,
     ks: Sequence[int] = (1, 5, 10),
 ) -> CompatibilityResult:
-    """Cross-tests of models: the queries of each in its own gallery and in those of all older models, measured by `retrieval`.
+    """Cross-tests models: runs `retrieval` for the queries of each in its own gallery and in those of all older models.
 
     Args:
         models: the models by name, oldest first, as `embeddings_of` takes them; or names only, if all embeddings are stored.
@@ -290,7 +290,7 @@ def compatibility(
 
 
 def _stored(models: Mapping[str, nn.Module] | Sequence[str], source: Any, side: str) -> Stored:
-    """Embeddings and labels by model name, computed if the source is a loader."""
+    """Returns embeddings and labels by model name, computed if the source is a loader."""
     if isinstance(source, Mapping):
         if unknown := [name for name in source if name not in models]:
             raise ValueError(f"{side} must be named after models: {', '.join(models)}; got {', '.join(map(str, unknown))}.")
@@ -301,7 +301,7 @@ def _stored(models: Mapping[str, nn.Module] | Sequence[str], source: Any, side: 
 
 
 def _checked(embeddings: Any, labels: Any, name: str, labels_name: str) -> tuple[Tensor, Tensor]:
-    """Both as tensors on the CPU, once they are known to fit."""
+    """Returns both as tensors on the CPU, after validation."""
     embeddings, labels = (torch.as_tensor(value).detach().cpu() for value in (embeddings, labels))
     if not embeddings.is_floating_point():
         raise TypeError(f"{name} must be floating-point; got {embeddings.dtype}.")

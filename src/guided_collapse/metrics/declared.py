@@ -38,7 +38,7 @@ class MetricDeclaration:
 
 
 def metrics_of_results() -> Iterator[MetricDeclaration]:
-    """Yields the metrics of a result; those of test samples, named "test_...", come last in a section of their own."""
+    """Yields the metrics of a result; those of test samples, named "test_...", come last, in a separate section."""
     listed = [metric for metric in METRICS.values() if metric.section is not None]
     yield from listed
     for metric in listed:
@@ -54,7 +54,7 @@ def recorded(split: Split) -> dict[str, str]:
 
 
 def best_margin(feature_dim: int, num_classes: int) -> float | None:
-    """The largest possible one-against-rest cosine margin of C classes in d dimensions, or None if it is unknown.
+    """Returns the largest possible one-against-rest cosine margin of C classes in d dimensions, or None if it is unknown.
 
     It is the margin of unit rows that are as far as possible from the convex hull of all others; for C > d + 1, at most 1.
     """

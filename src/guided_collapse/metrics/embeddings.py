@@ -1,4 +1,4 @@
-"""Embeddings of a model's inputs, as they go into an index, and their class means, in one pass over a loader."""
+"""Embeddings of a model's inputs, ready for an index, and their class means, in one pass over a loader."""
 
 from itertools import islice
 from typing import NamedTuple
@@ -16,7 +16,7 @@ LONGEST_LIST = 10
 
 
 class Embeddings(NamedTuple):
-    """What `embeddings_of` returns, and `retrieval` and `compatibility` take."""
+    """The result of `embeddings_of`, and the input of `retrieval` and `compatibility`."""
 
     embeddings: Tensor
     """(num_samples, feature_dim), of unit norm."""
@@ -27,11 +27,11 @@ class Embeddings(NamedTuple):
 def embeddings_of(
     model: nn.Module, loader: Loader, *, layer: str | None = None, classifier: str | nn.Linear | None = None
 ) -> Embeddings:
-    """A model's embeddings of a loader's data, as they go into an index, and the labels, both on the CPU.
+    """Returns a model's embeddings of a loader's data, ready for an index, and the labels, both on the CPU.
 
     The embeddings are the inputs of the model's last linear layer divided by their norm, or what `embed` returns if the model has a
-    head of this package. The model runs in eval mode and gets its mode back. With several processes, each embeds its share of the
-    data, and all get everything.
+    head of this package. The model runs in eval mode, and its modes are restored. With several processes, each embeds its share of
+    the data, and all get the embeddings of all.
 
     Args:
         model, loader, layer, classifier: as for `collapse_of`.
@@ -58,9 +58,9 @@ def class_means_of(
     layer: str | None = None,
     classifier: str | nn.Linear | None = None,
 ) -> Tensor:
-    """The class means of a model's embeddings, (num_classes, feature_dim), in float64 where the device supports it.
+    """Returns the class means of a model's embeddings, (num_classes, feature_dim), in float64 where the device supports it.
 
-    With several processes, all get the means over the data of all. Arguments as for `AnchoredHead.from_model`.
+    With several processes, all get the means over the data of all. Arguments are those of `AnchoredHead.from_model`.
     """
     classes, sums = torch.empty(0, dtype=torch.int64), torch.empty(0)
     capture = Capture(model, layer, classifier, embedding=True)
@@ -88,6 +88,6 @@ def class_means_of(
 
 
 def _sums_by_class(classes: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct classes in order, and the sum of each one's rows."""
+    """Returns the distinct classes in order, and the sum of the rows of each."""
     present, places = torch.unique(classes, return_inverse=True)
     return present, rows.new_zeros(len(present), rows.shape[1]).index_add_(0, places, rows)

@@ -25,7 +25,7 @@ NUMBERS_AT_ONCE = 2**24
 
 
 def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
-    """| G/|G|_F - Pi/sqrt(m) |_F with G = L R' and m = min(d, C-1): NC2 for L = R, NC3 for weights and means; NaN if G is zero.
+    """Returns | G/|G|_F - Pi/sqrt(m) |_F, G = L R', m = min(d, C-1): NC2 for L = R, NC3 for weights and means; NaN if G is zero.
 
     Pi is the nearest projector of rank m on the complement of 1; for C <= d + 1, this is P = I - 11'/C. L and R are
     (num_classes, feature_dim), float64; if R is None, R = L.
@@ -48,13 +48,13 @@ def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
 
 
 def norm_variation(rows: Tensor) -> float:
-    """std_c |r_c| / avg_c |r_c|, with the sample standard deviation (ddof = 1); NaN if all rows are zero."""
+    """Returns std_c |r_c| / avg_c |r_c|, with the sample standard deviation (ddof = 1); NaN if all rows are zero."""
     norms = torch.linalg.vector_norm(rows, dim=1)
     return float(norms.std() / norms.mean())
 
 
 def angle_deviation(rows: Tensor) -> float:
-    """The mean over pairs of rows of |cos + 1/(C-1)|: 0 for rows with the angles of a simplex ETF; NaN if a row is zero."""
+    """Returns the mean over pairs of rows of |cos + 1/(C-1)|: 0 for rows with the angles of a simplex ETF; NaN if a row is zero."""
     gram = rows @ rows.T
     norms = gram.diagonal().sqrt()
     first, second = torch.triu_indices(len(gram), len(gram), offset=1, device=gram.device)
@@ -63,11 +63,11 @@ def angle_deviation(rows: Tensor) -> float:
 
 
 def smallest_angle(rows: Tensor) -> float:
-    """The smallest angle between two rows, in degrees; NaN if a row is zero."""
+    """Returns the smallest angle between two rows, in degrees; NaN if a row is zero."""
     unit = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     cosines, pairs = [], []
     for block in _blocks_of_rows(len(unit), len(unit)):
-        # Each pair once: rows of the block with themselves and later rows.
+        # Each pair once: rows of the block with one another and with later rows.
         later = unit[block.start :]
         largest, place = (unit[block] @ later.T).fill_diagonal_(-torch.inf).flatten().max(dim=0)
         cosines.append(largest)
@@ -79,7 +79,7 @@ def smallest_angle(rows: Tensor) -> float:
 
 
 def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
-    """min_c cos(mu_c, w_c) - max_{j != c} cos(mu_c, w_j): the smallest cosine margin of a class mean; NaN if a row is zero.
+    """Returns min_c cos(mu_c, w_c) - max_{j != c} cos(mu_c, w_j): the smallest cosine margin of a class mean; NaN if a row is zero.
 
     The means, (num_present, feature_dim), are those of `classes`, (num_present,); the weight is (num_classes, feature_dim). Both
     are centered, in float64.
@@ -94,7 +94,7 @@ def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
 
 
 def nearest_frame_distance(means: Tensor) -> float:
-    """The squared distance of class means, centered and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
+    """Returns the squared distance of class means, centered and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
 
     |.|_* is the nuclear norm. H~ P has at most rank m = min(d, C-1); further singular values are rounding errors and left out. NaN
     if all means are zero. For C > d + 1 the frame is tight, with rows of norm 1 on average.
@@ -144,7 +144,7 @@ class BetweenClasses(NamedTuple):
 
 
 def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
-    """The singular directions of the centered class means, without those that are rounding errors.
+    """Returns the singular directions of the centered class means, without those that are rounding errors.
 
     Centered means have at most rank C-1. A further singular value is a rounding error, which an inverse would turn into the largest
     term; so are values below the rounding level of the means before centering, whose largest norm is `magnitude`.
@@ -167,7 +167,7 @@ def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenC
 
 
 def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -> float:
-    """NC1 = tr(S_W pinv(S_B)) / C, never negative; NaN if all class means coincide.
+    """Returns NC1 = tr(S_W pinv(S_B)) / C, never negative; NaN if all class means coincide.
 
     Computed as sum_i v_i' S_W v_i / s_i^2 over the singular directions v_i and values s_i of the centered means, without a
     pseudoinverse of size feature_dim x feature_dim.
@@ -179,7 +179,7 @@ def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -
 
 
 def variability_collapse_index(statistics: ClassStatistics, between: BetweenClasses) -> float:
-    """VCI = 1 - tr(pinv(S_T) S_B) / min(d, C-1) with S_T = S_W + S_B, between 0 (collapsed) and 1.
+    """Returns VCI = 1 - tr(pinv(S_T) S_B) / min(d, C-1) with S_T = S_W + S_B, between 0 (collapsed) and 1.
 
     Near collapse it is small, and computed without cancellation and without inverting directions that have no scatter: let G be the
     Schur complement of S_W in the span of the class means, that is, the scatter there that scatter outside does not explain, and M
@@ -214,14 +214,14 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
 
 
 def class_distance_normalized_variance(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
-    """CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
+    """Returns CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
 
     Infinite or NaN if two class means coincide. The means, (num_present, feature_dim), float64, may have any common offset.
     """
     variances = statistics.class_scatter / statistics.counts[statistics.present]
     number, sums = len(variances), []
     for block in _blocks_of_rows(number, number):
-        # Each pair once: rows of the block with themselves and later rows.
+        # Each pair once: rows of the block with one another and with later rows.
         means, centered, later = (rows[block.start :] for rows in (statistics.class_means, centered_class_means, variances))
         own, squares = variances[block], centered.square().sum(dim=1)
         sizes = squares[: len(own), None] + squares
@@ -235,12 +235,12 @@ def class_distance_normalized_variance(statistics: ClassStatistics, centered_cla
 
 
 def norm_of_any_size(values: Tensor) -> Tensor:
-    """The Euclidean norm, a scalar, without overflow or underflow of squares."""
+    """Returns the Euclidean norm, a scalar, without overflow or underflow of squares."""
     largest = values.abs().amax()
     return torch.where(largest > 0, largest * torch.linalg.vector_norm(values / largest), largest)
 
 
 def _blocks_of_rows(num_rows: int, num_columns: int) -> Iterator[slice]:
-    """Yields slices of the rows of a product of this size that limit the memory it takes."""
+    """Yields slices of the rows of a product of this size, short enough to limit its memory."""
     length = max(1, NUMBERS_AT_ONCE // num_columns)
     return (slice(start, start + length) for start in range(0, num_rows, length))

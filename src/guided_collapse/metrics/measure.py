@@ -43,7 +43,7 @@ def measure_collapse(
     """Measures the neural collapse of features and, with a weight, of the classifier: NC1 to NC4, margins and more.
 
     Pass the features that the weight multiplies, of data without augmentation, from a model in eval mode. Metrics are accurate to
-    about 1e-6 for float32 features (VCI to 1e-4) and 1e-9 for float64. Features on Apple's devices, which lack float64, are
+    about 1e-6 for float32 features (VCI to 1e-4) and 1e-9 for float64. Features on MPS devices, which lack float64, are
     measured on the CPU.
 
     Args:
@@ -112,8 +112,8 @@ def nc2(weight: Tensor) -> float:
     P = I - \tfrac{1}{C} \mathbf{1}\mathbf{1}^\top
     $$
 
-    For C > d + 1, it is the distance from a tight frame: in place of $P / \sqrt{C-1}$ comes $\Pi / \sqrt d$, where $\Pi$ is the
-    nearest projector of rank d on the complement of $\mathbf{1}$.
+    For C > d + 1, it is the distance from a tight frame: $\Pi / \sqrt d$ replaces $P / \sqrt{C-1}$, where $\Pi$ is the nearest
+    projector of rank d on the complement of $\mathbf{1}$.
 
     Example:
         >>> import torch
@@ -128,7 +128,7 @@ def nc2(weight: Tensor) -> float:
 
 
 def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
-    r"""Returns how far weight and class means are from being dual to each other: 0 at collapse.
+    r"""Returns how far weight and class means are from self-duality: 0 at collapse.
 
     $$
     \left\lVert \frac{W H^\top}{\lVert W H^\top \rVert_F} - \frac{P}{\sqrt{C-1}} \right\rVert_F
@@ -184,7 +184,7 @@ def collapse_of(
 ) -> CollapseResult:
     """Measures the neural collapse of a model on the data of a loader.
 
-    Features are the inputs of the last linear layer, found as by `replace_classifier`; for a model with a head of this library,
+    Features are the inputs of the last linear layer, found as in `replace_classifier`; for a model with a head of this library,
     they are the points on the sphere that the head's weight multiplies. The model runs in eval mode, and its modes are restored.
 
     The loader is iterated twice, the second time for NC4, accuracies and margins, and must yield the same samples both times: no
@@ -236,7 +236,7 @@ def collapse_of(
 def feature_batches(
     capture: "Capture", loader: Loader, device: torch.device | str | None = None, *, again: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields (features, labels) of every batch. Raises if there is none; `again` tells that this is the second iteration."""
+    """Yields (features, labels) of every batch. Raises if there is none; `again` marks the second iteration."""
     if device is None:
         tensors = chain(capture.model.parameters(), capture.model.buffers())
         device = next((tensor.device for tensor in tensors), torch.device("cpu"))
@@ -318,7 +318,7 @@ class Capture:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Context manager that captures features, in eval mode and without gradients, and restores all modes afterward."""
+        """Captures features within the context, in eval mode and without gradients, and restores all modes afterward."""
         module = self.classifier if self.layer is None else self.layer
         assert module is not None
         handle = module.register_forward_hook(self._keep, with_kwargs=True)
@@ -353,7 +353,7 @@ class Capture:
 
 
 def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:
-    """The named linear layer; else the one head of this package, the head of a `Classifier`, or the last linear layer."""
+    """Returns the named linear layer, else the one head of this package, the head of a `Classifier`, or the last linear layer."""
     modules = dict(model.named_modules())
     names = linear_names(model)
     known = f"Pass classifier=, one of: {', '.join(names)}." if names else "It has no linear layer; pass layer= and num_classes=."
@@ -373,14 +373,14 @@ def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Li
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
-    """The arguments of `measure_collapse` in an `.npz` or `.safetensors` file; ignores other arrays, unpickles nothing."""
+    """Returns the arguments of `measure_collapse` in an `.npz` or `.safetensors` file; ignores other arrays, unpickles nothing."""
     if path.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"features must be in an .npz or .safetensors file; got {path.name}. Use numpy.savez or safetensors.")
     load = np.load if path.suffix == ".npz" else optional("safetensors.torch", extra="experiments").load_file
     try:
         found = load(path)
         arrays = {name: found[name] for name in ARRAYS if name in found}
-    except Exception as error:  # damaged archives fail in many layers and ways
+    except Exception as error:  # a damaged archive can fail in any layer of the readers
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         if "allow_pickle" in str(error):
             reason = "it holds pickled objects, which are never loaded"

@@ -119,7 +119,7 @@ class CollapseResult:
         ]
 
     def _rows(self) -> dict[str, list[tuple[str, str, str, str]]]:
-        """Rows of (label, value, value at collapse, meaning), by section."""
+        """Returns rows of (label, value, value at collapse, meaning), by section."""
         sections: dict[str, list[tuple[str, str, str, str]]] = {}
         for metric in metrics_of_results():
             value = getattr(self, metric.name)
@@ -214,7 +214,7 @@ def collapse_result(
 
 
 def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
-    """The metrics that are None, with the reasons."""
+    """Returns the metrics that are None, with the reasons."""
     (num_present, feature_dim), num_classes = measured.centered_class_means.shape, len(measured.statistics.counts)
     no_ranks, no_margin = measured.statistics.numerical_ranks is None, best_margin(feature_dim, num_classes) is None
     room = "needs feature_dim >= number of classes{} - 1, otherwise frames differ in their angles"
@@ -240,7 +240,7 @@ def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: Sa
 
 
 def _notes(measured: Measured, rank: int, samples: SampleCounts | None, test_samples: SampleCounts | None) -> Iterator[str]:
-    """Remarks on missing classes, degenerate means, and samples without a margin."""
+    """Yields remarks on missing classes, degenerate means, and samples without a margin."""
     statistics = measured.statistics
     num_present, feature_dim = measured.centered_class_means.shape
     missing = (statistics.counts == 0).nonzero().flatten().tolist()

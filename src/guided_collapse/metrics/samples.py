@@ -1,4 +1,4 @@
-"""The pass over samples once class means are known: predictions, nearest class means and cosine margins."""
+"""The pass over samples after class means are known: predictions, nearest class means and cosine margins."""
 
 from typing import NamedTuple
 
@@ -42,9 +42,7 @@ class Measured:
 class SampleCounts(NamedTuple):
     """Counts over samples, which add up over batches and processes, and the cosine margins of the samples."""
 
-    counts: (
-        Tensor  # (4,), int64: samples; nearest to their own class mean; predicted correctly; predicted class differs from nearest
-    )
+    counts: Tensor  # (4,), int64: samples; nearest to own class mean; predicted correctly; prediction differs from nearest
     margins: Tensor  # float64, of the samples that have one; empty without a classifier
 
 
@@ -55,7 +53,7 @@ def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> Sampl
     classes. The cosine margin of a sample of class c is cos_c - max_{j != c} cos_j, where cos_j is the cosine between h - mu_G and
     w_j - w_G, and w_G the mean weight. Samples at mu_G and weights at w_G have no margin and are left out.
 
-    Large products are in the dtype of the features, at least float32. Decisions too close for it are made in float64.
+    Large products are in the dtype of the features, at least float32. Decisions too close for that dtype are made in float64.
     """
     center, centers, classes = measured.center, measured.center_scores, measured.class_scores
     rows, dtype = chunk_rows(features.shape[1]), product_dtype(features.dtype)
@@ -114,12 +112,12 @@ class LinearScores:
         self.narrow_rows = rows.to(torch.float32) if safe else rows
 
     def products(self, points: Points) -> Tensor:
-        """<r_j, p>, (num_samples, num_rows), in the dtype of the points, unless the rows need float64."""
+        """Returns <r_j, p>, (num_samples, num_rows), in the dtype of the points, unless the rows need float64."""
         rows = self.narrow_rows if points.values.dtype == torch.float32 else self.rows
         return points.values.to(rows.dtype) @ rows.T
 
     def largest(self, products: Tensor, points: Points) -> Tensor:
-        """argmax_j <r_j, p> + o_j, (num_samples,), as float64 finds it, given the products of these points."""
+        """Returns argmax_j <r_j, p> + o_j, (num_samples,), as float64 finds it, given the products of these points."""
         scores = products + self.offsets.to(products.dtype)
         best, winners = scores.max(dim=1)
         if scores.dtype == torch.float64:

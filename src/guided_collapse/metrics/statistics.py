@@ -14,7 +14,7 @@ GlobalMean = Literal["samples", "classes"]
 CHUNK_ENTRIES = 2**20
 """Entries processed at a time: 4 MB in float32, which stay in the cache."""
 UNCERTAIN_SCATTER = 1000 * torch.finfo(torch.float32).eps
-"""Scatter of a direction, relative to its dimensions, that can be all rounding errors in a sum of float32 products."""
+"""Scatter of a direction, relative to its dimensions, that can be nothing but rounding error in a sum of float32 products."""
 UNCERTAIN_RANK = 1e-4
 """Maximum share of the nuclear norm that may come from singular values below rounding errors."""
 COLUMN_BLOCKS = 4
@@ -46,7 +46,7 @@ class ClassStatistics:
         return int(self.counts.sum())
 
     def global_mean(self, kind: GlobalMean) -> Tensor:
-        """mu_G, (feature_dim,): the mean of all samples, or of the class means."""
+        """Returns mu_G, (feature_dim,): the mean of all samples, or of the class means."""
         if kind == "classes":
             return self.class_means.mean(dim=0)
         return (self.counts[self.present].to(torch.float64) / self.num_samples) @ self.class_means
@@ -59,7 +59,7 @@ def check_global_mean(kind: GlobalMean) -> None:
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether the device supports float64. Apple's does not, so metrics run on the CPU there."""
+    """Returns whether the device supports float64. MPS does not, so metrics run on the CPU there."""
     return device.type != "mps"
 
 
@@ -87,7 +87,7 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
 
 
 def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dtype: torch.dtype) -> ClassStatistics:
-    """The statistics with products in `dtype`; `samples` holds the row indices of each class that has any."""
+    """Returns the statistics with products in `dtype`; `samples` holds the row indices of each class that has any."""
     feature_dim = features.shape[1]
     # One buffer for all groups, because reused memory is several times faster than new memory.
     buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim, dtype=dtype)
@@ -112,7 +112,7 @@ def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dty
 
 
 def chunk_rows(feature_dim: int) -> int:
-    """Number of samples to process at a time: enough that outer products cost more than adding them up."""
+    """Returns number of samples to process at a time: enough that outer products cost more than adding them up."""
     return max(feature_dim, CHUNK_ENTRIES // feature_dim)
 
 
@@ -130,7 +130,7 @@ def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tens
     for own, mean, indices in zip(torch.split(deviations, sizes), means, samples, strict=True):
         gram = (own @ own.T).to(torch.float64)
         squares.append(gram.diagonal().sum())
-        # The Gram matrix of the samples themselves, with |mu|^2 in float64, because deviations can be tiny beside it.
+        # The Gram matrix of the samples themselves, with |mu|^2 in float64, because deviations can be tiny in comparison.
         along = (own @ mean.to(own.dtype)).to(torch.float64)
         gram += along[:, None] + along + mean @ mean
         ranks.append(_numerical_rank(gram, torch.finfo(buffer.dtype).eps * squares[-1], features, indices, len(buffer)))
@@ -138,7 +138,7 @@ def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tens
 
 
 def _add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer: Tensor) -> _OfClasses:
-    """The same for one class of at least feature_dim samples, whose scatter is its smaller Gram matrix."""
+    """Adds the outer products of one class of at least feature_dim samples, whose scatter is its smaller Gram matrix."""
     own_scatter, part_means = torch.zeros_like(scatter), []
     parts = torch.split(samples, len(buffer))
     for part in parts:
@@ -157,7 +157,7 @@ def _add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer:
 
 
 def _centered_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
-    """The samples at `indices` minus their class means, and these means in float64.
+    """Returns the samples at `indices` minus their class means, and these means in float64.
 
     The deviations may use the buffer and its dtype, or are float64 if float32 cannot hold their products. `classes` are the classes
     of the rows, ascending from 0 without gaps.
@@ -187,10 +187,10 @@ def _center_in_place(rows: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 
 
 def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tensor, rows_at_once: int) -> Tensor:
-    """|H_c|_*^2 / |H_c|_F^2, a scalar: the number of directions that the features of a class fill, as in the paper's code.
+    """Returns |H_c|_*^2 / |H_c|_F^2, a scalar: the number of directions that the features of a class span, as in the paper's code.
 
     The features are not centered: a class that has collapsed to its mean has rank 1, a class of zeros rank 0. Rounding errors turn
-    singular values of 0 into sqrt(error). If there are so many that it could matter, the Gram matrix is computed again in float64.
+    singular values of 0 into sqrt(error). If these are numerous enough to matter, the Gram matrix is recomputed in float64.
 
     Args:
         gram: the smaller one of H_c' H_c and H_c H_c'; only its upper triangle is read.
@@ -236,7 +236,7 @@ class Moments(NamedTuple):
 
 
 def no_moments(feature_dim: int, num_classes: int, device: torch.device | None = None) -> Moments:
-    """The moments of no samples."""
+    """Returns empty moments, of zero samples."""
     rows = torch.zeros(num_classes, feature_dim, dtype=torch.float64, device=device)
     counts = torch.zeros(num_classes, dtype=torch.int64, device=device)
     return Moments(counts, rows, rows.clone(), rows.new_zeros(feature_dim, feature_dim), rows.new_zeros(num_classes))
@@ -249,7 +249,7 @@ def add_batch(total: Moments, features: Tensor, labels: Tensor) -> None:
 
 
 def batch_moments(features: Tensor, labels: Tensor, references: Tensor) -> Moments:
-    """The moments of a batch of features, (num_samples, feature_dim), labels, (num_samples,), and references as in `Moments`."""
+    """Returns the moments of a batch: features, (num_samples, feature_dim), labels, (num_samples,), references as in `Moments`."""
     counts = torch.bincount(labels, minlength=len(references))
     deviations = features.to(references) - references[labels]
     offsets = torch.zeros_like(references).index_add_(0, labels, deviations) / counts.clamp(min=1)[:, None]
@@ -261,7 +261,7 @@ def batch_moments(features: Tensor, labels: Tensor, references: Tensor) -> Momen
 
 
 def first_samples(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """The first sample of each class in a batch, (num_classes, feature_dim), float64; zeros for absent classes."""
+    """Returns the first sample of each class in a batch, (num_classes, feature_dim), float64; zeros for absent classes."""
     positions = torch.arange(len(labels), device=labels.device)
     first = torch.full((num_classes,), len(labels), device=labels.device).scatter_reduce_(0, labels, positions, "amin")
     found = (first < len(labels)).nonzero().flatten()
@@ -292,7 +292,7 @@ def merge(left: Moments, right: Moments) -> Moments:
 
 
 def product_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype for products of features: float32 for float32 and narrower dtypes, otherwise float64.
+    """Returns the dtype for products of features: float32 for float32 and narrower dtypes, otherwise float64.
 
     Always float64 if `torch.set_float32_matmul_precision` allows TF32 or bfloat16, which have two or three digits.
     """
@@ -300,7 +300,7 @@ def product_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def safe_in_float32(values: Tensor, offset: float = 0.0) -> bool:
-    """Whether sums of products of these values, plus an offset of this size, stay within the range of float32."""
+    """Returns whether sums of products of these values, plus an offset of this size, stay within the range of float32."""
     return 1e-12 < float(torch.linalg.vector_norm(values)) < 1e12 and offset < 1e12
 
 
@@ -319,12 +319,12 @@ def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
 
 
 def symmetrized(scatter: Tensor) -> Tensor:
-    """The symmetric matrix with this upper triangle, (feature_dim, feature_dim)."""
+    """Returns the symmetric matrix with this upper triangle, (feature_dim, feature_dim)."""
     return scatter.triu() + scatter.triu(1).T
 
 
 def _is_nearly_singular(scatter: Tensor, tolerance: float) -> bool:
-    """Whether some direction has less than `tolerance` times the scatter it would have if dimensions were uncorrelated."""
+    """Returns whether some direction has less than `tolerance` times the scatter it would have if dimensions were uncorrelated."""
     units = torch.where(scatter.diagonal() > 0, scatter.diagonal().rsqrt(), 0)
     correlations = scatter * units * units[:, None]
     correlations.diagonal().fill_(1 - tolerance)

@@ -35,7 +35,7 @@ class _ResultMetric(Metric):
     is_differentiable = False
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
-        """The same as `update`; returns nothing, because a single batch has no result."""
+        """Calls `update`; returns nothing, because a single batch has no result."""
         self.update(*args, **kwargs)
 
     def _wrap_compute(self, compute: Callable[[], CollapseResult]) -> Callable[[], CollapseResult]:
@@ -63,7 +63,7 @@ class CollapseMetrics(_ResultMetric):
     keep the features.
 
     Takes one pass in float64 and O(feature_dim^2 + num_classes feature_dim) memory. Up to rounding, the result does not depend on
-    the order of samples, on the batch size, or on the distribution of samples over processes. On Apple's devices, which lack
+    the order of samples, on the batch size, or on the distribution of samples over processes. On MPS devices, which lack
     float64, it computes on the CPU.
 
     Args:
@@ -178,7 +178,7 @@ class CollapseMetrics(_ResultMetric):
         return Moments(self.counts, self.references, self.offsets, self.scatter, self.class_scatter)
 
     def _merged(self) -> Moments:
-        """The merged moments of all processes if torchmetrics has gathered their states, otherwise those of this process."""
+        """Returns the merged moments of all processes if torchmetrics has gathered them, otherwise those of this process."""
         if self.counts.ndim == 1:
             return self._moments()
         total = no_moments(self.feature_dim, self.num_classes, self.counts.device)

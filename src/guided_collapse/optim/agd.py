@@ -1,4 +1,4 @@
-"""Automatic gradient descent (Bernstein et al., 2023), written from its formula."""
+"""Automatic gradient descent (Bernstein et al., 2023), implemented from its formula."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -13,8 +13,8 @@ class AGD(torch.optim.Optimizer):
 
     Call `init_weights()` once before training: the theory assumes semi-orthogonal weights.
 
-    Layer $l$ of $L$ has a weight of $d_l$ outputs and $d_{l-1}$ inputs at $k_l$ positions: 1 in a linear layer, the kernel size
-    in a convolution. Every (outputs, inputs) slice $W$ of it, one per position, with the gradient $g$, moves by
+    Layer $l$ of $L$ has a weight with $d_l$ outputs and $d_{l-1}$ inputs at $k_l$ positions: 1 in a linear layer, the kernel size
+    in a convolution. Every (outputs, inputs) slice $W$, one per position, with gradient $g$, moves by
 
     $$
     \Delta W = -\text{gain} \cdot \text{lr} \cdot \frac{\eta}{L} \, s_l \, \frac{g}{\lVert g \rVert_F}, \qquad
@@ -25,7 +25,7 @@ class AGD(torch.optim.Optimizer):
     where $G = \frac{1}{L} \sum_l s_l \sum \lVert g \rVert_F$, the inner sum running over the slices of layer $l$.
 
     All parameters of all groups count as layers of one network; frozen ones neither count nor move. There is no learning rate to
-    tune. Every group still has an "lr", 1 by default, so that learning-rate schedulers of torch can scale the step.
+    tune. Every group still has an "lr", 1 by default, so that torch's learning-rate schedulers can scale the step.
 
     Args:
         params: parameters of at least two dimensions, or parameter groups, which may have their own "gain" and "lr".
@@ -75,7 +75,7 @@ class AGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Takes one step. Returns the loss of the closure, if there is one."""
+        """Takes one step and returns the loss of the closure, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,1 +1,1 @@
-"""The paper's own route to the nearest simplex ETF, kept as an oracle and for benchmarks. Slow on purpose."""
+"""The paper's own route to the nearest simplex ETF, kept as a test oracle and for benchmarks. Slow by design."""

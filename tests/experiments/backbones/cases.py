@@ -1,4 +1,4 @@
-"""Narrow networks, one for each form, and images for them."""
+"""Narrow networks, one of each kind, and images for them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The table of networks, and laws that hold for every one."""
+"""The table of networks, and laws that hold for all of them."""
 
 import math
 from functools import partial

@@ -14,7 +14,7 @@ BLOCKS = {18: [2, 2, 2, 2], 34: [3, 4, 6, 3], 50: [3, 4, 6, 3]}
 
 
 def slow_features(model, inputs, depth, stem):
-    """The layer table of He et al., read aloud, for a network whose BatchNorm has seen nothing yet."""
+    """Follows the layer table of He et al. literally, for a network whose BatchNorm has its initial statistics."""
     convolutions = iter([module.weight for module in model.modules() if isinstance(module, nn.Conv2d)])
 
     def convolve(x, stride, padding):

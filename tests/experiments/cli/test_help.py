@@ -1,4 +1,4 @@
-"""Help: short, grouped, in words, and true."""
+"""Help texts are short, grouped, readable and correct."""
 
 import io
 import re

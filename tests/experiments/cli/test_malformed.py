@@ -1,4 +1,4 @@
-"""Command lines that mean nothing: every flag with values of the wrong kind, and flags that contradict each other.
+"""Invalid command lines: every flag with values of the wrong kind, and flags that contradict each other.
 
 The legal values are listed here again, by field, and share nothing with the checks: a new field without an entry fails.
 """

@@ -22,7 +22,7 @@ def demo():
 
 
 def printed_in_a_terminal(words, folder):
-    """What a process writes into a pseudo-terminal, and its exit status."""
+    """Returns what a process writes to a pseudo-terminal, and its exit status."""
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(folder)
@@ -39,7 +39,7 @@ def printed_in_a_terminal(words, folder):
 
 
 def widths(written):
-    """The columns that every line takes: a carriage return, or a movement to another line, starts again from the first."""
+    """Yields the width of every line, and the line; a carriage return or cursor movement restarts at the first column."""
     for line in re.split(r"\r|\n", ESCAPE.sub(lambda found: "" if found[1] in "mhlKJ" else "\r", written)):
         yield len(line), line
 

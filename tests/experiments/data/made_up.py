@@ -79,7 +79,7 @@ def tiny_imagenet_members(num_per_class: int, num_test: int, *, classes: tuple[s
 
 
 def omniglot_members(num_drawings: int = 20, *, top: str = "images_background_small1") -> dict[str, bytes]:
-    """The files of Omniglot: three characters of two alphabets, of which each drawing is brighter than the one before."""
+    """The files of Omniglot: three characters of two alphabets; each drawing is brighter than the one before."""
     characters = [("Greek", "character01"), ("Greek", "character02"), ("Latin", "character01")]
     return {
         f"{top}/{alphabet}/{character}/{number:04d}_{drawing:02d}.png": encode(np.full((105, 105, 1), 10 * drawing, dtype=np.uint8))

@@ -19,7 +19,7 @@ def generator(seed=0):
 
 
 def shifted(image, down, right):
-    """One image moved by whole pixels, black coming in: a loop over every pixel."""
+    """Moves one image by whole pixels and fills with black, in a loop over every pixel."""
     result = torch.zeros_like(image)
     for row, column in itertools.product(range(image.shape[1]), range(image.shape[2])):
         if 0 <= row + down < image.shape[1] and 0 <= column + right < image.shape[2]:

@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to in the plain WebDriver protocol, so that no package is needed."""
+"""A headless Chromium, controlled through the plain WebDriver protocol, so that no package is needed."""
 
 import json
 import os
@@ -86,7 +86,7 @@ class Browser:
         return self.ask("POST", "/se/log", {"type": kind})
 
     def requests(self) -> list[str]:
-        """Addresses of everything that the page has asked for."""
+        """Returns the addresses of everything that the page has requested."""
         messages = [json.loads(entry["message"])["message"] for entry in self.log_of("performance")]
         return [found["params"]["request"]["url"] for found in messages if found["method"] == "Network.requestWillBeSent"]
 

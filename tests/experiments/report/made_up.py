@@ -140,7 +140,7 @@ def write_runs(root: Path, written: Mapping[tuple[str, int], Sequence[Record]]) 
 
 
 def experiments(folder: Path) -> list[Experiment]:
-    """What a report makes of the runs in a folder."""
+    """Returns the experiments that a report finds in a folder."""
     return by_experiment(read_records([folder]).runs)
 
 

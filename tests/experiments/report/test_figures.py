@@ -1,4 +1,4 @@
-"""Figures show what was measured, on the axes that metrics are declared with."""
+"""Figures show what was measured, on the axes that the metrics declare."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""The page as text; what a browser makes of it is in test_page_in_browser.py."""
+"""The page as text; test_page_in_browser.py tests it in a browser."""
 
 import base64
 import json

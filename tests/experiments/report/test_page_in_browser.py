@@ -1,4 +1,4 @@
-"""The page in a headless Chromium: nothing goes wrong, nothing leaves, everything is drawn, everything can be used."""
+"""The page in a headless Chromium: no errors, no requests, everything is drawn, and every control works."""
 
 import json
 import time
@@ -42,7 +42,7 @@ def _one_browser(tmp_path_factory):
 
 @pytest.fixture
 def browser(_one_browser):
-    """The page as it opens; without errors, whatever a test does with it."""
+    """The page after opening; asserts that no test causes an error in it."""
     _one_browser.open(_one_browser.path)
     _one_browser.wait(DRAWN)
     yield _one_browser

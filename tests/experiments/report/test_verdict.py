@@ -1,4 +1,4 @@
-"""Verdicts on made-up records, their intervals against scipy, and how often equal heads are told apart."""
+"""Verdicts on made-up records, their intervals against scipy, and the false-positive rate for equal heads."""
 
 import itertools
 import math
@@ -151,7 +151,7 @@ def test_the_interval_joins_seeds_and_test_images():
 
 
 def test_equal_heads_draw_as_often_as_stated_if_they_err_independently_and_more_often_otherwise():
-    """Of two heads of accuracy 0.6: images that are right for one on all seeds, or drawn anew for each."""
+    """Two heads with accuracy 0.6, whose correct images are the same for all seeds or redrawn for each."""
     generator, num_test, trials = np.random.default_rng(0), 1000, 1500
     rates = {}
     for shared, redrawn in ((0.0, 0.0), (0.0, 0.5), (0.8, 0.2)):

@@ -39,7 +39,7 @@ BACKBONES: dict[str, BackboneDeclaration] = {
     ),
     "none": BackboneDeclaration(f"{_HERE}.neck:Neck", _NECK),
 }
-"""Every network by its name on the command line and in records; "timm" stands for timm:MODEL. Add your own here."""
+"""Every network by its name on the command line and in records; "timm" means timm:MODEL. Add your own here."""
 
 
 NETWORK_FIELDS = tuple(
@@ -49,17 +49,17 @@ NETWORK_FIELDS = tuple(
 
 
 def build_backbone(name: str, *, generator: "torch.Generator | None" = None, **options: Any) -> "Backbone":
-    """The network of that name.
+    """Returns the network of that name.
 
     Args:
         name: a key of `BACKBONES`, or timm:MODEL.
-        generator: source of the initial weights; None takes torch's global generator.
-        options: options that the network declares; None keeps the network's default:
+        generator: source of the initial weights; if None, torch's global generator.
+        options: options that the network declares; None leaves the network's default:
 
             in_channels: channels of the images, or the width of given features.
             stem: "imagenet" or "cifar"; ResNets.
             width: factor on all channel counts, which are rounded and at least 1; networks of this package.
-            affine: True for the usual form, with affine BatchNorm and biases; AGD and the paper need the form without.
+            affine: True for the usual form, with affine BatchNorm and biases; AGD and the paper need the form without them.
             batch_norm: whether to use BatchNorm; the small network.
             feature_dim: d; the small network, a neck, and ResNets, which then end in a linear layer.
             neck: "none", "linear" or "mlp"; timm models and given features.

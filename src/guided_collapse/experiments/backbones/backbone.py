@@ -23,7 +23,7 @@ class ImageBackbone(Backbone, ABC):
         self.in_channels, self.smallest_size = in_channels, smallest_size
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The features of a batch of floating-point images, (num_samples, in_channels, height, width)."""
+        """Returns the features of a batch of floating-point images, (num_samples, in_channels, height, width)."""
         if not inputs.is_floating_point() or inputs.ndim != 4 or inputs.shape[1] != self.in_channels:
             raise ValueError(
                 f"images must be floating-point (num_samples, in_channels, height, width) with in_channels={self.in_channels}; got "
@@ -38,13 +38,13 @@ class ImageBackbone(Backbone, ABC):
 
     @abstractmethod
     def _features(self, images: Tensor) -> Tensor:
-        """The features of images that passed the checks, (num_samples, feature_dim)."""
+        """Returns the features of images that passed the checks, (num_samples, feature_dim)."""
 
 
 class UnconstrainedFeatures(Backbone):
     """One free feature vector per sample; inputs are sample indices. Usually every step takes all samples at once.
 
-    The initial entries are drawn from N(0, 1/feature_dim), so the rows have norms of about 1; the paper does not state its own.
+    The initial entries are drawn from N(0, 1/feature_dim), so the rows have norms of about 1; the paper does not state its choice.
     AGD treats the features as a weight with num_samples outputs and feature_dim inputs.
     """
 
@@ -55,12 +55,12 @@ class UnconstrainedFeatures(Backbone):
         self.features = nn.Parameter(initial)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The features, (n, feature_dim), of the samples with these indices, (n,), int64 in 0 ... num_samples - 1, in any order."""
+        """Returns the features, (n, feature_dim), of the samples with these indices, (n,), int64 in 0 ... num_samples - 1."""
         return functional.embedding(inputs, self.features)
 
 
 def scaled(num_channels: int, width: float) -> int:
-    """width x num_channels, rounded to the nearest integer (halves to even), at least 1."""
+    """Returns width x num_channels, rounded to the nearest integer (halves to even), at least 1."""
     return max(1, round(width * num_channels))
 
 

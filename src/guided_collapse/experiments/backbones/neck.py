@@ -16,9 +16,9 @@ class Neck(Backbone):
     """No layer, a linear layer, or a multilayer perceptron with one hidden layer of HIDDEN_UNITS units and ReLU.
 
     Args:
-        neck: which of these.
+        neck: "none", "linear" or "mlp".
         in_channels: the width of the given features.
-        feature_dim: the width of the result; None keeps that of the given features.
+        feature_dim: the width of the result; if None, that of the given features.
         affine: whether layers have biases.
         generator: source of the initial weights.
     """
@@ -44,5 +44,5 @@ class Neck(Backbone):
         initialize(self, generator)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(num_samples, in_channels) to (num_samples, feature_dim)."""
+        """Maps (num_samples, in_channels) to (num_samples, feature_dim)."""
         return self.layers(inputs)

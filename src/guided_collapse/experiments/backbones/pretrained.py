@@ -27,7 +27,7 @@ class Expected(NamedTuple):
 
 
 def expected(model: str) -> Expected:
-    """The images that the timm model of this name expects; ValueError for an unknown name."""
+    """Returns the images that the timm model of this name expects; ValueError for an unknown name."""
     declared = _declared(model)
     return Expected(declared.input_size[1], tuple(declared.mean), tuple(declared.std))
 
@@ -38,7 +38,7 @@ class TimmBackbone(Backbone):
     Args:
         model: its name in timm.
         in_channels: channels of the images, which must be 3.
-        image_size: height and width of the images; None takes the model's own.
+        image_size: height and width of the images; if None, the model's own.
         pretrained: whether to load timm's pretrained weights, from its cache or the hub.
         weights: file with a state dict to load instead; a classifier in it is ignored.
         freeze: whether to keep the model, but not the neck, in eval mode and without gradients.
@@ -90,13 +90,13 @@ class TimmBackbone(Backbone):
         return self
 
     def _frozen(self) -> list[nn.Module]:
-        """Looked up every time, because converting to synchronized BatchNorm replaces layers."""
+        """Returns the frozen modules, looked up every time because conversion to synchronized BatchNorm replaces layers."""
         if self.freeze:
             return [self.model]
         return [module for module in self.model.modules() if self.freeze_batch_norm and isinstance(module, _BatchNorm)]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The features of a batch of floating-point images, (num_samples, 3, height, width)."""
+        """Returns the features of a batch of floating-point images, (num_samples, 3, height, width)."""
         return self.neck(_features(self.model, inputs))
 
 
@@ -131,7 +131,7 @@ def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, 
 
 
 def read_state_dict(file: Path) -> dict[str, Tensor]:
-    """The state dict in a file; ValueError if the file is unreadable or holds anything else, which is never unpickled."""
+    """Returns the state dict in a file; ValueError if the file is unreadable or holds anything else, which is never unpickled."""
     if file.suffix not in WEIGHT_FILES:
         raise ValueError(f"weights must be in a file that ends in {', '.join(WEIGHT_FILES)}; got {file}.")
     try:
@@ -146,7 +146,7 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
             f"weights must be a state dict of tensors; {file} holds other pickled objects, which are never loaded. "
             "Save model.state_dict() alone."
         ) from error
-    except Exception as error:  # damaged files fail in many layers and ways
+    except Exception as error:  # a damaged file can fail in any layer of the readers
         raise ValueError(f"weights must be a readable state dict; reading {file} failed: {error}") from error
     for name in ("state_dict", "model"):  # where training scripts put it
         if isinstance(found, dict) and isinstance(found.get(name), dict):
@@ -157,7 +157,7 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
 
 
 def _declared(model: str) -> Any:
-    """timm's configuration of the model."""
+    """Returns timm's configuration of the model."""
     timm = optional("timm", extra="timm")
     if not timm.is_model(model):
         near = get_close_matches(model, timm.list_models())
@@ -169,7 +169,7 @@ def _declared(model: str) -> Any:
 def _created(model: str, *, pretrained: bool) -> nn.Module:
     try:
         return optional("timm", extra="timm").create_model(model, pretrained=pretrained, num_classes=0)
-    except Exception as error:  # downloads fail in many layers and ways
+    except Exception as error:  # a download can fail in any layer of timm
         if not pretrained:
             raise
         raise ValueError(

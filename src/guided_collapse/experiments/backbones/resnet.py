@@ -82,11 +82,11 @@ class Residual(nn.Module):
             self.shortcut.extend(_convolution(inputs, outputs, 1, stride, affine))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(num_samples, inputs, height, width) to (num_samples, outputs, ceil(height / stride), ceil(width / stride))."""
+        """Maps (num_samples, inputs, height, width) to (num_samples, outputs, ceil(height / stride), ceil(width / stride))."""
         return torch.relu(self.branch(inputs) + self.shortcut(inputs))
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int, affine: bool) -> list[nn.Module]:
-    """A convolution with its BatchNorm."""
+    """Returns a convolution with its BatchNorm."""
     convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
     return [convolution, nn.BatchNorm2d(outputs, affine=affine)]

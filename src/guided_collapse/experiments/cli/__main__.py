@@ -1,4 +1,4 @@
-"""`python -m guided_collapse.experiments.cli`."""
+"""Runs the command line, as `python -m guided_collapse.experiments.cli`."""
 
 import sys
 

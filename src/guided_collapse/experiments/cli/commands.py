@@ -81,7 +81,7 @@ class List(Command):
 
 @settings
 class Train(Command):
-    """Train one run, or resume it if it has been started.
+    """Train one run, or resume it if it has already started.
 
     Name an experiment, or give --data with a folder of your own images.
 
@@ -219,7 +219,7 @@ class Search(_SeveralRuns):
         return request
 
     def plan(self) -> "SearchRecord":
-        """The plan of the search."""
+        """Returns the plan of the search."""
         from guided_collapse.experiments.grid_search import planned_search
 
         trials: dict[str, Any] = {"trial_seeds": self.trial_seeds, "trial_epochs": self.trial_epochs}
@@ -288,7 +288,7 @@ class Resume(Command):
 
 @settings
 class Upgrade(Train):
-    """Train a new model whose queries search the gallery of an old run's model.
+    """Train a new model to query the gallery of an old run's model.
 
     By default, everything but the head is as in the old run.
 
@@ -411,7 +411,7 @@ class Export(Command):
 
 @settings
 class Features(Command):
-    """Write a model's features of images to a file, for compare and measure.
+    """Write the features that a model computes to a file, for compare and measure.
 
     The model is a finished run, or timm:NAME with its pretrained weights.
 
@@ -442,7 +442,7 @@ class Features(Command):
         placement = Placement(data_root=self.data_root, accelerator=self.accelerator)
         if not self.model.startswith("timm:"):
             if given := [name for name in ("weights", "image_size") if getattr(self, name) is not None]:
-                raise RequestError(f"{' and '.join(given)} must go with timm:NAME; got the run {self.model}. Leave them out.")
+                raise RequestError(f"{' and '.join(given)} require timm:NAME; got the run {self.model}. Leave them out.")
             features_of_run(RunFolder(Path(self.model)), self.data, self.to, placement)
         else:
             if self.data is None:
@@ -493,16 +493,16 @@ COMMANDS: Mapping[str, type[Command]] = {command.__name__.lower(): command for c
 
 
 def help_text() -> str:
-    """The help of `guided-collapse` itself."""
+    """Returns the help of `guided-collapse` itself."""
     first_lines = {name: (command.__doc__ or "").partition("\n")[0] for name, command in COMMANDS.items()}
     return HELP.format(commands="\n".join(f"  {name:10}{line}" for name, line in first_lines.items()))
 
 
 def parsed(words: Sequence[str]) -> Any:
-    """The command that the words describe, ready to `run`, and checked as far as possible without torch.
+    """Returns the command that the arguments describe, ready to `run`, and checked as far as possible without torch.
 
     Raises:
-        SystemExit: after help, and for words that are not flags of the command.
+        SystemExit: after help, and for arguments that are not flags of the command.
         RequestError: for an unknown preset, or values that are out of range or contradict each other.
     """
     name, *rest = words

@@ -1,4 +1,4 @@
-"""Turns the fields of a command into grouped flags for tyro, and the user's words into checked values."""
+"""Turns the fields of a command into grouped flags for tyro, and command-line arguments into checked values."""
 
 import os
 import shutil
@@ -72,7 +72,7 @@ class Flag:
         return kind, several
 
     def for_tyro(self, *, for_help: bool) -> tuple[str, Any, Any]:
-        """A dataclass field for tyro: name, type and default. All but switches stay strings, which `value` checks."""
+        """Returns a dataclass field for tyro: name, type and default. All but switches stay strings, which `value` checks."""
         kind, several = self.kind
         aliases, choices = ALIASES.get(self.name, ()), "|".join(typing.get_args(kind))
         fits = len(f"--{self.name} {choices}") <= COLUMN
@@ -98,14 +98,14 @@ class Flag:
         return self.name, Annotated[words, settings, *markers], field(default=start)
 
     def is_given(self, names: Collection[str], words: Any) -> bool:
-        """True if a command line with these flags sets the field."""
+        """Returns whether a command line with these flags sets the field."""
         if self.shown.positional:
             return words not in ("", ())
         name = self.shown.flag or self.name
         return not {name, f"no_{name}", *(alias.strip("-") for alias in ALIASES.get(name, ()))}.isdisjoint(names)
 
     def value(self, words: Any) -> Any:
-        """The checked value."""
+        """Returns the checked value."""
         kind, several = self.kind
         if kind is bool:
             return words
@@ -121,7 +121,7 @@ class Flag:
 
 
 def flags_of(command: Any, start: Configuration) -> Iterator[Flag]:
-    """The flags of a command: its own fields, and those of its configuration, with defaults from `start`, and placement."""
+    """Yields the flags of a command: its own fields, then those of its configuration, with defaults from `start`, and placement."""
     hints = typing.get_type_hints(command, include_extras=True)
     sources = {"configuration": start, "placement": Placement()}
     for own in fields(command):
@@ -145,10 +145,10 @@ def _doc(kind: Any, name: str) -> str:
 
 
 def read(name: str, command: Any, words: Sequence[str], start: Configuration) -> dict[str, Any]:
-    """The checked values of the fields that the words set.
+    """Returns the checked values of the fields that the arguments set.
 
     Raises:
-        SystemExit: after help, and for words that are not flags of the command.
+        SystemExit: after help, and for arguments that are not flags of the command.
         RequestError: for values of the wrong type.
     """
     basic, everything = not {"-h", "--help"}.isdisjoint(words), "--help-all" in words

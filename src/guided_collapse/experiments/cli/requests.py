@@ -17,7 +17,7 @@ from guided_collapse.experiments.run import configuration_of as configuration_of
 
 
 def starting_point(words: Sequence[str]) -> Configuration:
-    """The configuration that flags override: the preset of that name, or a recipe for the user's own images or features."""
+    """Returns the configuration that flags override: the preset of that name, or a recipe for the user's own images or features."""
     flags = {word.partition("=")[0] for word in words}
     if words and not words[0].startswith("-"):
         return preset(words[0])
@@ -36,19 +36,19 @@ def starting_point(words: Sequence[str]) -> Configuration:
 
 
 def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
-    """The preset that --preset names, or the old run's configuration: the first of the words is its folder."""
+    """Returns the preset that --preset names, or the configuration of the old run, whose folder is the first argument."""
     for place, word in enumerate(words):
         name, _, value = word.partition("=")
         if name == "--preset":
             return preset(value or "".join(words[place + 1 : place + 2]))
     if not words or words[0].startswith("-"):
-        return OWN_IMAGES  # whatever is missing is reported when the words are parsed
+        return OWN_IMAGES  # missing arguments are reported during parsing
     with requested():
         return configuration_of_run(RunFolder(Path(words[0])).facts())
 
 
 def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequence[str]) -> Configuration:
-    """The configuration `start`, changed by the given values; ignores values of other fields.
+    """Returns the configuration `start`, changed by the given values; ignores values of other fields.
 
     Values of `start` that no longer have an effect return to their defaults. A given value without effect raises RequestError, but
     only warns if the heads do not use it, because the same flags may be meant for runs of several heads.
@@ -84,12 +84,12 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
         )
     size = configuration.image_size or (KNOWN[configuration.data].image_size if configuration.data in KNOWN else None)
     if size is not None and configuration.crop_size is not None and configuration.crop_size > size:
-        raise RequestError(f"crop_size must be at most the image size, {size}; got {configuration.crop_size}. Crop less.")
+        raise RequestError(f"crop_size must be at most the image size, {size}; got {configuration.crop_size}. Lower --crop-size.")
     return configuration
 
 
 def placement_of(given: Mapping[str, Any], data: str) -> Placement:
-    """The placement of the given values; RequestError if its output folder cannot exist or would become a class of the data."""
+    """Returns the placement with these values; RequestError if its output folder is impossible or would be a class of the data."""
     placement = Placement(**{field.name: given[field.name] for field in fields(Placement) if field.name in given})
     out = placement.out
     with requested():

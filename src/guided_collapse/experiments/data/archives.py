@@ -42,12 +42,12 @@ def compare_checksum(name: str, path: Path, expected: str | None) -> None:
 
 
 def find_idx(folder: Path) -> dict[str, Path]:
-    """The IDX files in the folder, up to four, by their names without .gz, such as train-images-idx3-ubyte."""
+    """Returns the IDX files in the folder, up to four, by their names without .gz, such as train-images-idx3-ubyte."""
     return {stem: path for stem in IDX_FILES for path in (folder / f"{stem}.gz", folder / stem) if path.is_file()}
 
 
 def load_idx(folder: Path, *, name: str, known: KnownData) -> ImageData:
-    """A data set in four IDX files, compressed with gzip or not; ValueError if one is missing, damaged or altered."""
+    """Returns a data set in four IDX files, compressed with gzip or not; ValueError if one is missing, damaged or altered."""
     files = find_idx(folder)
     if lacking := [stem for stem in IDX_FILES if stem not in files]:
         raise ValueError(f"{folder} must hold all four IDX files, with or without .gz; it lacks {', '.join(lacking)}.")
@@ -59,7 +59,7 @@ def load_idx(folder: Path, *, name: str, known: KnownData) -> ImageData:
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """The array in an IDX file of unsigned bytes.
+    """Returns the array in an IDX file of unsigned bytes.
 
     The file has two zeros, the code of the type, the number of dimensions, a big-endian size of each dimension, and the bytes.
     """
@@ -76,7 +76,7 @@ def _contents(path: Path) -> bytes:
 
 
 def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache: Path | None = None) -> ImageData:
-    """A data set from `path`, a copy of its published `archive`; ValueError if it is damaged or altered.
+    """Returns a data set from `path`, a copy of its published `archive`; ValueError if it is damaged or altered.
 
     The checksum is compared when the images are decoded; later calls load them from the .npz file `cache`.
     """
@@ -91,9 +91,9 @@ def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache
 
 
 def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *, variant: str) -> Arrays:
-    """The arrays cached in an .npz file, or else those of `build`, which are then cached there.
+    """Returns the arrays cached in an .npz file, or else those of `build`, which are then cached there.
 
-    The cache is valid for one `variant`, and as long as the names, sizes and modification times of the source files stay the same.
+    The cache is valid for one `variant`, as long as the names, sizes and modification times of the source files stay the same.
     """
     stamp = json.dumps([variant, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sources)])
     with contextlib.suppress(Exception), cache.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -106,7 +106,7 @@ def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *
 
 
 def read_members(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """The contents of the wanted files of a zip or tar archive, by name; ValueError for a damaged archive."""
+    """Returns the contents of the wanted files of a zip or tar archive, by name; ValueError for a damaged archive."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -119,7 +119,7 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
 
 
 def read_cifar(path: Path, known: KnownData) -> Arrays:
-    """CIFAR-10 or CIFAR-100: a byte for the label (in CIFAR-100 a coarse one before it), then pixels by channel, row and column."""
+    """Reads CIFAR-10 or CIFAR-100: per image, a byte for the label (in CIFAR-100 after a coarse one), then pixels by channel."""
     names, before_pixels, files = "fine_label_names.txt", 2, {"train": ["train.bin"], "test": ["test.bin"]}
     if known.num_classes == 10:
         names, before_pixels = "batches.meta.txt", 1
@@ -147,7 +147,7 @@ class Sample(NamedTuple):
 
 
 def read_tiny_imagenet(path: Path, known: KnownData) -> Arrays:
-    """All classes of Tiny ImageNet: train/CLASS/images/FILE for training, and for test the validation part, val/images/FILE.
+    """Reads all classes of Tiny ImageNet: train/CLASS/images/FILE for training, the validation part, val/images/FILE, for testing.
 
     The class of a validation image is in val/val_annotations.txt: file, class and a box in each line. The published test part has
     no labels and is skipped.
@@ -167,7 +167,7 @@ def read_tiny_imagenet(path: Path, known: KnownData) -> Arrays:
 
 
 def read_tiny_imagenet_100(path: Path, known: KnownData) -> Arrays:
-    """The part of Tiny ImageNet that `listed_samples` names, wherever its files are in the archive."""
+    """Reads the part of Tiny ImageNet that `listed_samples` names, wherever its files are in the archive."""
     listed = listed_samples()
     files = {sample.member for sample in listed}
     members = read_members(path, lambda name: PurePosixPath(name).name in files)
@@ -178,7 +178,7 @@ def read_tiny_imagenet_100(path: Path, known: KnownData) -> Arrays:
 
 
 def listed_samples() -> list[Sample]:
-    """The files of tiny-imagenet-100, in order; all are files of the published training part.
+    """Returns the files of tiny-imagenet-100, in order; all are files of the published training part.
 
     A line has a class and the numbers of its training and of its test files, as in `n03255030 0-299 300-349`.
     """
@@ -192,10 +192,10 @@ def listed_samples() -> list[Sample]:
 
 
 def read_omniglot(path: Path, known: KnownData) -> Arrays:
-    """Characters of Omniglot, ALPHABET/CHARACTER/FILE; a class is a character of an alphabet.
+    """Reads characters of Omniglot, ALPHABET/CHARACTER/FILE; a class is a character of an alphabet.
 
-    Of the 20 drawings of a character the third, eighth, thirteenth and eighteenth by name are held out for test. Names number the
-    people who drew an alphabet, so the same four people are held out in all of it.
+    Of the 20 drawings of a character, the third, eighth, thirteenth and eighteenth by file name are held out for testing. Files are
+    numbered by the person who drew them, so the same four people are held out throughout an alphabet.
     """
     contents = read_members(path, _is_picture)
     characters: dict[str, list[str]] = {}

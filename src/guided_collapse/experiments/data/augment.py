@@ -20,7 +20,7 @@ MAX_IMAGES = 10_000  # used for pixel statistics
 def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """Applies the random changes to a batch.
 
-    Each sample takes six numbers from the generator, in order, whichever changes are enabled. So the result depends only on the
+    Each sample always takes six numbers from the generator, in order, even if it uses fewer. So the result depends only on the
     generator's state and, with a generator on the CPU, the two halves of a batch give the same result as the whole. The generator
     may be on another device than the images; one on the CPU gives the same changes everywhere.
 
@@ -47,7 +47,7 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 
 
 def windows(images: Tensor, tops: Tensor, lefts: Tensor, mirrored: Tensor, *, size: tuple[int, int]) -> Tensor:
-    """One window of each image: out[n, c, i, j] = images[n, c, tops[n] + i, lefts[n] + j], with columns reversed where mirrored."""
+    """Crops a window from each image, out[n, c, i, j] = images[n, c, tops[n] + i, lefts[n] + j], and mirrors where `mirrored`."""
     num_samples, channels, _, full_width = images.shape
     height, width = size
     columns = torch.arange(width, device=images.device)
@@ -60,7 +60,7 @@ def windows(images: Tensor, tops: Tensor, lefts: Tensor, mirrored: Tensor, *, si
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Each uint8 image rotated counterclockwise about its center by its own angle, (num_samples,); corners turn black."""
+    """Rotates each uint8 image counterclockwise about its center by its own angle, (num_samples,); corners turn black."""
     height, width = images.shape[-2:]
     angle = degrees.to(device=images.device, dtype=torch.float32).deg2rad()
     cosine, sine, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
@@ -71,7 +71,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _random_resized(images: Tensor, uniform: Tensor, size: tuple[int, int]) -> Tensor:
-    """A crop of random area, aspect ratio and position, resized; a side longer than the image's is clipped to it."""
+    """Crops to a random area, aspect ratio and position, and resizes; a side longer than the image's is clipped to it."""
     height, width = images.shape[2:]
     area = SMALLEST_AREA + uniform[:, 2] * (1 - SMALLEST_AREA)
     shape = torch.exp((2 * uniform[:, 3] - 1) * math.log(WIDEST)) * height / width
@@ -89,7 +89,7 @@ def _resample(images: Tensor, maps: Tensor, size: tuple[int, int], *, outside: s
 
 
 def center_crop(images: Tensor, size: int) -> Tensor:
-    """The central size x size pixels of each image, which must not be smaller than that."""
+    """Returns the central size x size pixels of each image, which must not be smaller than that."""
     height, width = images.shape[-2:]
     if size > min(height, width):
         raise ValueError(f"images must be at least as large as the crop; got {height} x {width} for a crop of {size}.")
@@ -98,7 +98,7 @@ def center_crop(images: Tensor, size: int) -> Tensor:
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """uint8 images resized to size x size, bilinearly and with antialiasing."""
+    """Resizes uint8 images to size x size, bilinearly and with antialiasing."""
     parts = (part.to(torch.float32) for part in torch.split(images, RESIZED_TOGETHER))
     resized = (functional.interpolate(part, size=(size, size), mode="bilinear", antialias=True) for part in parts)
     return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in resized])
@@ -112,7 +112,7 @@ class PixelStatistics(NamedTuple):
 
 
 def pixel_statistics(split: Split) -> PixelStatistics:
-    """Statistics of the pixels of up to MAX_IMAGES evenly spaced images; the standard deviation of a constant channel is 1."""
+    """Returns pixel statistics of up to MAX_IMAGES evenly spaced images; the standard deviation of a constant channel is 1."""
     chosen = range(0, len(split), -(-len(split) // MAX_IMAGES))
     pixels = (split.images[index].to(torch.float64).flatten(1) / 255 for index in chosen)
     moments = (torch.stack([values.mean(dim=1), values.square().mean(dim=1)]) for values in pixels)
@@ -123,7 +123,7 @@ def pixel_statistics(split: Split) -> PixelStatistics:
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(x - mean) / std per channel in float32, with pixels x from 0 to 1; uint8 images are divided by 255."""
+    """Returns (x - mean) / std per channel in float32, with pixels x from 0 to 1; uint8 images are divided by 255."""
     if not len(mean) == len(std) == images.shape[1]:
         raise ValueError(f"mean and std need a value for each of the {images.shape[1]} channels; got {len(mean)} and {len(std)}.")
     largest = 1.0 if images.is_floating_point() else 255.0

@@ -22,7 +22,7 @@ class ProcessShare(NamedTuple):
     device: torch.device = torch.device("cpu")
 
     def of_batches(self, sampler: SeededBatchSampler) -> Iterator[list[int]]:
-        """This process's part of every batch; for stratified batches, its part of every class."""
+        """Yields this process's part of every batch; for stratified batches, its part of every class."""
         smallest = sampler.num_samples // len(sampler)
         if smallest < self.processes:
             raise ValueError(
@@ -32,7 +32,7 @@ class ProcessShare(NamedTuple):
         yield from sampler.parts(self.rank, self.processes)
 
     def in_order(self, num_samples: int, *, batch_size: int) -> list[list[int]]:
-        """Every `processes`-th of all samples, in order, in batches of at most that size."""
+        """Returns every `processes`-th sample, in order, in batches of at most that size."""
         own = range(self.rank, num_samples, self.processes)
         return [list(own[start : start + batch_size]) for start in range(0, len(own), batch_size)]
 
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
 
 
 def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device | str, num_workers: int = 0) -> Iterator[Batch]:
-    """Batches of unchanged images, in the order of the sampler.
+    """Yields batches of unchanged images, in the order of the sampler.
 
     Images in memory are indexed on their own device. Streamed images are read and decoded ahead by `num_workers`
     processes, which live for one epoch, so that the sampler may change between epochs; 0 reads them in this process. Neither draws

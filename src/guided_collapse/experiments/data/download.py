@@ -14,11 +14,11 @@ from guided_collapse.experiments.data.split import ImageData
 from guided_collapse.experiments.files import atomic_write
 from guided_collapse.lazy import optional
 
-DOWNLOAD_TIMEOUT = 60  # without a byte before a download times out
+DOWNLOAD_TIMEOUT = 60  # seconds without data before a download times out
 
 
 def download(name: str, *, root: Path | None = None, archive: Path | None = None) -> str:
-    """Downloads a data set unless it is there, checks counts and checksums, and describes it in a few lines.
+    """Downloads a data set unless it is already there, checks counts and checksums, and describes it in a few lines.
 
     ImageNet is never downloaded: it is large, and a person must accept its license.
 
@@ -27,7 +27,7 @@ def download(name: str, *, root: Path | None = None, archive: Path | None = None
         archive: an archive to copy into place instead of downloading it; nothing is written if it fails the checks.
 
     Raises:
-        MissingData: if it is not there and cannot be downloaded, with what to do.
+        MissingData: if it is missing and cannot be downloaded; the message says what to do.
         ValueError: for an unknown name, or files that are damaged or altered.
     """
     known, folder = known_data(name), data_folder(name, root)
@@ -55,11 +55,11 @@ def check_counts(data: ImageData, known: KnownData) -> None:
     found = (len(data.train), len(data.test), present, data.image_shape)
     if found != expected:
         wanted, there = ("{} training and {} test images in {} classes, of shape {}".format(*each) for each in (expected, found))
-        raise ValueError(f"{data.name} must have {wanted}; {data.location} has {there}. Get it again.")
+        raise ValueError(f"{data.name} must have {wanted}; {data.location} has {there}. Download it again.")
 
 
 def by_hand(name: str, known: KnownData, folder: Path) -> str:
-    """Every way to put the data set into this folder by hand."""
+    """Returns every way to put the data set into this folder by hand."""
     addresses = [address for address in known.archives.values() if address]
     ways = [f"{address}: put it into '{folder}', or run guided-collapse data {name} --from FILE" for address in addresses]
     if name == "fashion-mnist":

@@ -19,11 +19,11 @@ CLASS_NAMES = "class_names"  # an array in .npz files, a JSON list in the metada
 
 
 def load_features(file: Path, test_file: Path | None = None, *, test_fraction: float = 0.2) -> ImageData:
-    """The features and labels in a file, as `read_arrays` reads them, with the class names in it, or else numbers.
+    """Loads the features and labels in a file, as `read_arrays` reads them, with its class names, or else numbers.
 
     Args:
         file: holds the arrays features, (num_samples, width), and labels, (num_samples,).
-        test_file: the same for testing; None takes test_features and test_labels from `file`, or holds samples out.
+        test_file: the same for testing; if None, test_features and test_labels in `file`, or else held-out samples.
         test_fraction: fraction of the samples of every class to hold out, always the same ones.
 
     Raises:
@@ -62,7 +62,7 @@ def load_features(file: Path, test_file: Path | None = None, *, test_fraction: f
 
 
 def as_file(arrays: dict[str, Tensor], class_names: tuple[str, ...], suffix: str) -> bytes:
-    """The contents of a file for `load_features` that holds these arrays."""
+    """Returns the contents of a file for `load_features` that holds these arrays."""
     if suffix == ".safetensors":
         tensors = {name: array.contiguous() for name, array in arrays.items()}
         return save(tensors, metadata={CLASS_NAMES: json.dumps(class_names)})
@@ -72,7 +72,7 @@ def as_file(arrays: dict[str, Tensor], class_names: tuple[str, ...], suffix: str
 
 
 def feature_statistics(features: Tensor) -> tuple[Tensor, float]:
-    """Mean, (width,), and root mean square deviation from it over all dimensions; ValueError if all features are equal.
+    """Returns the mean, (width,), and the RMS deviation from it over all dimensions; ValueError if all features are equal.
 
     A single factor preserves the shape of the feature space, which heads on spheres depend on.
     """

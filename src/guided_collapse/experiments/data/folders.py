@@ -20,11 +20,11 @@ SPLITS = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
 }
-"""The folder names, in lower case, that mean a split and not a class."""
+"""The folder names, in lower case, that denote a split rather than a class."""
 
 
 def load_folder(path: Path, *, image_size: int | None = None, test_fraction: float = 0.2) -> ImageData:
-    """Color images from `path/train/CLASS/...` and `path/test/CLASS/...`, or from `path/CLASS/...` alone.
+    """Loads color images from `path/train/CLASS/...` and `path/test/CLASS/...`, or from `path/CLASS/...` alone.
 
     Split folders may have any name in `SPLITS`, in upper or lower case. If the test folder has no class folders, the validation
     folder is the test split; if there is neither, a fraction of every class is held out, always the same images. Hidden files and
@@ -33,7 +33,7 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
 
     Args:
         path: the folder.
-        image_size: height and width to scale and center-crop the images to; None takes the most common size of the training
+        image_size: height and width to scale and center-crop the images to; if None, the most common size of the training
             images, at most 256.
         test_fraction: fraction of the images to hold out if there is no test folder.
     """
@@ -69,7 +69,7 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
 
 
 def find_splits(path: Path) -> dict[str, Path]:
-    """The folders of the splits train, test and validation; empty if the folder holds classes; ValueError if it holds both."""
+    """Returns the folders of the splits train, test and validation; empty if `path` holds classes; ValueError if it holds both."""
     folders = _subfolders(path)
     named = [folder for folder in folders if folder.name.lower() in SPLITS]
     splits = {SPLITS[folder.name.lower()]: folder for folder in named}
@@ -84,7 +84,7 @@ def find_splits(path: Path) -> dict[str, Path]:
 
 
 def _classes(folder: Path) -> dict[str, list[str]]:
-    """The paths of the images of each class, in order."""
+    """Returns the paths of the images of each class, in order."""
     return {entry.name: _files(entry) for entry in _subfolders(folder)}
 
 
@@ -93,7 +93,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> list[str]:
-    """The images in the folder, at any depth, sorted by path."""
+    """Returns the images in the folder, at any depth, sorted by path."""
     files: list[Path] = []
     seen: set[str] = set()  # links may form a loop
     for root, folders, names in os.walk(folder, followlinks=True, onerror=_refuse):
@@ -108,7 +108,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def _samples(classes: dict[str, list[str]], known: Iterable[str]) -> tuple[list[str], Tensor]:
-    """The paths of all images, and their labels among the known classes."""
+    """Returns the paths of all images, and their labels among the known classes."""
     index = {name: position for position, name in enumerate(known)}
     if unknown := [name for name, files in classes.items() if files and name not in index]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Decodes images to uint8 tensors of one size.
+"""Decodes images to uint8 tensors of equal size.
 
 Uses Pillow directly, because Hugging Face `datasets` opens every format, does not limit the size of scaled images, and does not
 name damaged files.
@@ -23,7 +23,7 @@ LARGEST_SIDE = 256  # of an image when no size is requested
 MAX_INSPECTED = 1000  # images, to find the most common size
 MAX_PIXELS = 89_478_485  # of an image after scaling; the same as Pillow's limit for stored images
 MAX_PIXELS_RATIO = 1000  # of a scaled image before it is cropped, relative to the result
-# Nothing else is opened, whatever a file is called: some of Pillow's other formats start programs (EPS starts Ghostscript).
+# No other format is opened, whatever the file's name: some of Pillow's other formats start programs (EPS starts Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 
@@ -31,12 +31,12 @@ Shape = tuple[int, int, int]
 
 
 class Pictures(Dataset[Tensor]):
-    """Images that are decoded on access, all to one shape.
+    """Images that are decoded on access, all to the same shape.
 
     Args:
         sources: item i is the path of image i as a string, its encoded bytes, or a mapping with its `bytes`, as `datasets` has it.
         shape: (channels, height, width) of the result, with 1 or 3 channels.
-        names: what errors call each image; None numbers the rows of `where`.
+        names: the name of each image in errors; if None, its row number in `where`.
         where: the file or folder with the images, for errors.
     """
 
@@ -44,7 +44,7 @@ class Pictures(Dataset[Tensor]):
         self.sources, self.shape, self.names, self.where = sources, shape, names, where
 
     def __len__(self) -> int:
-        """The number of images."""
+        """Returns the number of images."""
         return len(self.sources)
 
     def __getitem__(self, index: int) -> Tensor:
@@ -60,7 +60,7 @@ class Pictures(Dataset[Tensor]):
         return len(self) * math.prod(self.shape) <= IN_MEMORY_BYTES
 
     def to_memory(self) -> Tensor:
-        """All images, uint8 (num_images, channels, height, width)."""
+        """Returns all images, uint8 (num_images, channels, height, width)."""
         images = torch.empty(len(self), *self.shape, dtype=torch.uint8)
         for index in range(len(self)):
             images[index] = self[index]
@@ -85,7 +85,7 @@ def opened(source: str | bytes, *, name: str) -> Iterator[Image.Image]:
 
 
 def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
-    """The image in a file or in its contents, as uint8 (channels, height, width), scaled to cover that shape and center-cropped.
+    """Decodes an image file, or its contents, to uint8 (channels, height, width), scaled to cover that shape and center-cropped.
 
     Raises:
         ValueError: with the name, for an unreadable image, or one so narrow that scaling it would take too much memory.
@@ -98,7 +98,7 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
         if math.prod(covering) > most:  # checked before decoding: a few bytes can hold a million rows of one pixel
             raise ValueError(
                 f"it has {image.width} x {image.height} pixels, which would be {covering[0]} x {covering[1]} when scaled, "
-                f"more than {most:,}; crop it to be less narrow."
+                f"more than {most:,}; crop its longer side."
             )
         if scale < 1:  # JPEG can be decoded at a fraction of its size; twice the requested size keeps the quality
             image.draft(None, (2 * covering[0], 2 * covering[1]))
@@ -111,7 +111,7 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
 
 
 def usual_size(paths: Sequence[str]) -> tuple[int, int]:
-    """The most common (height, width) among up to MAX_INSPECTED evenly spaced images, each at most LARGEST_SIDE."""
+    """Returns the most common (height, width) among up to MAX_INSPECTED evenly spaced images, each at most LARGEST_SIDE."""
     sizes: Counter[tuple[int, int]] = Counter()
     for path in paths[:: -(-len(paths) // MAX_INSPECTED)]:
         with opened(path, name=path) as image:

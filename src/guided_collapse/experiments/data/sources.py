@@ -24,11 +24,11 @@ LABEL_COLUMNS = ("fine_label", "label", "labels")  # CIFAR-100 has a coarse_labe
 
 
 class MissingData(InputError):  # noqa: N818  # a state of the disk, named as such
-    """A data set is missing; the message has the command that gets it."""
+    """A data set is missing; the message names the command that gets it."""
 
 
 def data_folder(name: str, root: Path | None) -> Path:
-    """The folder of a data set in `root`; None takes $GUIDED_COLLAPSE_DATA, or `guided-collapse` in the user's cache folder."""
+    """Returns a data set's folder in `root`; if None, in $GUIDED_COLLAPSE_DATA, or `guided-collapse` in the user's cache folder."""
     if root is None and (chosen := os.environ.get(VARIABLE)):
         root = Path(chosen).expanduser()
     if root is None:
@@ -37,15 +37,15 @@ def data_folder(name: str, root: Path | None) -> Path:
 
 
 def load_data(name: str, *, root: Path | None = None, image_size: int | None = None) -> ImageData:
-    """The named data set, from its folder under `root`.
+    """Loads the named data set from its folder under `root`.
 
     The folder may hold one of its archives, IDX files, class folders (in train and test), or parquet files from the hub; the first
     of these is used. Known checksums are verified; counts are checked by `download` alone.
 
     Args:
         name: a key of `KNOWN`.
-        root: the folder of all data sets; None takes the usual one, see `data_folder`.
-        image_size: height and width to resize images to; None keeps the usual ones, which for imagenet are 256.
+        root: the folder of all data sets; if None, the usual one, see `data_folder`.
+        image_size: height and width to resize images to; if None, the usual ones, which are 256 for imagenet.
 
     Raises:
         MissingData: if it is missing, with the command that gets it.
@@ -64,7 +64,7 @@ def load_data(name: str, *, root: Path | None = None, image_size: int | None = N
 
 
 def load_digits() -> ImageData:
-    """The handwritten digits of scikit-learn, gray levels 0 ... 16 scaled to 0 ... 255, always with the same 360 for test."""
+    """Loads scikit-learn's handwritten digits, gray levels 0 ... 16 scaled to 0 ... 255, always with the same 360 for testing."""
     bundle = optional("sklearn.datasets", extra="experiments", package="scikit-learn").load_digits()
     levels = np.rint(bundle.images * (255 / 16)).astype(np.uint8)
     everything = Split(torch.from_numpy(levels)[:, None], torch.from_numpy(bundle.target.astype(np.int64)))
@@ -90,7 +90,7 @@ def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
 
 
 def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, test_part: str) -> ImageData:
-    """A data set of parquet files, anywhere below the folder, with an image column and a label column.
+    """Loads a data set of parquet files, anywhere below the folder, with an image column and a label column.
 
     Hugging Face `datasets` converts them once to memory-mapped Arrow files, from which splits too large for memory are streamed.
     """
@@ -131,7 +131,7 @@ def _cached(pictures: Pictures, files: list[Path], cache: Path) -> Tensor | Pict
 
 
 def find_parquet(folder: Path, part: str) -> list[Path]:
-    """The files of a part as the hub names them, such as train-00000-of-00002.parquet, at any depth, in order."""
+    """Returns the files of a part as the hub names them, such as train-00000-of-00002.parquet, at any depth, in order."""
     found = sorted(folder.rglob(f"{part}-*-of-*.parquet"))
     totals = {int(number) for path in found for number in re.findall(r"-of-(\d+)", path.stem)}
     if totals != {len(found)}:

@@ -1,4 +1,4 @@
-"""Labeled images (in memory or streamed) or features, and subsets: hold-out sets, a few samples per class, long tails."""
+"""Labeled images (in memory or streamed) or features, and subsets: held-out sets, a few samples per class, long tails."""
 
 from collections.abc import Sized
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
 
     Attributes:
         images: uint8 (num_samples, channels, height, width) if they are in memory; otherwise a map-style dataset whose item i is
-            the uint8 image (channels, height, width) of sample i, all of one size. Or features, float32 (num_samples, width).
+            the uint8 image (channels, height, width) of sample i, all of the same size. Or features, float32 (num_samples, width).
         labels: int64 (num_samples,), class indices, on the CPU.
     """
 
@@ -35,7 +35,7 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
             raise ValueError(f"labels must not be negative; got {int(self.labels.min())}.")
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Returns the number of samples."""
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
         return channels, height, width
 
     def take(self, indices: Tensor) -> "Split":
-        """The samples with these indices, int64 (num_taken,), in that order."""
+        """Returns the samples with these indices, int64 (num_taken,), in that order."""
         if isinstance(self.images, Tensor):
             return Split(self.images[indices.to(self.images.device)], self.labels[indices])
         return Split(Subset(self.images, indices.tolist()), self.labels[indices])
@@ -84,7 +84,7 @@ class ImageData:
 
 
 def in_color(data: ImageData) -> ImageData:
-    """The same images with three channels."""
+    """Returns the same images with three channels."""
 
     def colored(split: Split) -> Split:
         if isinstance(split.images, Tensor):
@@ -104,7 +104,7 @@ class HeldOut(NamedTuple):
 def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
     """Divides samples so that each class has its proportional share in both parts, within one sample, and at least one in each.
 
-    `seed` selects the samples of the test part; None takes evenly spaced ones. ValueError if a part would lack a class.
+    `seed` selects the samples of the test part; if None, they are evenly spaced. ValueError if a part would lack a class.
     """
     array = labels.numpy()
     classes, counts = np.unique(array, return_counts=True)
@@ -132,13 +132,13 @@ def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
 
 
 def hold_out_fraction(labels: Tensor, fraction: float, *, seed: int | None) -> HeldOut:
-    """`hold_out` of this fraction of the samples, adjusted if needed to leave both parts room for every class."""
+    """Holds out this fraction of the samples, adjusted if needed to leave both parts room for every class; see `hold_out`."""
     num_samples, num_classes = len(labels), len(np.unique(labels.numpy()))
     return hold_out(labels, min(max(round(fraction * num_samples), num_classes), num_samples - num_classes), seed=seed)
 
 
 def few_of_each(split: Split, number: int) -> Split:
-    """`number` samples of each class, always the same and in order; a smaller number gives a subset."""
+    """Returns `number` samples of each class, always the same and in order; a smaller number gives a subset."""
     counts = split.labels.bincount().numpy()
     if counts.min() < number:
         raise ValueError(f"every class must have at least the {number} samples requested; got {counts.min()}. Request fewer.")
@@ -146,7 +146,7 @@ def few_of_each(split: Split, number: int) -> Split:
 
 
 def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
-    """A subset of the samples, always the same and in order, in which the first class is `ratio` times as frequent as the last.
+    """Returns a subset of the samples, always the same and in order, whose first class is `ratio` times as frequent as the last.
 
     With C classes, class c = 0 ... C-1 keeps floor(n s_c) samples, where s_c is ratio^(-c / (C-1)) for "exponential", and for
     "step" 1 in the first half of the classes and 1 / ratio in the second (which includes the middle class if C is odd). n is the
@@ -169,7 +169,7 @@ def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
 
 
 def _thinned(split: Split, numbers: npt.NDArray[np.int64]) -> Split:
-    """These numbers of samples of each class, (num_classes,). The seed is fixed, so all runs get the same subset."""
+    """Returns `numbers` samples of each class, (num_classes,). The seed is fixed, so all runs get the same subset."""
     generator = np.random.default_rng(0)
     labels = split.labels.numpy()
     chosen = [generator.permutation(np.flatnonzero(labels == label))[:number] for label, number in enumerate(numbers)]

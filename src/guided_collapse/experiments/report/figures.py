@@ -35,7 +35,7 @@ Styles = Mapping[str, HeadStyle]
 
 
 def plot_collapse(measured: "CollapseResult | DataFrame") -> Figure:
-    """A matplotlib figure of a result (metrics that are 0 at collapse, and margins) or of runs (curves over epochs).
+    """Returns a matplotlib figure of a result (metrics that are 0 at collapse, and margins) or of runs (curves over epochs).
 
     Curves are medians over seeds with the range as a band, one panel per metric; dotted lines are theoretical values. Drop rows or
     columns of the DataFrame to show less.
@@ -103,7 +103,7 @@ def _result_figure(result: "CollapseResult") -> Figure:
 
 
 def _runs_figure(table: DataFrame) -> Figure:
-    """The curves of all experiments, one below the other, without failed runs."""
+    """Returns the curves of all experiments, one below the other, without failed runs."""
     lacking = [name for name in NEEDED if name not in table]
     if lacking:
         raise ValueError(f"a table of runs must have the columns {', '.join(NEEDED)}; it lacks {', '.join(lacking)}. Keep them.")
@@ -133,7 +133,7 @@ def _runs_figure(table: DataFrame) -> Figure:
 
 
 def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, bytes]:
-    """The files of all figures for print, by name; experiments without measurements have none."""
+    """Returns the files of all figures for print, by name; experiments without measurements have none."""
     files: dict[str, bytes] = {}
     with print_style():
         for experiment in experiments:
@@ -143,7 +143,7 @@ def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, 
 
 
 def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
-    """A figure of seven panels, or without test samples six, of which the first is the loss."""
+    """Returns a figure of seven panels; without test samples, of six, the first showing the loss."""
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     panels = figure.subplot_mosaic("AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.." if experiment.has_test else "ABC\nDEF")
     shown = {"B": (MARGIN, "Mean cosine margin"), "D": (NC1, "NC1"), "E": (NC3, "NC3"), "F": (EQUINORM, "WH-equinorm")}
@@ -171,7 +171,7 @@ def _draw(
     horizontal: str = "epoch",
     log: bool = False,
 ) -> None:
-    """Each curve: the median as a line with about eight markers, the range as a band."""
+    """Draws each curve: the median as a line with about eight markers, the range as a band."""
     for head, curve in curves.items():
         axes.fill_between(curve.index, curve["low"], curve["high"], color=styles[head].light, alpha=0.2, linewidth=0)
         axes.plot(curve.index, curve["median"], markevery=max(1, len(curve) // 8), **_line(styles[head]))
@@ -201,7 +201,7 @@ def _line(style: HeadStyle) -> dict[str, Any]:
 
 
 def _draw_legend(figure: Figure | SubFigure, styles: Styles) -> None:
-    """A legend of heads and the dotted line under the panels."""
+    """Draws a legend of heads and the dotted line below the panels."""
     handles = [Line2D([], [], **_line(style), label=plain(label(head), SHORT_NAME)) for head, style in styles.items()]
     handles.append(Line2D([], [], **THEORY, label="theory"))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4)
@@ -209,7 +209,7 @@ def _draw_legend(figure: Figure | SubFigure, styles: Styles) -> None:
 
 @contextmanager
 def print_style() -> Iterator[None]:
-    """Figures created and saved in this context use the print style; missing glyphs raise no warnings."""
+    """Applies the print style to figures created and saved in this context; missing glyphs raise no warnings."""
     style = files("guided_collapse.experiments.report").joinpath("assets", "print.mplstyle")
     with as_file(style) as path, matplotlib.rc_context(fname=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -217,12 +217,12 @@ def print_style() -> Iterator[None]:
 
 
 def plain(text: str, most: int = LONGEST_NAME) -> str:
-    """Text for matplotlib: on one line, shortened to fit, with dollar signs escaped."""
+    """Returns text for matplotlib: on one line, shortened to fit, with dollar signs escaped."""
     return shortened(text, most).replace("$", r"\$")
 
 
 def as_files(figure: Figure, name: str) -> dict[str, bytes]:
-    """The figure as PDF and PNG, by file name; the PDF is reproducible."""
+    """Returns the figure as PDF and PNG, by file name; the PDF is reproducible."""
     # One layout and one drawing per file; savefig would draw twice.
     if (layout := figure.get_layout_engine()) is not None:
         layout.execute(figure)
@@ -235,6 +235,6 @@ def as_files(figure: Figure, name: str) -> dict[str, bytes]:
 
 
 def file_name(name: str) -> str:
-    """The name itself if it has only letters, digits, dots, underscores and hyphens; otherwise a unique name of these."""
+    """Returns the name itself if it has only letters, digits, dots, underscores and hyphens; otherwise a unique name of these."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
     return safe if safe == name else f"{safe}-{checksum(name.encode())[:8]}"

@@ -25,7 +25,7 @@ _LATEX = str.maketrans(
 
 
 class Table(NamedTuple):
-    """Text for readers, and the same numbers for programs."""
+    """A table: text for readers, and the same numbers for programs."""
 
     name: str  # of its files
     title: str
@@ -48,12 +48,12 @@ class Table(NamedTuple):
 
 
 def number_text(value: float, *, percent: bool = False) -> str:
-    """Two decimals for percentages, otherwise four significant digits; `never` for infinity."""
+    """Returns a percentage with two decimals, other numbers with four significant digits; `never` for infinity."""
     return NEVER if math.isinf(value) else f"{value:.2f}" if percent else f"{value:.4g}"
 
 
 def spread_text(over: Spread | None, *, percent: bool = False) -> str:
-    """`median (low to high)`, or the value of a single seed."""
+    """Returns `median (low to high)`, or the value of a single seed."""
     if over is None:
         return NOTHING
     median, low, high = (number_text(value, percent=percent) for value in over[:3])
@@ -61,12 +61,12 @@ def spread_text(over: Spread | None, *, percent: bool = False) -> str:
 
 
 def short_text(over: Spread | None, *, percent: bool = False) -> str:
-    """`median (low to high)`, or the value if all seeds agree."""
+    """Returns `median (low to high)`, or the value if all seeds agree."""
     return number_text(over.median, percent=percent) if over and over.low == over.high else spread_text(over, percent=percent)
 
 
 def markdown(table: Table) -> str:
-    """The table in Markdown, with its title above and its notes below."""
+    """Returns the table in Markdown, with its title above and its notes below."""
     cells = table.cells.map(_escape_markdown).to_numpy(dtype=object)
     for place in table.bold:
         cells[place] = f"**{cells[place]}**"
@@ -76,19 +76,19 @@ def markdown(table: Table) -> str:
 
 
 def plain_text(table: Table) -> str:
-    """The table for a terminal, with its title above and its notes below."""
+    """Returns the table for a terminal, with its title above and its notes below."""
     rows = [[one_line(text) for text in row] for row in (_flat_columns(table), *table.cells.to_numpy())]
     return "\n".join([one_line(table.title), "", *aligned(rows), "", *map(one_line, table.notes)]) + "\n"
 
 
 def wrapped(text: str, separator: str = "\n") -> str:
-    """Text in lines of at most 100 characters, separator included, unless a word is longer."""
+    """Returns text in lines of at most 100 characters, separator included, unless a word is longer."""
     lines = textwrap.wrap(text, COLUMNS - len(separator), break_long_words=False, break_on_hyphens=False)
     return separator.join(lines)
 
 
 def csv_text(table: Table) -> str:
-    """The numbers as comma-separated values."""
+    """Returns the numbers as comma-separated values."""
 
     def harmless(value: Any) -> Any:
         # A spreadsheet would treat such text as a formula and might run it.
@@ -100,7 +100,7 @@ def csv_text(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """The table in LaTeX, for the packages booktabs and amsmath."""
+    """Returns the table in LaTeX, for the packages booktabs and amsmath."""
     cells = table.cells.map(_latex_cell).rename(columns=escape_latex)
     for row, column in table.bold:
         # \boldmath applies to the formula of a median and its range.
@@ -119,12 +119,12 @@ def latex(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text on one line, escaped for LaTeX."""
+    """Returns text on one line, escaped for LaTeX."""
     return one_line(text).translate(_LATEX)
 
 
 def _latex_cell(text: str) -> str:
-    """A median with its range as in the paper; other text unchanged."""
+    """Returns a median with its range as in the paper; other text unchanged."""
     found = MEDIAN_AND_RANGE.fullmatch(text)
     if found is None:
         return escape_latex(text)

@@ -17,7 +17,7 @@ SIGNS = {"!=": "≠", "<=": "≤", "-": "\u2212", "<": "⟨", ">": "⟩", " > ":
 
 
 def mathml(formula: str) -> Markup:
-    """A formula such as "tr(S_W pinv(S_B))/C of h/|h|": symbols as MathML, with line breaks at spaces, and words as text."""
+    """Typesets a formula such as "tr(S_W pinv(S_B))/C of h/|h|": symbols as MathML, with line breaks at spaces, words as text."""
     parts: list[str] = []
     end = 0
     for found in TOKEN.finditer(formula):

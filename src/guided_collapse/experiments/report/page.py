@@ -34,7 +34,7 @@ OWN = ("experiment", "head", "seed")  # fields that identify a run
 
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
-    """The page as HTML with plotly.js inlined. Its content security policy allows its own scripts only, and no requests."""
+    """Returns the page as HTML with plotly.js inlined. Its content security policy allows its own scripts only, and no requests."""
     searched = {search.experiment for search in records.searches}
     verdicts = {each.name: verdict(each.runs, searched=each.name in searched) for each in experiments}
     panels = [panels_of(experiment) for experiment in experiments]
@@ -66,7 +66,7 @@ def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[T
 
 
 def templates() -> Environment:
-    """The template environment. Names may contain anything, so every string is put on one line and escaped."""
+    """Returns the template environment. Names may contain anything, so every string is put on one line and escaped."""
     environment = Environment(
         loader=PackageLoader("guided_collapse.experiments.report"),
         autoescape=True,
@@ -80,7 +80,7 @@ def templates() -> Environment:
 
 
 def _in_parts(cell: str) -> list[str]:
-    """The median, the range and the rest of a cell; the whole cell if it has no range."""
+    """Returns the median, the range and the rest of a cell; the whole cell if it has no range."""
     found = MEDIAN_AND_RANGE.fullmatch(cell)
     if found is None or found[2] is None:
         return [cell]
@@ -90,7 +90,7 @@ def _in_parts(cell: str) -> list[str]:
 def experiment_section(
     experiment: Experiment, judged: Verdict, panels: Sequence[Panel], animations: Sequence[Animation]
 ) -> dict[str, Any]:
-    """The content of an experiment's section: the answer first, then the curves, tables and settings behind it."""
+    """Returns the content of an experiment's section: the answer first, then the curves, tables and settings behind it."""
     titles = [panel.title for panel in panels]
     main = outcome(experiment).quantity.title
     shared, differences = configurations(experiment)
@@ -110,7 +110,7 @@ def experiment_section(
 
 
 def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Settings that all runs share, and settings that differ, the latter with their heads."""
+    """Returns the settings that all runs share, and those that differ, with their heads."""
     shared, differences = [], []
     for name in dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN):
         heads = _heads_by_text((_text(run.configuration.get(name)), run) for run in experiment.runs)
@@ -129,7 +129,7 @@ def _heads_by_text(texts: Iterable[tuple[str, Run]]) -> dict[str, str]:
 
 
 def protocols(experiment: Experiment) -> list[str]:
-    """The protocols of an experiment, with their heads if there are several, and the differences between heads."""
+    """Returns the protocols of an experiment, with their heads if there are several, and the differences between heads."""
     heads = _heads_by_text((run.protocol, run) for run in experiment.runs)
     lines = [f"{name}{PROTOCOLS.get(name, '')}" + (f" ({found})" if len(heads) > 1 else "") for name, found in heads.items()]
     own = _heads_by_text((difference, run) for run in experiment.runs for difference in run.protocol_differences)

@@ -33,7 +33,7 @@ class Panel(NamedTuple):
     curves: Mapping[str, DataFrame]  # by head
 
     def endpoints(self) -> dict[str, str]:
-        """The first and last point of each curve, by head."""
+        """Returns the first and last point of each curve, by head."""
         said = {}
         for head, curve in self.curves.items():
             ends = []
@@ -46,7 +46,7 @@ class Panel(NamedTuple):
 
 
 def panels_of(experiment: Experiment) -> list[Panel]:
-    """A panel for each recorded quantity, and for the margins at the end."""
+    """Returns a panel for each recorded quantity, and for the margins at the end."""
     panels = []
     for quantity in (ABOVE_FLOOR, *QUANTITIES):
         if quantity is TRAIN_LOSS:
@@ -63,7 +63,7 @@ def panels_of(experiment: Experiment) -> list[Panel]:
 
 
 def _evenly(count: int, most: int) -> Any:
-    """At most `most` evenly spaced indices from 0 to `count` - 1, both included."""
+    """Returns at most `most` evenly spaced indices from 0 to `count` - 1, both included."""
     return np.unique(np.round(np.linspace(0, count - 1, min(most, count))).astype(np.int64))
 
 
@@ -77,7 +77,7 @@ class Animation(NamedTuple):
 
 
 def animations_of(experiment: Experiment) -> list[Animation]:
-    """One run per head: the first seed with a trace."""
+    """Returns one animation per head, of the first seed with a trace."""
     found = []
     for head in experiment.heads:
         for run, trace in ((run, run.trace) for run in experiment.of(head) if run.trace is not None):
@@ -94,7 +94,7 @@ def animations_of(experiment: Experiment) -> list[Animation]:
 
 
 def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[Animation]], styles: Mapping[str, HeadStyle]) -> str:
-    """Panels and animations by experiment, as JSON that cannot end a script element; curves with the same x share it."""
+    """Returns panels and animations by experiment, as JSON that cannot end a script element; curves with the same x share it."""
     heads = list(styles)
     place_of: dict[tuple[float, ...], int] = {}
     experiments = []
@@ -125,7 +125,7 @@ def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[A
 
 
 def packed(trace: Trace) -> dict[str, float | str]:
-    """All points at all measurements as 16-bit integers in base64, and the factor that turns them into coordinates.
+    """Returns all points at all measurements as 16-bit integers in base64, and the factor that turns them into coordinates.
 
     Their shape is (num_moments, 2 num_shown + num_samples, 3): weights, means, samples.
     """
@@ -135,5 +135,5 @@ def packed(trace: Trace) -> dict[str, float | str]:
 
 
 def rounded(values: Iterable[float]) -> list[float | None]:
-    """Numbers rounded to the visible digits; None for NaN."""
+    """Returns numbers rounded to the visible digits; None for NaN."""
     return [float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None for value in values]

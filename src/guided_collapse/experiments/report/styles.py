@@ -1,4 +1,4 @@
-"""Order, labels and styles of heads. Color, dash and marker each tell heads apart.
+"""Order, labels and styles of heads. Color, dash and marker each identify a head.
 
 The colors are the color-blind safe ones of Okabe and Ito, some darkened for a white background.
 """
@@ -37,13 +37,13 @@ STYLES = (
 
 
 def in_order(heads: Iterable[str]) -> list[str]:
-    """Unique heads: known ones in declared order, then the rest by name."""
+    """Returns unique heads: known ones in declared order, then the rest by name."""
     found = set(heads)
     return [head for head in HEADS if head in found] + sorted(found - set(HEADS))
 
 
 def styles_of(heads: Iterable[str]) -> dict[str, HeadStyle]:
-    """A style for each head, in order: a known head always has its own, others get the remaining ones."""
+    """Returns a style for each head, in order: a known head always has its own, others get the remaining ones."""
     order = in_order(heads)
     known = {head: STYLES[HEADS[head].style % len(STYLES)] for head in order if head in HEADS}
     free = [style for style in STYLES if style not in known.values()] or list(STYLES)
@@ -52,5 +52,5 @@ def styles_of(heads: Iterable[str]) -> dict[str, HeadStyle]:
 
 
 def label(head: str) -> str:
-    """The display name of a head; for unknown heads, the name itself."""
+    """Returns the display name of a head; for unknown heads, the name itself."""
     return HEADS[head].label if head in HEADS else head

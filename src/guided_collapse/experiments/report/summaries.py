@@ -1,4 +1,4 @@
-"""Summaries of runs: experiments, medians and ranges over seeds, curves over epochs, and when an accuracy is reached."""
+"""Summaries of runs: experiments, medians and ranges over seeds, curves over epochs, and the time to reach an accuracy."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,24 +57,24 @@ class Experiment:
         return any(run.num_test > 0 for run in self.runs)
 
     def of(self, head: str) -> list[Run]:
-        """The runs of a head that did not fail, by seed."""
+        """Returns the runs of a head that did not fail, by seed."""
         return [run for run in self.all_of(head) if run.state != "failed"]
 
     def all_of(self, head: str) -> list[Run]:
-        """The runs of a head, by seed."""
+        """Returns the runs of a head, by seed."""
         return sorted((run for run in self.runs if run.head == head), key=lambda run: run.seed)
 
     def references(self, quantity: Quantity) -> list[float]:
-        """Theoretical values of a quantity: one, unless runs differ in scale or sizes."""
+        """Returns theoretical values of a quantity: one, unless runs differ in scale or sizes."""
         return theory(quantity, ((run.feature_dim, run.num_classes, run.loss_lower_bound) for run in self.runs))
 
     def curves(self, quantity: Quantity) -> dict[str, DataFrame]:
-        """The curve of a quantity over epochs, for each head that recorded it."""
+        """Returns the curve of a quantity over epochs, for each head that recorded it."""
         runs = {head: self.of(head) for head in self.heads}
         return curves_over_seeds({head: {run.seed: measured(run, quantity) for run in found} for head, found in runs.items()})
 
     def margins(self, split: Split) -> dict[str, DataFrame]:
-        """The curve of sorted margins, for each head that recorded them."""
+        """Returns the curve of sorted margins, for each head that recorded them."""
         return curves_over_seeds({head: margins_by_seed(self.of(head), split) for head in self.heads})
 
 
@@ -86,7 +86,7 @@ def by_experiment(runs: Iterable[Run]) -> list[Experiment]:
 
 
 def theory(quantity: Quantity, sizes: Iterable[tuple[int, int, float | None]]) -> list[float]:
-    """Theoretical values of a quantity for runs with these (feature_dim, num_classes, lower bound of the loss)."""
+    """Returns theoretical values of a quantity for runs with these (feature_dim, num_classes, lower bound of the loss)."""
     if quantity.reference is None:
         return []
     is_bound = quantity.reference == "loss_lower_bound"
@@ -105,31 +105,31 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float], epochs: Iterable[int] = ()) -> Spread:
-    """Median and range of one or more values; infinity stands for an event that never happened."""
+    """Returns the median and range of one or more values; infinity means an event that never happened."""
     return Spread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values), tuple(epochs))
 
 
 def measured(run: Run, quantity: Quantity) -> Series:
-    """The recorded values of a quantity, by epoch, in display units."""
+    """Returns the recorded values of a quantity, by epoch, in display units."""
     if quantity is ABOVE_FLOOR:
         return measured(run, TRAIN_LOSS) - floor(run)
     return Series(quantity.factor * run.epochs.of(quantity.split, quantity.name), run.epochs.numbers).dropna()
 
 
 def first_epoch(reached: Series) -> float:
-    """The first epoch at which a condition holds; infinity if it never does."""
+    """Returns the first epoch at which a condition holds; infinity if it never does."""
     return float(reached.idxmax()) if reached.any() else math.inf
 
 
 def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None = None) -> Spread | None:
-    """The last value of a quantity up to an epoch, or in the whole run; None if no run recorded one."""
+    """Returns the last value of a quantity up to an epoch, or in the whole run; None if no run recorded one."""
     ends = (measured(run, quantity).loc[:epoch].tail(1) for run in runs)
     found = [(float(end.iat[0]), int(end.index[0])) for end in ends if len(end)]
     return spread([value for value, _ in found], [last for _, last in found]) if found else None
 
 
 def curves_over_seeds(values: Mapping[str, Mapping[int, Series]]) -> dict[str, DataFrame]:
-    """Columns median, low, high and seeds for each head, from its values by seed; heads without values are left out."""
+    """Returns columns median, low, high and seeds for each head, from its values by seed; heads without values are left out."""
     curves = {}
     for head, by_seed in values.items():
         known = DataFrame(by_seed).dropna(how="all").sort_index()
@@ -140,7 +140,7 @@ def curves_over_seeds(values: Mapping[str, Mapping[int, Series]]) -> dict[str, D
 
 
 def margins_by_seed(runs: Sequence[Run], split: Split) -> dict[int, Series]:
-    """Sorted margins over the share of samples in percent, for the runs that recorded them.
+    """Returns sorted margins over the share of samples in percent, for the runs that recorded them.
 
     With m_1 <= ... <= m_N, the margin at the share q is the one at position 1 + q (N-1), interpolated between neighbors.
     """
@@ -159,7 +159,7 @@ class Reached(NamedTuple):
 
 
 def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
-    """When runs first measured a train accuracy of `level` percent; None if no run recorded it."""
+    """Returns when runs first measured a train accuracy of `level` percent; None if no run recorded it."""
     epochs, seconds = [], []
     for run in runs:
         accuracies = measured(run, TRAIN_TOP1)
@@ -177,7 +177,7 @@ def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result by which heads are compared: title, quantity of the corresponding curve, and values by head and seed."""
+    """The result that compares heads: its title, the quantity of the corresponding curve, and values by head and seed."""
 
     title: str
     quantity: Quantity
@@ -187,7 +187,7 @@ class Outcome:
 
     @property
     def unit(self) -> str:
-        """What differences are measured in; empty for differences of losses."""
+        """The unit of differences between outcomes; empty for losses."""
         return "points" if self.percent else "epochs" if self.title.startswith("epochs") else ""
 
     @property
@@ -197,7 +197,7 @@ class Outcome:
 
 
 def outcome(experiment: Experiment) -> Outcome:
-    """The test accuracy at the end of training; without test samples, how soon the loss gets near its floor, or how near.
+    """Returns the test accuracy at the end of training; without test samples, how soon the loss gets near its floor, or how near.
 
     The epochs to 1.01 times the floor require that every run has a floor and room for a simplex ETF, which attains it.
     """
@@ -221,22 +221,22 @@ def outcome(experiment: Experiment) -> Outcome:
 
 
 def floor(run: Run) -> float:
-    """The least cross-entropy that the head can reach; 0 for heads whose logits are unbounded."""
+    """Returns the least cross-entropy that the head can reach; 0 for heads whose logits are unbounded."""
     return run.loss_lower_bound or 0.0
 
 
 def seconds_of(run: Run) -> float:
-    """The training time of a run in seconds; NaN if it was not recorded."""
+    """Returns the training time of a run in seconds; NaN if it was not recorded."""
     return float(run.epochs.seconds.sum())
 
 
 def span(values: Sequence[int]) -> str:
-    """`30`, or `30 to 50` if values differ."""
+    """Returns `30`, or `30 to 50` if values differ."""
     return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
 
 
 def load_runs(folder: str | Path) -> DataFrame:
-    """All runs below a folder as a DataFrame with one row per run and epoch.
+    """Returns all runs below a folder as a DataFrame with one row per run and epoch.
 
     Columns are `experiment`, `head`, `seed`, `state` ("finished", "unfinished" or "failed"), `num_classes`, `feature_dim`,
     `loss_lower_bound`, `epoch`, and `seconds` of training; `train_...` and `test_...` for every recorded metric, measured in eval

@@ -37,21 +37,21 @@ Cell = tuple[tuple[str, ...], Any, str, Mapping[str, Any]]
 def all_tables(
     experiments: Sequence[Experiment], epochs: Sequence[int], searches: Sequence[records.SearchRecord] = ()
 ) -> list[Table]:
-    """All tables that are not empty."""
+    """Returns all tables that are not empty."""
     accuracies = [accuracy_table(experiments, quantity, epochs) for quantity in (records.TRAIN_TOP1, records.TEST_TOP1)]
     others = [pairs_table(experiments), *end_tables(experiments), search_table(searches), runs_table(experiments)]
     return [table for table in (*accuracies, *others) if len(table.cells)]
 
 
 def end_tables(experiments: Sequence[Experiment]) -> list[Table]:
-    """The last measurements, and the time to reach each train accuracy."""
+    """Returns the last measurements, and the time to reach each train accuracy."""
     return [final_table(experiments), reaching_table(experiments, "epochs"), reaching_table(experiments, "seconds")]
 
 
 def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity, epochs: Sequence[int]) -> Table:
-    """An accuracy in the layout of the paper: experiments as rows, heads grouped by epoch as columns, published values below ours.
+    """Returns accuracies in the paper's layout: experiments as rows, heads by epoch as columns, published values below ours.
 
-    A run without a measurement at an epoch counts with its last one before that; the cell says so.
+    A run without a measurement at an epoch contributes its last earlier one; the cell says so.
     """
     entries: list[Cell] = []
     shown, best = [], set()
@@ -90,14 +90,14 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity
 
 
 def paper_accuracy(split: str, experiment: str) -> dict[tuple[int, str], Spread]:
-    """Published values for an experiment, by epoch and head; on ImageNet, the paper omits the gradient through the solve."""
+    """Returns published values by epoch and head; on ImageNet, the paper omits the gradient through the solve."""
     with files("guided_collapse.experiments.report").joinpath("assets", "published.csv").open() as file:
         found = read_csv(file).query("split == @split and experiment == @experiment")
     return {(row.epoch, row.head): Spread(row.median, row.low, row.high, 5, (row.epoch,)) for row in found.itertuples()}
 
 
 def pairs_table(experiments: Sequence[Experiment]) -> Table:
-    """Differences in test accuracy between heads on the same seeds, for experiments in which two heads share two seeds."""
+    """Returns differences in test accuracy between heads on the same seeds, for experiments in which two heads share two seeds."""
     heads = in_order(head for experiment in experiments if experiment.has_test for head in experiment.heads)
     entries: list[Cell] = []
     for experiment, (place, head) in itertools.product(experiments, enumerate(heads)):
@@ -116,7 +116,7 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def _gains(experiment: Experiment, head: str, other: str) -> list[float]:
-    """Differences in points of test accuracy, one for each seed of both heads."""
+    """Returns differences in points of test accuracy, one for each seed of both heads."""
     others = {run.seed: measured(run, records.TEST_TOP1) for run in experiment.of(other)}
     shared = [run for run in experiment.of(head) if run.seed in others]
     gains = ((measured(run, records.TEST_TOP1) - others[run.seed]).dropna() for run in shared)
@@ -124,7 +124,7 @@ def _gains(experiment: Experiment, head: str, other: str) -> list[float]:
 
 
 def final_table(experiments: Sequence[Experiment]) -> Table:
-    """Every quantity at the last measurement of each run, heads as columns."""
+    """Returns every quantity at the last measurement of each run, heads as columns."""
     heads = in_order(head for experiment in experiments for head in experiment.heads)
     entries: list[Cell] = []
     notes = []
@@ -142,7 +142,7 @@ def final_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "seconds"]) -> Table:
-    """Epochs or seconds until train accuracy reaches each level."""
+    """Returns the epochs or seconds until train accuracy reaches each level."""
     entries: list[Cell] = []
     for each, head in ((experiment, head) for experiment in experiments for head in experiment.heads):
         reached = {level: found for level in summaries.LEVELS if (found := summaries.when_reached(each.of(head), level))}
@@ -162,7 +162,7 @@ def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "s
 
 
 def search_table(searches: Sequence[records.SearchRecord]) -> Table:
-    """Every setting of a search, with its accuracy on the validation images."""
+    """Returns every setting of a search, with its accuracy on the validation images."""
     rows, numbers, notes = [], [], []
     for search in searches:
         tried: dict[tuple[str, str], list[float | None]] = {}
@@ -191,7 +191,7 @@ def search_table(searches: Sequence[records.SearchRecord]) -> Table:
 
 
 def runs_table(experiments: Sequence[Experiment]) -> Table:
-    """Every run, with its state and its origin."""
+    """Returns every run, with its state and provenance."""
     numbers = []
     for run in (run for experiment in experiments for head in experiment.heads for run in experiment.all_of(head)):
         seconds = seconds_of(run)
@@ -204,7 +204,7 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def outcome_table(experiment: Experiment) -> Table:
-    """The outcome, collapse and cost of each head, under headings that say whether higher or lower is better."""
+    """Returns the outcome, collapse and cost of each head, under headings that say whether higher or lower is better."""
     found, heads = outcome(experiment), [head for head in experiment.heads if experiment.of(head)]
     higher, lower = "higher is better", "lower is better"
     of_runs: dict[tuple[str, str], tuple[str, Callable[[Run], float]]] = {
@@ -239,14 +239,14 @@ def _last(curve: Series) -> float:
 
 
 def verdicts_table(verdicts: Mapping[str, Verdict]) -> Table:
-    """One line per experiment: its verdict."""
+    """Returns the verdict on each experiment, one per row."""
     rows = [[name, found.call, found.best, found.reference, found.lead or NOTHING] for name, found in verdicts.items()]
     cells = DataFrame(rows, columns=["experiment", "verdict", "best head", "against", "lead"])
     return Table("verdicts", "The best head of each experiment", cells, stub=1)
 
 
 def seed_notes(experiments: Sequence[Experiment]) -> list[str]:
-    """The number of seeds behind each median, and how many failed."""
+    """Returns the number of seeds behind each median, and how many failed."""
     notes: dict[str, list[str]] = {}
     for experiment in experiments:
         counts = {}
@@ -262,14 +262,14 @@ def _numbers(over: Spread) -> dict[str, Any]:
 
 
 def _same_or_each(texts: Mapping[str, str], of_all: str = "") -> str:
-    """The text that all heads share, or the text of each head."""
+    """Returns the text that all heads share, or the text of each head."""
     if len(set(texts.values())) == 1:
         return next(iter(texts.values())) + of_all
     return ", ".join(f"{head} {text}" for head, text in texts.items())
 
 
 def _table(name: str, title: str, stub: list[str], columns: Sequence[Any], entries: Sequence[Cell], notes: list[str]) -> Table:
-    """A table of these cells, with a hyphen for missing ones."""
+    """Returns a table of these cells, with a hyphen for missing ones."""
     rows: dict[tuple[str, ...], dict[Any, str]] = {}
     for row, column, text, _ in entries:
         rows.setdefault(row, {})[column] = text

@@ -1,8 +1,8 @@
-"""The verdict on a comparison, from records alone: who is ahead, and is that more than equal heads would differ by?
+"""The verdict on a comparison, from records alone: which head is ahead, and by more than equal heads would be by chance?
 
 Heads are compared on the same seeds, which share the initial network and the batches. The lead of head A over head B on S seeds is
-d = mean_s (a_s - b_s). Its interval, d - h to d + h, combines what varies from seed to seed and what would vary with other test
-images, of which there are n:
+d = mean_s (a_s - b_s). Its interval, d - h to d + h, combines the variation between seeds with that between samples of n test
+images:
 
     h^2 = (t_{S-1} sd_s(a_s - b_s) / sqrt(S))^2 + z^2 (p_A (1 - p_A) + p_B (1 - p_B)) / (n + 2),   p = (n accuracy + 1) / (n + 2)
 
@@ -39,8 +39,8 @@ class Verdict:
     """The conclusion of a comparison."""
 
     call: Call  # of the best head against the reference
-    headline: str  # who is ahead, in a sentence
-    details: str = ""  # by how much, who is the most collapsed, and what it cost
+    headline: str  # which head is ahead, in a sentence
+    details: str = ""  # by how much, which head is the most collapsed, and what it cost
     advice: str = ""  # what to do next
     command: str = ""  # the command for it, if there is one
     best: str = ""  # the label of the head with the largest lead
@@ -49,11 +49,11 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The verdict without what to do next."""
+        """The verdict without advice on what to do next."""
         return f"{self.headline} {self.details}".strip()
 
     def __str__(self) -> str:
-        """The verdict for a terminal."""
+        """Returns the verdict for a terminal."""
         parts = [wrapped(self.text)]
         if self.advice:
             parts.append(wrapped(f"Next: {self.advice}"))
@@ -72,12 +72,12 @@ class Lead(NamedTuple):
 
     @property
     def call(self) -> Call:
-        """Whether the interval is above zero, below, or holds it."""
+        """Whether the interval is above zero, below it, or contains it."""
         return "ahead" if self.low > 0 else "behind" if self.high < 0 else "draw"
 
 
 def lead_over(own: Sequence[float], other: Sequence[float], num_test: int, *, step: float = 0.0, risk: float = RISK) -> Lead:
-    """The lead of one head over another and its interval, by the formula above.
+    """Returns the lead of one head over another and its interval, by the formula above.
 
     Args:
         own, other: values of the same seeds, larger is better; accuracies from 0 to 1 if there are test images.
@@ -98,7 +98,7 @@ def lead_over(own: Sequence[float], other: Sequence[float], num_test: int, *, st
 
 
 def verdict(runs: Sequence[Run], *, searched: bool = False) -> Verdict:
-    """The verdict on every head against nn.Linear, or against the first head if nn.Linear has no finished run.
+    """Returns the verdict on every head against nn.Linear, or against the first head if nn.Linear has no finished run.
 
     Args:
         runs: those of one experiment; only finished runs count.
@@ -139,7 +139,7 @@ def _lead(experiment: Experiment, judged: Outcome, head: str, other: str, risk: 
             value, numbers = judged.values[name][seed], measured(runs[name, seed], TRAIN_LOSS).index
             if judged.unit == "epochs":
                 steps += np.diff(numbers, prepend=0).tolist()
-            # A run that never got there is counted as if it did at its end, which makes the lead over it a lower bound.
+            # A run that never got there counts as if it had at its end, which makes the lead over it a lower bound.
             pair.append(value if math.isfinite(value) else float(numbers[-1]))
         pairs.append(pair)
     own, others = np.transpose(pairs) * (-1 if judged.lower_is_better else 1) / judged.quantity.factor
@@ -149,7 +149,7 @@ def _lead(experiment: Experiment, judged: Outcome, head: str, other: str, risk: 
 
 
 def _lead_text(experiment: Experiment, judged: Outcome, lead: Lead, call: Call, seeds: int, *, joint: bool) -> str:
-    """The lead, as in "+0.28 points (95% interval -1.00 to +1.56; 3 seeds, 360 test images, each 0.28 points)"."""
+    """Returns the lead, as in "+0.28 points (95% interval -1.00 to +1.56; 3 seeds, 360 test images, each 0.28 points)"."""
     sign = "" if lead.low > 0 else "+"
     form = f"{sign}.2f" if judged.percent else f"{sign},.0f" if judged.unit == "epochs" else f"{sign}.3g"
     mean, low, high = (format(value, form) for value in lead[:3])
@@ -162,7 +162,7 @@ def _lead_text(experiment: Experiment, judged: Outcome, lead: Lead, call: Call, 
 
 
 def _comparison(judged: Outcome, leads: Mapping[str, Lead], best: str, reference: str, call: Call, lead: str) -> list[str]:
-    """Who is ahead in what, by how much, and in which group the other heads are: a sentence or more, the answer first."""
+    """Returns sentences, the answer first: which head is ahead, in what and by how much, and where the other heads stand."""
     named, of, what = label(best), label(reference), judged.title.removesuffix(", %")
     groups: dict[Call, list[str]] = {}
     for head, found in leads.items():
@@ -184,7 +184,7 @@ def _comparison(judged: Outcome, leads: Mapping[str, Lead], best: str, reference
 
 
 def _details(experiment: Experiment, best: str, reference: str) -> list[str]:
-    """Which head is the most collapsed, and what the best one costs, as far as the records say."""
+    """Returns which head is the most collapsed, and what the best one costs, if the records say so."""
     sentences = []
     spreads = {head: found for head in experiment.heads if (found := at_epoch(experiment.of(head), NC1))}
     if len(spreads) > 1:
@@ -207,7 +207,7 @@ def _time(seconds: float) -> str:
 
 
 def _next(experiment: Experiment, seeds: list[int], lead: Lead, call: Call, searched: bool) -> tuple[str, str]:
-    """What would settle the comparison, or make it fairer, and the command for it."""
+    """Returns what would settle the comparison, or make it fairer, and the command for that."""
     run = experiment.runs[0]
     name, data = run.experiment, run.configuration.get("data")
     words = f"{name if name in PRESETS else f'--data {data}'} --heads {' '.join(experiment.heads)}"
