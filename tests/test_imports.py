@@ -65,7 +65,7 @@ def test_a_command_says_which_package_it_lacks(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert main(["train", "digits"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("Run: pip install tyro, or install guided-collapse with its extra experiments.")
+    assert line.endswith("Install guided-collapse with its extra experiments, as in pip install '.[experiments]', or tyro alone.")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,6 @@ def test_a_package_that_is_there():
 def test_a_package_that_is_not(package, shown):
     with pytest.raises(MissingPackageError, match=f"needs the package {shown}, which cannot be imported: No module") as caught:
         optional("no_such_package.part", extra="hub", package=package)
-    assert str(caught.value).endswith(f"Run: pip install {shown}, or install guided-collapse with its extra hub.")
+    assert str(caught.value).endswith(f"Install guided-collapse with its extra hub, as in pip install '.[hub]', or {shown} alone.")
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, ValueError)

@@ -55,4 +55,4 @@ def optional(module: str, *, extra: str, package: str | None = None) -> Any:
 
 def how_to_install(package: str, *, extra: str) -> str:
     """Returns advice on a missing package that works whether or not guided-collapse itself came from an index."""
-    return f"Run: pip install {package}, or install guided-collapse with its extra {extra}."
+    return f"Install guided-collapse with its extra {extra}, as in pip install '.[{extra}]', or {package} alone."

@@ -44,7 +44,7 @@ def test_the_bar_of_one_run_fits_eighty_columns(monkeypatch):
     assert "cifar100-resnet50 nearest-etf-detached seed 12: from epoch 101 of 200 on cpu" in found
     assert "epoch 20  train loss 0.0123 acc 99.93%  test loss 0.0800 acc 97.78%  NC1 0.0123" in [line.strip() for line in found]
     (bar,) = {line.strip() for line in found if "50%" in line and "epoch 101" in line}
-    assert re.search(r"50%\s+epoch 101  loss 1\.2346  acc 99\.0%", bar)
+    assert re.search(r"50%\s+epoch 101  loss 1\.2346  training-mode acc 99\.0%", bar)
     assert max(map(len, found)) <= 80
 
 

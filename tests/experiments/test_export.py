@@ -59,6 +59,7 @@ def test_onnx(run, tmp_path, caplog):
     images, logits = images_and_logits(run, 7)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     assert [put.shape for put in (*session.get_inputs(), *session.get_outputs())] == [["num_samples", 1, 8, 8], ["num_samples", 10]]
+    assert json.loads(session.get_modelmeta().custom_metadata_map["inputs"])["class_names"] == list("0123456789")
     assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
     np.testing.assert_allclose(session.run(["logits"], {"images": images.numpy()})[0], logits, atol=1e-5)
 

@@ -103,6 +103,17 @@ def test_a_lost_configuration_is_taken_from_the_checkpoint(tmp_path):
         train(replace(TINY, scale=9.0), placed(tmp_path))
 
 
+def test_a_run_with_a_trace_is_the_same_run_without_one_but_gets_none_later(tmp_path):
+    run = train(TINY, placed(tmp_path))
+    before = contents(run.path)
+    train(replace(TINY, trace=False), placed(tmp_path))
+    assert contents(run.path) == before
+    bare = train(replace(TINY, seed=1, trace=False), placed(tmp_path))
+    assert not (bare.path / "trace.npz").exists()
+    with pytest.raises(RequestError, match="trace is False, not True"):
+        train(replace(TINY, seed=1), placed(tmp_path))
+
+
 def test_a_run_that_was_killed_in_its_first_epoch_or_lost_its_checkpoints_starts_again(tmp_path):
     run = interrupted_before(1, TINY, placed(tmp_path / "cut"))
     assert set(contents(run.path)) == {"config.json", "failed.json"}

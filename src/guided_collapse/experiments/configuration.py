@@ -131,7 +131,7 @@ class Configuration:
     """
 
     experiment: Annotated[str, AfterValidator(_folder_name)]
-    """Name of the experiment, and of its folder in --out."""
+    """Name of the experiment, and of its folder in --out; by default, that of the data."""
     data: str
     """Data set, folder with a subfolder of images per class, or feature file."""
     backbone: Annotated[str, AfterValidator(_backbone_name)]

@@ -97,7 +97,7 @@ class Display:
             self.next_refresh = time.perf_counter() + REFRESH_SECONDS
             task = self.progress.tasks[0]
             left = self.series.left(task.percentage / 100, self.part_before)
-            numbers = f"epoch {epoch}  loss {float(loss_sum) / samples:.4f}  acc {int(correct) / samples:.1%}  {left}"
+            numbers = f"epoch {epoch}  loss {float(loss_sum) / samples:.4f}  training-mode acc {int(correct) / samples:.1%}  {left}"
             self.progress.update(self.bar, numbers=numbers)
 
     def add(self, record: EpochRecord) -> None:

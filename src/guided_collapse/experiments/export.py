@@ -64,7 +64,8 @@ def inference_model(run: RunFolder) -> nn.Module:
 def export_run(run: RunFolder, target: Path) -> None:
     """Writes the inference model of a finished run atomically; the model takes any batch size.
 
-    The target ends in .onnx, .pt2 (torch.export) or .safetensors (the tensors, with classes and shapes as metadata).
+    The target ends in .onnx, .pt2 (torch.export) or .safetensors (only the tensors). Each holds `inputs`, as JSON: the shape of the
+    inputs and the names of the classes, in the order of the logits.
     """
     check_target(target, SUFFIXES)
     inputs, model = run.exportable()[1], inference_model(run)
@@ -90,6 +91,7 @@ def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
     optional("onnxscript", extra="onnx")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that these layers do not need
     names: dict[str, Any] = {"input_names": ["images" if len(inputs.shape) > 1 else "features"], "output_names": ["logits"]}
-    exported = torch.onnx.export(program, (), dynamic_shapes=(batch,), verbose=False, **names)
-    content: bytes = exported.model_proto.SerializeToString()  # type: ignore[union-attr]
+    exported: Any = torch.onnx.export(program, (), dynamic_shapes=(batch,), verbose=False, **names)
+    exported.model.metadata_props["inputs"] = json.dumps(asdict(inputs))
+    content: bytes = exported.model_proto.SerializeToString()
     return content

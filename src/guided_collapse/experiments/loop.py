@@ -78,6 +78,7 @@ def train(
             if anchors is None:
                 raise RequestError(f"{run.path} has no checkpoint with the rows of its head. Run: guided-collapse upgrade OLD_RUN")
             rows = anchors()
+        configuration = run.as_here(configuration)
         run.check(configuration, lengthen=placement.lengthen)
         if run.is_finished(configuration):
             print(f"{configuration.title}: already finished", file=sys.stderr)
@@ -207,7 +208,7 @@ class Training:
             series=self.series,
         ) as display:
             devices = launch.describe_devices(self.hardware, self.facts.hardware)
-            display.say(f"from epoch {first_epoch} of {last_epoch} on {devices}")
+            display.say(f"{self.task.summary}; from epoch {first_epoch} of {last_epoch} on {devices}")
             for epoch in range(first_epoch, last_epoch + 1):
                 record = self.train_epoch(epoch, steps, display)
                 first_or_last = epoch <= self.configuration.measure_first or epoch == last_epoch

@@ -3,8 +3,10 @@
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 
 from guided_collapse.experiments.configuration import Configuration
+from guided_collapse.experiments.data.known import FEATURE_FILES
 from guided_collapse.experiments.errors import check_choice
 
 _TABLES = tomllib.loads(resources.files("guided_collapse.experiments").joinpath("presets.toml").read_text(encoding="utf-8"))
@@ -19,8 +21,17 @@ FINE_TUNING = _CONFIGURATIONS.pop("fine-tuning")
 FEATURES = _CONFIGURATIONS.pop("features")
 """The starting point for a file of features."""
 
+OWN_DATA = (OWN_IMAGES, FINE_TUNING, FEATURES)
+"""The starting points for a user's own data; the experiment is named after the data."""
+
 PRESETS: Mapping[str, Configuration] = _CONFIGURATIONS
 """All configurations, by the name of their experiment."""
+
+
+def named_after(data: str) -> str:
+    """Returns the name of the experiment for a user's own folder, file of features, or data set."""
+    place = Path(data).resolve()
+    return place.stem if data.endswith(FEATURE_FILES) else place.name
 
 
 def preset(name: str) -> Configuration:

@@ -262,10 +262,25 @@ class RunFolder(NamedTuple):
         """Returns the folder of this configuration's run."""
         return cls(out / configuration.experiment / configuration.head / f"seed-{configuration.seed}")
 
+    def as_here(self, configuration: Configuration) -> Configuration:
+        """Returns the configuration, with a trace if the run in this folder has one: a trace changes no result."""
+        has_trace = self.exists() and configuration_of(self.facts()).trace
+        return replace(configuration, trace=configuration.trace or has_trace)
+
+    def exists(self) -> bool:
+        """Returns whether the folder has files of a run."""
+        return any((self.path / name).exists() for name in OF_A_RUN)
+
+    def check_exists(self) -> None:
+        """Raises RequestError if the folder has no files of a run."""
+        if not self.exists():
+            runs = (run.parent for pattern in ("seed-*", "*/seed-*") for run in sorted(self.path.glob(f"{pattern}/{CONFIG}")))
+            hint = next((f"Did you mean {run}?" for run in runs), "Check the path.")
+            raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. {hint}")
+
     def facts(self) -> RunFacts:
         """Returns the contents of `config.json` or, if it is missing or damaged, of its copy in a checkpoint, with a warning."""
-        if not any((self.path / name).exists() for name in OF_A_RUN):
-            raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. Check the path.")
+        self.check_exists()
         try:
             return _parse_facts(_read(self.path / CONFIG))
         except DamageError as error:
@@ -277,8 +292,7 @@ class RunFolder(NamedTuple):
 
     def exportable(self) -> tuple[RunFacts, Inputs]:
         """Returns a finished run's facts, and what its model must know about its inputs; RequestError or DamageError if none."""
-        if not any((self.path / name).exists() for name in OF_A_RUN):
-            raise RequestError(f"{self.path} must be the folder of a run; it has no {CONFIG}. Check the path.")
+        self.check_exists()
         state, reason, facts = run_status(self.path)
         if facts is None or state == "damaged":
             raise DamageError(f"{self.path}: {reason}. To rebuild it, run: guided-collapse resume {self.path}")
@@ -299,7 +313,7 @@ class RunFolder(NamedTuple):
 
     def check(self, configuration: Configuration, *, lengthen: bool) -> None:
         """Raises RequestError if the folder holds another run; `lengthen` also accepts a shorter version of this one."""
-        if not any((self.path / name).exists() for name in OF_A_RUN):
+        if not self.exists():
             return
         there = configuration_of(self.facts())
         if configuration != (there.lengthened(configuration.epochs) if lengthen else there):

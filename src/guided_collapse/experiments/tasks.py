@@ -53,6 +53,13 @@ class Task(ABC):
     def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
         """Returns a new backbone; `fresh=False` leaves out pretrained weights, for one that gets its state from a checkpoint."""
 
+    @property
+    def summary(self) -> str:
+        """The number of training samples, their shape, and the number of classes, for the display."""
+        inputs = self.input_facts()
+        shape = "" if inputs is None else f" of {' x '.join(map(str, inputs.shape[-2:]))}"
+        return f"{self.num_train:,} samples{shape} in {self.num_classes:,} classes"
+
     def input_facts(self) -> Inputs | None:
         """Returns what an exported model needs to know about its inputs; None if there is no model to export."""
         return None

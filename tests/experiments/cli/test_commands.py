@@ -64,11 +64,18 @@ def test_an_interrupted_run_says_so_continues_and_is_extended(capsys, tmp_path, 
 
 
 def test_train_with_ones_own_images(capsys, tmp_path):
-    write_folders(tmp_path / "images", num_per_class=6, size=32)
-    run = tmp_path / "runs" / "images" / "nearest-etf" / "seed-0"
+    write_folders(tmp_path / "photos", num_per_class=6, size=32)
+    run = tmp_path / "runs" / "photos" / "nearest-etf" / "seed-0"
     flags = ["--batch-size", 9, "--width", 0.125, *SHORT, "--out", tmp_path / "runs"]
-    status, out, err = call(capsys, "train", "--data", tmp_path / "images", "--head", "nearest-etf", *flags)
+    status, _, err = call(capsys, "train", tmp_path / "photos", *flags)
+    assert status == 2
+    assert f"Write --data {tmp_path / 'photos'}" in err
+    status, out, err = call(capsys, "train", "--data", tmp_path / "photos", "--head", "nearest-etf", *flags)
     assert (status, out) == (0, f"{run}\n"), err
+    assert "of 32 x 32 in 3 classes; from epoch 1 of 1 on cpu" in err
+    status, _, err = call(capsys, "export", run.parents[1], "--to", tmp_path / "model.pt2")
+    assert status == 2
+    assert f"Did you mean {run}?" in err
     assert call(capsys, "export", run, "--to", tmp_path / "model.pt2")[0] == 0
     assert (tmp_path / "model.pt2").exists()
 
@@ -93,6 +100,9 @@ def test_compare_prints_a_table(capsys, tmp_path):
     page = tmp_path / "digits" / "report" / "report.html"
     assert out.splitlines()[-1] == f"Open this page: {page.as_uri()}"
     assert "nearest-etf" in page.read_text(encoding="utf-8")
+    status, out, err = call(capsys, "compare", "digits", "--heads", "cosine", "--seeds", "0", *SHORT, "--out", tmp_path)
+    assert status == 0, err
+    assert "nearest-etf" not in page.read_text(encoding="utf-8")
     status, out, err = call(capsys, "report", tmp_path, "--out", tmp_path / "again", "--epochs", 1)
     assert (status, out) == (0, f"{tmp_path / 'again' / 'report.html'}\n"), err
 
@@ -198,7 +208,7 @@ def test_a_run_that_was_moved_is_not_resumed_elsewhere(capsys, tmp_path):
         (DamageError("another run"), 1, "guided-collapse: another run"),
         (WorkError("lost"), 1, "guided-collapse: lost"),
         (RequestError("wrong"), 2, "guided-collapse: wrong"),
-        (ModuleNotFoundError("No module named 'rich'", name="rich"), 2, "pip install rich, or install guided-collapse"),
+        (ModuleNotFoundError("No module named 'rich'", name="rich"), 2, "Install guided-collapse with its extra experiments"),
     ],
 )
 def test_the_exit_status_tells_a_wrong_request_from_a_failure_on_the_way(error, status, message, capsys, monkeypatch):

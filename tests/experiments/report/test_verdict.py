@@ -37,7 +37,8 @@ def test_a_win(tmp_path):
     assert "5 seeds, 1,000 test images" in found.text
     assert "most collapsed" in found.text
     assert "A run takes 3 s" in found.text
-    assert found.command.startswith("guided-collapse search digits --heads linear cosine fixed-etf nearest-etf --grid scale=")
+    assert found.command.startswith("guided-collapse search digits --")
+    assert " --heads linear cosine fixed-etf nearest-etf --grid scale=" in found.command
 
 
 def test_a_loss(tmp_path):
@@ -61,7 +62,7 @@ def test_a_draw_that_more_seeds_would_not_settle_says_so_and_recommends_a_search
 def test_a_draw_because_seeds_differ_asks_for_more_of_them(tmp_path):
     found = verdict(runs_of(tmp_path, {"linear": [900, 800, 850], "nearest-etf": [910, 960, 900]}, num_test=1000))
     assert found.call == "draw"
-    assert found.command == "guided-collapse compare digits --heads linear nearest-etf --seeds 0 1 2 3 4 5"
+    assert found.command == "guided-collapse compare digits --batch-size 64 --epochs 1 --heads linear nearest-etf --seeds 0 1 2 3 4 5"
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -181,6 +182,36 @@ def test_in_a_terminal_it_is_at_most_100_columns_and_its_commands_parse(tmp_path
         )
         request = parsed(words.stdout.split())
         assert request.heads == tuple(heads)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "digits",
+        "digits --epochs 3 --optimizer adamw --experiment mine",
+        "cifar10-small --no-flip --images-per-class 20 --scale 7",
+        "--data my_images --epochs 3 --backbone small --image-size 32 --batch-norm",
+        "--data my_images --pretrained --freeze --neck mlp --feature-dim 64 --learning-rate 0.01",
+        "--features my.npz --test-features other.npz --neck none",
+    ],
+)
+def test_more_seeds_are_asked_for_with_the_same_settings(tmp_path, words):
+    heads = ["--heads", "linear", "cosine"]
+    asked = parsed(["compare", *words.split(), *heads]).configuration
+    shown = asked.resolved().to_dict()
+    runs = runs_of(tmp_path, {"linear": [900], "cosine": [901]}, experiment=asked.experiment, configuration=shown)
+    request = parsed(verdict(runs).command.split()[1:])
+    assert request.configuration.resolved() == asked.resolved()
+    assert request.seeds == (0, 1, 2, 3, 4)
+
+
+def test_settings_that_differ_between_heads_are_named(tmp_path):
+    runs_of(tmp_path, {"linear": [900]}, configuration=CONFIGURATION | {"epochs": 7, "gain": 3.0})
+    runs = runs_of(tmp_path, {"cosine": [900]}, configuration=CONFIGURATION | {"epochs": 7, "gain": 5.0})
+    found = verdict(runs)
+    assert "--epochs 7" in found.command
+    assert "gain" not in found.command
+    assert "gain" in found.advice
 
 
 @pytest.mark.filterwarnings("default:agd has no learning_rate")

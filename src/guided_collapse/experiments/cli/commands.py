@@ -185,7 +185,8 @@ class Compare(_SeveralRuns):
 
         chosen = settings_of_search(self.settings_of, self.heads)
         comparison = compare(self.configuration, self.heads, self.seeds, self.placement, settings=chosen, jobs=self.jobs)
-        return _conclude(comparison, self.placement.out / self.configuration.experiment)
+        runs = [*comparison.finished, *(run for run, _ in comparison.failed)]
+        return _conclude(comparison, [run.path for run in runs if run.exists()], self.placement.out / self.configuration.experiment)
 
 
 @settings
@@ -234,7 +235,7 @@ class Search(_SeveralRuns):
 
         outcome = search(self.plan(), self.placement, jobs=self.jobs)
         print(plain_text(search_table([outcome.record])))
-        return _conclude(outcome.fresh, outcome.folder)
+        return _conclude(outcome.fresh, [outcome.folder], outcome.folder)
 
 
 def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
@@ -512,14 +513,14 @@ def parsed(words: Sequence[str]) -> Any:
     return command.of(read(name, command, rest, start), start)
 
 
-def _conclude(comparison: "Comparison", folder: Path) -> int:
-    """Prints the table, writes the report into the folder, names the runs that failed, and returns the exit status."""
+def _conclude(comparison: "Comparison", runs: Sequence[Path], folder: Path) -> int:
+    """Prints the table, writes the report on the runs into the folder, names those that failed, and returns the exit status."""
     from guided_collapse.experiments.report.write import write_report
 
     if comparison.finished:
         print(comparison)
         print("Writing the report ...", file=sys.stderr)
-        page = write_report([folder], folder / "report").page
+        page = write_report(runs, folder / "report").page
         print(f"\nOpen this page: {page.resolve().as_uri()}")
     for failed, reason in comparison.failed:
         print(f"failed: {failed.path}: {reason}", file=sys.stderr)

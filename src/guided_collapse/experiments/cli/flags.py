@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from guided_collapse.experiments.configuration import Configuration, Placement, validation_message
 from guided_collapse.experiments.errors import RequestError, check_choice
+from guided_collapse.experiments.presets import OWN_DATA
 
 # The fields of Configuration and Placement by group: those that --help shows, and those that only --help-all does.
 GROUPS: Mapping[str, tuple[str, str]] = {
@@ -136,6 +137,8 @@ def flags_of(command: Any, start: Configuration) -> Iterator[Flag]:
                 if name in of_source and name not in command.hidden:
                     shown = Shown(advanced=name in advanced.split())
                     default = command.defaults.get(name, getattr(sources[source], name))
+                    if name == "experiment" and start in OWN_DATA:
+                        default = ""  # named after the data
                     yield Flag(name, of_source[name], default, _doc(type(sources[source]), name), shown, group)
 
 

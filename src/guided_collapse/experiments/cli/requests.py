@@ -11,7 +11,7 @@ from guided_collapse.experiments.configuration import HEAD_FIELDS, Configuration
 from guided_collapse.experiments.data.known import KNOWN
 from guided_collapse.experiments.errors import RequestError, requested
 from guided_collapse.experiments.heads import HEADS
-from guided_collapse.experiments.presets import FEATURES, FINE_TUNING, OWN_IMAGES, PRESETS, preset
+from guided_collapse.experiments.presets import FEATURES, FINE_TUNING, OWN_DATA, OWN_IMAGES, PRESETS, named_after, preset
 from guided_collapse.experiments.run import RunFolder
 from guided_collapse.experiments.run import configuration_of as configuration_of_run
 
@@ -20,6 +20,8 @@ def starting_point(words: Sequence[str]) -> Configuration:
     """Returns the configuration that flags override: the preset of that name, or a recipe for the user's own images or features."""
     flags = {word.partition("=")[0] for word in words}
     if words and not words[0].startswith("-"):
+        if words[0] not in PRESETS and Path(words[0]).exists():
+            raise RequestError(f"data must come with its flag; got {words[0]}, which is no experiment. Write --data {words[0]}")
         return preset(words[0])
     if "--features" in flags:
         return FEATURES
@@ -55,6 +57,8 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
     """
     defaults = {field.name: field.default for field in fields(Configuration)}
     values = start.to_dict() | {name: value for name, value in given.items() if name in defaults}
+    if start in OWN_DATA and "data" in given and "experiment" not in given:
+        values["experiment"] = named_after(given["data"])
     if values["optimizer"] != start.optimizer:  # each optimizer has its own defaults
         values |= {name: None for name in ("learning_rate", "weight_decay", "schedule") if name not in given}
     for name, (choice, idle) in _IDLE.items():

@@ -16,14 +16,15 @@ Where epochs are compared and there are no test images, the step between two mea
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from guided_collapse.experiments.presets import PRESETS
+from guided_collapse.experiments.presets import FEATURES, FINE_TUNING, OWN_IMAGES, PRESETS, named_after
 from guided_collapse.experiments.records import MARGIN, NC1, TRAIN_LOSS, Run
 from guided_collapse.experiments.report.formats import wrapped
 from guided_collapse.experiments.report.styles import label
@@ -176,9 +177,10 @@ def _comparison(judged: Outcome, leads: Mapping[str, Lead], best: str, reference
     elif call == "too few seeds":
         sentences, said = [f"Too few seeds to tell {named} from {of} in {what}: {lead}."], {}
     elif len(leads) == 1:
-        sentences = [f"Draw: in {what}, {named} and {of} differ by no more than equal heads would.", f"{named}: {lead}."]
+        sentences = [f"Draw: in {what}, {named} and {of} differ by no more than equally good heads can.", f"{named}: {lead}."]
     else:
-        sentences = [f"Draw: in {what}, no head is ahead of {of} by more than equal heads would be.", f"Best: {named}, {lead}."]
+        sentences = [f"Draw: in {what}, no head leads {of} by more than equally good heads can."]
+        sentences.append(f"Best of the others: {named}, {lead}.")
         del said["draw"]
     return [*sentences, *(f"{words}: {'; '.join(groups[group])}." for group, words in said.items() if group in groups)]
 
@@ -209,20 +211,42 @@ def _time(seconds: float) -> str:
 def _next(experiment: Experiment, seeds: list[int], lead: Lead, call: Call, searched: bool) -> tuple[str, str]:
     """Returns what would settle the comparison, or make it fairer, and the command for that."""
     run = experiment.runs[0]
-    name, data = run.experiment, run.configuration.get("data")
-    words = f"{name if name in PRESETS else f'--data {data}'} --heads {' '.join(experiment.heads)}"
+    rate = "gain" if run.configuration.get("optimizer") == "agd" else "learning_rate"
     limited = call == "draw" and abs(lead.mean) < lead.limit
     if call == "too few seeds" or (call == "draw" and not limited):
         more = [*seeds, *range(max(seeds) + 1, max(seeds) + 1 + max(5 - len(seeds), len(seeds)))]
+        words, note = _request(experiment)
         command = f"guided-collapse compare {words} --seeds {' '.join(map(str, more))}"
-        return "more seeds (add the flags you used; finished runs are kept).", command
+        return f"more seeds; finished runs are kept.{note}", command
     if not run.num_test:
         return "", ""
     advice = f"with {run.num_test:,} test images, no number of seeds shows a lead below {lead.limit:.2g} points. " * limited
     if searched:
         return advice and f"{advice}A larger test set can.", ""
-    rate = "gain" if run.configuration.get("optimizer") == "agd" else "learning_rate"
+    words, note = _request(experiment, but={rate, "scale"})
     grid = {field: run.configuration.get(field) for field in (rate, "scale")}
     values = [f"{field}={','.join(f'{value * factor:g}' for factor in (0.5, 1, 2))}" for field, value in grid.items() if value]
     command = f"guided-collapse search {words} --grid {' '.join(values or ['scale=2.5,5,10'])}"
-    return f"{advice}{'Search' if advice else 'search'} for the best settings of each head (add the flags you used).", command
+    return f"{advice}{'Search' if advice else 'search'} for the best settings of each head.{note}", command
+
+
+def _request(experiment: Experiment, but: Collection[str] = ()) -> tuple[str, str]:
+    """Returns the arguments of `compare` for these runs, without the fields in `but`, and a note on flags that they leave out."""
+    runs = [run for run in experiment.runs if run.head != "anchored"] or experiment.runs  # only `upgrade` trains that head
+    asked, name = runs[0].configuration, runs[0].experiment
+    is_pretrained = asked.get("pretrained") or asked.get("weights")
+    own = FEATURES if asked.get("backbone") == "none" else FINE_TUNING if is_pretrained else OWN_IMAGES
+    start = PRESETS.get(name, own).resolved().to_dict()
+    data = str(asked.get("data", ""))
+    words = [name] if name in PRESETS else ["--features" if own == FEATURES else "--data", data]
+    if name not in (*PRESETS, named_after(data)):
+        words += ["--experiment", name]
+    values = {(field, value) for run in runs for field, value in run.configuration.items() if value is not None}
+    changed = {field for field, value in values if value != start.get(field, value)}
+    changed -= {"experiment", "data", "head", "seed", "upgrade_of", "trace", *but}
+    unequal = {field for field in changed if sum(own == field for own, _ in values) > 1}
+    for field in sorted(changed - unequal):
+        flag, value = field.replace("_", "-"), asked[field]
+        words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+    words += ["--heads", *(head for head in experiment.heads if head != "anchored")]
+    return shlex.join(words), f" Add the settings of each head: {', '.join(sorted(unequal))}." if unequal else ""
