@@ -93,4 +93,6 @@ def test_the_command_says_what_to_install(environment):
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("guided-collapse: "), line
-    assert line.endswith("Install guided-collapse with its extra experiments, as in pip install '.[experiments]', or tyro alone."), line
+    assert line.endswith(
+        "Install guided-collapse with its extra experiments, as in pip install '.[experiments]', or tyro alone."
+    ), line

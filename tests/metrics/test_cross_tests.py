@@ -111,11 +111,17 @@ def test_averages_of_three_generations():
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (made_up(old_old=0.5, new_old=0.6, new_new=0.7), "60.00 is above .* 50.00: .* can stay; .* 70.00"),
-        (made_up(old_old=0.5, new_old=0.5), "equal to .* 50.00: .* can stay"),
-        (made_up(old_old=0.5, new_old=0.1, new_new=0.7), "below .* again"),
+        (
+            made_up(old_old=0.5, new_old=0.6, new_new=0.7),
+            "of old is 60.00 % with queries of new, and 50.00 % .*: the gallery of old can stay; .* 70.00 %",
+        ),
+        (made_up(old_old=0.5, new_old=0.5), "50.00 % .* can stay, with nothing gained"),
+        (made_up(old_old=0.5, new_old=0.1, new_new=0.7), "10.00 % .* 50.00 % .* again"),
         (made_up(old_old=0.5), "^No gallery"),
-        (made_up(a_a=0.5, b_a=0.9, b_b=0.6, c_a=0.6, c_b=0.5), "^c/a 60.00 is above .* c/b 50.00 is below"),
+        (
+            made_up(a_a=0.5, b_a=0.9, b_b=0.6, c_a=0.6, c_b=0.5),
+            "^Top-1 in the gallery of a is 60.00 % .* can stay.* of b is 50.00 % .* again",
+        ),
     ],
 )
 def test_the_verdict_compares_the_newest_model_with_each_older_one(result, words):

@@ -141,8 +141,10 @@ class CompatibilityResult:
         >>> from guided_collapse import compatibility
         >>> stored = torch.eye(3), torch.tensor([0, 1, 2])
         >>> result = compatibility(["old", "new"], {"old": stored}, {"old": stored, "new": (torch.eye(3).flip(0), stored[1])})
-        >>> round(result.tests["new", "old"].top1, 2), result.average_compatibility, result.verdict
-        (0.33, 0.0, 'new/old 33.33 is below old/old 100.00: embed the gallery of old again, or keep using old.')
+        >>> round(result.tests["new", "old"].top1, 2), result.average_compatibility
+        (0.33, 0.0)
+        >>> result.verdict.partition(": ")[2]
+        'embed that gallery again, or keep using old.'
     """
 
     models: tuple[str, ...]  # oldest first
@@ -225,17 +227,12 @@ class CompatibilityResult:
 
     def _sentence(self, query: str, gallery: str) -> str:
         found, before = self.tests[query, gallery].top1, self.tests[gallery, gallery].top1
-        new = (
-            f"; a new gallery gives {query}/{query} {_percent(self.tests[query, query].top1)}"
-            if (query, query) in self.tests
-            else ""
-        )
-        word, so = "equal to", f"the gallery of {gallery} can stay, with nothing gained{new}"
-        if found > before:
-            word, so = "above", f"the gallery of {gallery} can stay{new}"
-        elif found < before:
-            word, so = "below", f"embed the gallery of {gallery} again, or keep using {gallery}{new}"
-        return f"{query}/{gallery} {_percent(found)} is {word} {gallery}/{gallery} {_percent(before)}: {so}."
+        so = f"the gallery of {gallery} can stay" if found >= before else f"embed that gallery again, or keep using {gallery}"
+        so += ", with nothing gained" * (found == before)
+        if (query, query) in self.tests:
+            so += f"; a new gallery gives {_percent(self.tests[query, query].top1)} %"
+        compared = f"{_percent(found)} % with queries of {query}, and {_percent(before)} % with those of {gallery}"
+        return f"Top-1 in the gallery of {gallery} is {compared}: {so}."
 
 
 def compatibility(

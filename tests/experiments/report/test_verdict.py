@@ -62,7 +62,9 @@ def test_a_draw_that_more_seeds_would_not_settle_says_so_and_recommends_a_search
 def test_a_draw_because_seeds_differ_asks_for_more_of_them(tmp_path):
     found = verdict(runs_of(tmp_path, {"linear": [900, 800, 850], "nearest-etf": [910, 960, 900]}, num_test=1000))
     assert found.call == "draw"
-    assert found.command == "guided-collapse compare digits --batch-size 64 --epochs 1 --heads linear nearest-etf --seeds 0 1 2 3 4 5"
+    assert (
+        found.command == "guided-collapse compare digits --batch-size 64 --epochs 1 --heads linear nearest-etf --seeds 0 1 2 3 4 5"
+    )
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
