@@ -60,6 +60,17 @@ def test_a_model_with_a_head_is_measured_by_its_embedding():
     torch.testing.assert_close(AnchoredHead.from_model(old, LOADER).weight, unit(means))
 
 
+def test_an_embedding_model_is_measured_by_its_outputs():
+    for backbone in (nn.Tanh(), nn.Sequential(nn.Linear(8, 8), nn.ReLU())):  # with one linear layer, and with two
+        model = Classifier(backbone, AnchoredHead(ANCHORS), neck=8).eval()
+        exported, expected = model.export(embedding=True), embeddings_of(model, LOADER).embeddings
+        torch.testing.assert_close(embeddings_of(exported, LOADER).embeddings, expected)
+    bare = nn.Sequential(nn.Flatten(), nn.Tanh())
+    torch.testing.assert_close(embeddings_of(bare, LOADER).embeddings, unit(torch.tanh(INPUTS)))
+    with pytest.raises(ValueError, match="this one returns unit vectors"):
+        collapse_of(Classifier(nn.Tanh(), AnchoredHead(ANCHORS), neck=8).export(embedding=True), LOADER)
+
+
 def test_the_same_network_embeds_bit_for_bit_as_before():
     old = old_model().eval()
     gallery, labels = embeddings_of(old, LOADER)

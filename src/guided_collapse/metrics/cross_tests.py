@@ -1,5 +1,6 @@
 """Cross-tests of embedding models: queries of one model in the gallery of another, by exact search in blocks."""
 
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guided_collapse.heads.anchored import AnchoredHead
 from guided_collapse.heads.checks import LABEL_TYPES, largest_finite
-from guided_collapse.metrics.embeddings import embeddings_of
+from guided_collapse.metrics.embeddings import Embeddings, embeddings_of
 from guided_collapse.metrics.measure import Loader
 
 Stored = Mapping[str, tuple[Tensor, Tensor]]
 SCORES_AT_ONCE, ENTRIES_AT_ONCE = 2**24, 2**23
 """Cosines, and entries of embeddings, in memory at a time: a few hundred megabytes in all."""
 WIDTH, MOST_KS_SHOWN = 100, 5
+Z = 1.96  # of 95% intervals
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class RetrievalResult:
     num_queries: int  # with items of their class in the gallery
     num_unmatched: int  # without any: left out
     num_items: int  # in the gallery
+    chance: float  # the top-1 of random items
 
     @property
     def top1(self) -> float:
@@ -112,7 +116,8 @@ def retrieval(
             precisions[start + row] = (right_above / all_above).mean()
             wrong_before[start + row] = all_above[-1] - right_above[-1]
     recall = {k: float((wrong_before < k).mean()) for k in sorted({1, *ks})}
-    return RetrievalResult(recall, float(precisions.mean()), len(rows), len(queries) - len(rows), len(items))
+    chance = counts[torch.searchsorted(classes, query_labels[rows])].double().mean() / len(items)
+    return RetrievalResult(recall, float(precisions.mean()), len(rows), len(queries) - len(rows), len(items), float(chance))
 
 
 def _unit(embeddings: Tensor) -> Tensor:
@@ -144,7 +149,7 @@ class CompatibilityResult:
         >>> round(result.tests["new", "old"].top1, 2), result.average_compatibility
         (0.33, 0.0)
         >>> result.verdict.partition(": ")[2]
-        'embed that gallery again, or keep using old.'
+        'embed that gallery again, keep using old, or try a map or another frame and scale.'
     """
 
     models: tuple[str, ...]  # oldest first
@@ -226,13 +231,22 @@ class CompatibilityResult:
         return [(query, gallery) for query, gallery in self.tests if query != gallery and (gallery, gallery) in self.tests]
 
     def _sentence(self, query: str, gallery: str) -> str:
-        found, before = self.tests[query, gallery].top1, self.tests[gallery, gallery].top1
-        so = f"the gallery of {gallery} can stay" if found >= before else f"embed that gallery again, or keep using {gallery}"
-        so += ", with nothing gained" * (found == before)
+        new, old = self.tests[query, gallery], self.tests[gallery, gallery]
+        compared = f"{_percent(new.top1)} % with queries of {query}, and {_percent(old.top1)} % with those of {gallery}"
+        said = f"Top-1 in the gallery of {gallery} is {compared}"
+        if old.top1 <= old.chance + Z * math.sqrt(old.chance * (1 - old.chance) / old.num_queries):
+            return f"{said}, which is no better than chance: check that queries, gallery and labels belong together."
+        rates = [(test.num_queries * test.top1 + 1) / (test.num_queries + 2) for test in (new, old)]
+        half = Z * math.sqrt(sum(rate * (1 - rate) / (test.num_queries + 2) for rate, test in zip(rates, (new, old), strict=True)))
+        if new.top1 > old.top1 + half:
+            so = "that gallery can stay"
+        elif new.top1 < old.top1 - half:
+            so = f"embed that gallery again, keep using {gallery}, or try a map or another frame and scale"
+        else:
+            so = f"a draw, because {old.num_queries:,} queries do not resolve less than {_percent(half)} points"
         if (query, query) in self.tests:
-            so += f"; a new gallery gives {_percent(self.tests[query, query].top1)} %"
-        compared = f"{_percent(found)} % with queries of {query}, and {_percent(before)} % with those of {gallery}"
-        return f"Top-1 in the gallery of {gallery} is {compared}: {so}."
+            so += f". With a new gallery it is {_percent(self.tests[query, query].top1)} %"
+        return f"{said}: {so}."
 
 
 def compatibility(
@@ -248,7 +262,8 @@ def compatibility(
         models: the models by name, oldest first, as `embeddings_of` takes them; or names only, if all embeddings are stored.
         gallery: a loader of (inputs, labels) that every model embeds; or, for existing galleries, the stored embeddings and labels
             by the name of the model that made them, for some or all models.
-        queries: likewise; they must be the same samples for all models.
+        queries: likewise; they must be the same samples for all models. If a model has an `AnchoredHead` with a center, so has the
+            index, and models without such a head are centered likewise; stored embeddings are used as they are.
         ks: as for `retrieval`.
 
     Raises:
@@ -294,7 +309,13 @@ def _stored(models: Mapping[str, nn.Module] | Sequence[str], source: Any, side: 
         return source
     if not isinstance(models, Mapping):
         raise TypeError(f"models must be given to embed the {side}; got names only. Pass the models, or stored embeddings by name.")
-    return {name: embeddings_of(model, source) for name, model in models.items()}
+    centers = {name: [head.center for head in model.modules() if isinstance(head, AnchoredHead)] for name, model in models.items()}
+    center = next((center for found in centers.values() for center in found if center is not None), None)
+    found = {name: embeddings_of(model, source) for name, model in models.items()}
+    for name, (embeddings, labels) in found.items():
+        if center is not None and all(own is None for own in centers[name]):
+            found[name] = Embeddings(functional.normalize(embeddings - center.to(embeddings), dim=1), labels)
+    return found
 
 
 def _checked(embeddings: Any, labels: Any, name: str, labels_name: str) -> tuple[Tensor, Tensor]:

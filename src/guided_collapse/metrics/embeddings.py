@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guided_collapse.heads.batch import gather_over_processes
+from guided_collapse.heads.checks import largest_finite
 from guided_collapse.metrics.measure import Capture, Loader, feature_batches
 from guided_collapse.metrics.statistics import has_float64
 from guided_collapse.metrics.streaming import check_samples
@@ -30,8 +31,11 @@ def embeddings_of(
     """Returns a model's embeddings of a loader's data, ready for an index, and the labels, both on the CPU.
 
     The embeddings are the inputs of the model's last linear layer divided by their norm, or what `embed` returns if the model has a
-    head of this package. The model runs in eval mode, and its modes are restored. With several processes, each embeds its share of
-    the data, and all get the embeddings of all.
+    head of this package. A model that returns unit vectors, or has no linear layer, is an embedding model: its outputs are the
+    embeddings. If an embedding model ends in a linear layer and does not normalize, name that `layer`.
+
+    The model runs in eval mode, and its modes are restored. With several processes, each embeds its share of the data, and all get
+    the embeddings of all.
 
     Args:
         model, loader, layer, classifier: as for `collapse_of`.
@@ -46,7 +50,10 @@ def embeddings_of(
     """
     capture = Capture(model, layer, classifier, embedding=True)
     with capture.listening():
-        parts = list(feature_batches(capture, loader))
+        parts = []
+        for embeddings, labels in feature_batches(capture, loader):
+            largest_finite(embeddings, "embeddings")
+            parts.append((embeddings, labels))
     return Embeddings(*(gather_over_processes(torch.cat(tensors)).cpu() for tensors in zip(*parts, strict=True)))
 
 

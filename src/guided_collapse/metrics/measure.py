@@ -291,7 +291,16 @@ class Capture:
     ) -> None:
         self.model = model
         self.features: Tensor | None = None
-        self.classifier = None if layer is not None and classifier is None else _classifier(model, classifier)
+        self.embedding, self.is_free = embedding, layer is None and classifier is None
+        self.unclear: ValueError | None = None  # why the classifier was not found
+        self.classifier: Head | nn.Linear | None = None
+        if layer is None or classifier is not None:
+            try:
+                self.classifier = _classifier(model, classifier)
+            except ValueError as error:
+                if not (embedding and self.is_free):
+                    raise
+                layer, self.unclear = "", error if linear_names(model) else None  # the model itself
         self.weight = None if self.classifier is None else self.classifier.weight
         self.bias = None if self.classifier is None else self.classifier.bias
         modules = dict(model.named_modules())
@@ -300,6 +309,7 @@ class Capture:
         self.layer = None if layer is None else modules[layer]
         self.finish: Callable[[Tensor], Tensor] = unit_norm if embedding else lambda features: features
         if isinstance(self.classifier, Head):
+            self.is_free = False
             self.finish = self.classifier.embed if embedding else self.classifier.on_sphere
 
     def __call__(self, *inputs: Any, **named: Any) -> tuple[Tensor, Any]:
@@ -307,6 +317,16 @@ class Capture:
         self.features = None
         output = self.model(*inputs, **named)
         features, self.features = self.features, None
+        if self.is_free and _has_unit_rows(output):
+            # An embedding model, whose last linear layer is no classifier.
+            if not self.embedding:
+                raise ValueError(
+                    "a model must return logits; this one returns unit vectors, like an embedding model without a classifier. "
+                    "Pass layer= and num_classes=, or the embeddings to measure_collapse."
+                )
+            features = output
+        elif self.unclear is not None:
+            raise self.unclear
         if features is None:
             raise ValueError("the named module must be called by model(inputs), but was not. Name another module.")
         if features.ndim != 2:
@@ -350,6 +370,15 @@ class Capture:
             )
         # A copy, because later modules may work in place, as nn.ReLU(inplace=True) does.
         self.features = features.clone()
+
+
+def _has_unit_rows(output: Any) -> bool:
+    """Returns whether the output is a batch of unit vectors; zero vectors, which have no direction, may be among them."""
+    if not isinstance(output, Tensor) or output.ndim != 2 or not output.is_floating_point():
+        return False
+    norms = torch.linalg.vector_norm(output.float(), dim=1)
+    is_unit = (norms - 1).abs() <= max(1e-3, 4 * torch.finfo(output.dtype).eps)
+    return bool((is_unit | (norms == 0)).all() and is_unit.any())
 
 
 def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:

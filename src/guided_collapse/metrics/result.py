@@ -223,7 +223,7 @@ def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: Sa
         "test samples": (test_samples is None, "no test samples were given"),
         "weight": (measured.weight is None, "needs the classifier's weight"),
         "samples": (samples is None, "needs a second pass over the samples, once the class means are known"),
-        "features together": (no_ranks, "needs the features of a class together, which a stream does not keep"),
+        "features together": (no_ranks, "needs all features of a class at once: keep_features=True"),
         "simplex of weights": (not has_simplex_etf(feature_dim, num_classes), room.format("")),
         "simplex of means": (not has_simplex_etf(feature_dim, num_present), room.format(" with samples")),
         "best margin": (no_margin, "is not known for more than 2 feature_dim classes; it is at most 1"),

@@ -311,7 +311,7 @@ def check_samples(
     if lowest < 0 or highest >= num_classes:
         raise ValueError(
             f"{prefix}labels must be from 0 to num_classes - 1 = {num_classes - 1}; got values from {lowest} to {highest}. "
-            "Number the classes from 0, or pass a larger num_classes."
+            "Number the classes from 0, leave out samples of other classes, or pass a larger num_classes."
         )
     check_sizes(features, f"{prefix}features")
     return num_classes

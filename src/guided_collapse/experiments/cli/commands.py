@@ -47,6 +47,7 @@ class Command:
 
     hidden: ClassVar[tuple[str, ...]] = ()  # fields of its configuration or placement that are not flags
     defaults: ClassVar[Mapping[str, Any]] = {}  # for fields whose default is not that of `start`
+    takes_a_run: ClassVar[bool] = False  # whether `start` is the configuration of a run that the words name
 
     @classmethod
     def start(cls, words: Sequence[str]) -> Configuration:
@@ -307,6 +308,7 @@ class Upgrade(Train):
     """Folders of older runs whose galleries are searched too, oldest first."""
 
     defaults: ClassVar[Mapping[str, Any]] = {"head": "anchored"}
+    takes_a_run: ClassVar[bool] = True
 
     @classmethod
     def start(cls, words: Sequence[str]) -> Configuration:

@@ -137,8 +137,9 @@ def flags_of(command: Any, start: Configuration) -> Iterator[Flag]:
                 if name in of_source and name not in command.hidden:
                     shown = Shown(advanced=name in advanced.split())
                     default = command.defaults.get(name, getattr(sources[source], name))
-                    if name == "experiment" and start in OWN_DATA:
-                        default = ""  # named after the data
+                    depends = name == "experiment" or (command.takes_a_run and source == "configuration")
+                    if start in OWN_DATA and depends and name not in command.defaults and not isinstance(default, bool):
+                        default = ""  # the data or the run decide
                     yield Flag(name, of_source[name], default, _doc(type(sources[source]), name), shown, group)
 
 
