@@ -151,7 +151,14 @@ def convolutions(channels: int, width: float) -> nn.Module:
 TINY: dict[str, Any] = {"epochs": 6, "rates": (3e-3,), "scales": (3.0, 5.0, 8.0, 20.0), "weights": (1.0,)}
 STUDIES = {
     "clinc150": Study(load_clinc150, lambda: perceptron(256), lambda: perceptron(1024), epochs=20),
-    "omniglot": Study(load_omniglot, lambda: convolutions(1, 1), lambda: convolutions(1, 2), epochs=20, batch_size=64),
+    "omniglot": Study(
+        load_omniglot,
+        lambda: convolutions(1, 1),
+        lambda: convolutions(1, 2),
+        epochs=20,
+        batch_size=64,
+        rates=(3e-3, 1e-2, 3e-2),
+    ),
     "tiny-imagenet": Study(
         lambda file: load_tiny_imagenet(file, known=50), lambda: convolutions(3, 0.5), lambda: convolutions(3, 1), **TINY
     ),
