@@ -24,7 +24,6 @@ class HeadDeclaration:
     name: str  # on the command line and in records
     label: str  # in tables and figures
     about: str  # a one-line description
-    letter: str  # its abbreviation in cost tables
     style: int  # index of its color, dash pattern and marker in figures
     built_by: str  # "module:class", called with feature_dim, num_classes, the options, and a generator
     takes: tuple[str, ...] = ("scale",)  # fields of the configuration that are passed to it
@@ -58,7 +57,6 @@ HEADS: dict[str, HeadDeclaration] = {
             "linear",
             "nn.Linear",
             "torch.nn.Linear on the raw features: the usual last layer",
-            "Li",
             5,
             _LINEAR,
             takes=("affine",),
@@ -69,7 +67,6 @@ HEADS: dict[str, HeadDeclaration] = {
             "cosine",
             "Cosine",
             "learned: cosines of features and weight rows, times a scale",
-            "C",
             0,
             _COSINE,
             centering="fair",
@@ -79,19 +76,17 @@ HEADS: dict[str, HeadDeclaration] = {
             "sphere-linear",
             "Linear on a sphere",
             "learned: nn.Linear on centered features of equal norm",
-            "S",
             8,
             _COSINE,
             options=_FREE,
             centering="fair",
             learned=True,
         ),
-        HeadDeclaration("fixed-etf", "Fixed ETF", "a simplex ETF that never moves", "F", 1, _FIXED),
+        HeadDeclaration("fixed-etf", "Fixed ETF", "a simplex ETF that never moves", 1, _FIXED),
         HeadDeclaration(
             "fixed-etf-random",
             "Fixed ETF, random",
             "the same, in a random orientation",
-            "Fr",
             4,
             _FIXED,
             options={"direction": "random"},
@@ -100,7 +95,6 @@ HEADS: dict[str, HeadDeclaration] = {
             "nearest-etf",
             "Nearest ETF",
             "at every step the simplex ETF nearest to the class means: the paper's head",
-            "N",
             2,
             **_NEAREST,
         ),
@@ -108,7 +102,6 @@ HEADS: dict[str, HeadDeclaration] = {
             "nearest-etf-detached",
             "Nearest ETF, detached",
             "the same, without the gradient through the nearest frame",
-            "Nd",
             3,
             **_NEAREST,
             options=_DETACHED,
@@ -117,7 +110,6 @@ HEADS: dict[str, HeadDeclaration] = {
             "nearest-etf-lagged",
             "Nearest ETF, lagged",
             "the same, with the frame of earlier steps; cheaper with --every",
-            "Nl",
             6,
             **_LAGGED,
         ),
@@ -125,7 +117,6 @@ HEADS: dict[str, HeadDeclaration] = {
             "anchored",
             "Anchored",
             "rows frozen at an older model's class means, for upgrade only",
-            "A",
             7,
             _ANCHORED,
             takes=("scale", "frame"),
