@@ -9,7 +9,7 @@ from torch import Tensor
 
 from guided_collapse.geometry.nearest import NearestFrame, Solver, checked_solver, nearest_etf
 from guided_collapse.geometry.operations import is_transformed, operation, without_autocast
-from guided_collapse.geometry.simplex import Direction, frame_weight, has_simplex_etf
+from guided_collapse.geometry.simplex import Direction, check_integer, frame_weight, has_simplex_etf
 from guided_collapse.geometry.tight import default_every
 from guided_collapse.heads.batch import Batch, flat_labels
 from guided_collapse.heads.checks import checked, checks_values
@@ -142,16 +142,13 @@ class LaggedFrameHead(FrameHead):
 def _checked_every(every: int | None, *, lagged: bool, default: int) -> int:
     if every is None:
         return default if lagged else 1
-    if isinstance(every, bool) or not isinstance(every, int):
-        raise TypeError(f"every must be an integer; got {every!r}.")
-    if every < 1:
-        raise ValueError(f"every must be at least 1; got {every}.")
+    check_integer("every", every, at_least=1)
     if every > 1 and not lagged:
         raise ValueError(
             "every must be 1 unless the head is lagged, because other heads solve at every step; "
             f"got every={every}. Pass lagged=True."
         )
-    return every
+    return int(every)
 
 
 # A custom operation, because a compiled graph cannot branch on the number of steps. Reading it synchronizes with the device.
