@@ -28,8 +28,6 @@ COUNTS = {
     "work": ("GFLOP", 1e9),
     "moved_bytes": ("MB moved", 1e6),
 }
-LETTERS = {**{name: head.letter for name, head in HEADS.items()}, "paper-route": "P"}
-"""Abbreviations of heads, in table order."""
 # GPU memory during training in GB: Markou, Ajanthan, Gould, Guiding Neural Collapse, NeurIPS 2024, table 3.
 PAPER_HEADS = ("cosine", "fixed-etf", "nearest-etf-detached", "nearest-etf")
 PAPER_MEMORY: Mapping[str, tuple[float, float, float, float | None]] = {
@@ -54,25 +52,6 @@ class CostTable(NamedTuple):
 
     def __str__(self) -> str:
         return "\n".join([self.title, "", self.cells.to_string(index=False), "", *self.notes, ""])
-
-
-class TimedPass(NamedTuple):
-    """The time of a pass; C/F is the forward pass of the cosine head, C/B its backward pass."""
-
-    notation: str
-    head: str
-    backward: bool
-    milliseconds: float
-
-
-def timed_passes(cost: Cost) -> list[TimedPass]:
-    """Returns the timed passes, forward and backward, head by head."""
-    return [
-        TimedPass(f"{LETTERS.get(row['head'], row['head'])}/{name[0].upper()}", row["head"], name == "backward_ms", row[name])
-        for row in cost["rows"]
-        for name in ("forward_ms", "backward_ms")
-        if row[name]
-    ]
 
 
 def cost_table(costs: Sequence[Cost]) -> CostTable:
@@ -103,7 +82,7 @@ def memory_table(costs: Sequence[Cost]) -> CostTable:
         )
         if values
     ]
-    heads = [head for head in LETTERS if any(head in values for *_, values in found)]
+    heads = [head for head in (*HEADS, "paper-route") if any(head in values for *_, values in found)]
     rows = [
         {
             "experiment": experiment,

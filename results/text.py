@@ -15,14 +15,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional
@@ -41,6 +39,7 @@ from guided_collapse.experiments.presets import FEATURES
 from guided_collapse.experiments.run import RunFolder, configuration_of
 from guided_collapse.experiments.tasks import BACKBONE, HEAD, FeatureTask, build_task, random_generator
 from guided_collapse.heads.head import Head
+from results.token_vectors import token_vectors
 
 RECORDS = Path(__file__).parent / "records"
 HEADS: tuple[HeadName, ...] = ("linear", "cosine", "sphere-linear", "fixed-etf", "nearest-etf", "nearest-etf-lagged")
@@ -60,16 +59,8 @@ class Texts(NamedTuple):
 
 def read(file: Path) -> Texts:
     """Returns the queries of CLINC150, by the tokenizer of wordllama."""
-    from tokenizers import Tokenizer
-
-    package = find_spec("wordllama")  # only its files are needed
-    assert package is not None
-    assert package.origin is not None
-    folder = Path(package.origin).parent
-    (vectors,) = load_file(folder / "weights" / "l2_supercat_256.safetensors").values()
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
+    tokenizer, vectors = token_vectors()
     tokenizer.enable_padding(pad_id=0)  # the unknown token, which no query contains
-    tokenizer.no_truncation()
     texts = [(part, *pair) for part, pairs in json.loads(file.read_text()).items() for pair in pairs]
     encoded = tokenizer.encode_batch([text for _, text, _ in texts], add_special_tokens=False)
     occurring, tokens = torch.tensor([query.ids for query in encoded]).unique(return_inverse=True)

@@ -19,13 +19,12 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -38,6 +37,7 @@ from guided_collapse.experiments.data.augment import PixelStatistics, augment, n
 from guided_collapse.experiments.data.known import KNOWN
 from guided_collapse.experiments.data.split import Split, hold_out
 from guided_collapse.experiments.files import write_json
+from results.token_vectors import token_vectors
 
 RECORDS = Path(__file__).parent / "records"
 FEATURE_DIM = 64
@@ -81,13 +81,7 @@ class Study:
 
 def load_clinc150(file: Path) -> Data:
     """Loads CLINC150: means of 256-dimensional token vectors, standardized; the old model knows every second intent."""
-    folder = resources.files("wordllama")
-    (vectors,) = load_file(str(folder / "weights" / "l2_supercat_256.safetensors")).values()
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    tokenizer, vectors = token_vectors()
     texts = json.loads(file.read_text())
     classes = {name: number for number, name in enumerate(sorted({name for _, name in texts["train"]}))}
 

@@ -236,9 +236,9 @@ def test_a_neck_maps_the_backbone_to_the_head():
     assert Classifier(nn.Linear(8, 32).double(), AnchoredHead(ANCHORS), neck=32).neck.weight.dtype == torch.float64
     assert Classifier(nn.Identity(), AnchoredHead(ANCHORS), neck=8)(INPUTS).shape == (60, 6)
     for wrong in (0, -3):
-        with pytest.raises(ValueError, match=r"neck must be .* at least 1"):
+        with pytest.raises(ValueError, match="neck must be at least 1; got neck="):
             Classifier(nn.Identity(), AnchoredHead(ANCHORS), neck=wrong)
-    with pytest.raises(TypeError, match=r"neck must be .* an integer; got True"):
+    with pytest.raises(TypeError, match="neck must be an integer; got True"):
         Classifier(nn.Identity(), AnchoredHead(ANCHORS), neck=True)
     with pytest.raises(TypeError, match=r"head must have in_features.* got a Sequential"):
         Classifier(nn.Identity(), nn.Sequential(nn.Linear(10, 6)), neck=8)

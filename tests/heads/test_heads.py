@@ -231,7 +231,7 @@ BAD_OPTIONS = [
     ((8, 3), {"scale": "5"}, "scale must be a number or None"),
     ((8, 3), {"direction": "north"}, "direction must be one of"),
     ((8, 3), {"proximal_weight": -0.1}, "proximal_weight must be nonnegative and finite; got -0.1"),
-    ((8, 3), {"lagged": True, "every": 0}, "every must be at least 1; got 0"),
+    ((8, 3), {"lagged": True, "every": 0}, "every must be at least 1; got every=0"),
     ((8, 3), {"lagged": True, "every": 2.0}, "every must be an integer"),
     ((8, 3), {"lagged": False, "every": 5}, "lagged=True"),
 ]

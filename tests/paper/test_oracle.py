@@ -40,14 +40,13 @@ def test_closed_form_against_the_trust_region(feature_dim, num_classes, with_anc
 
 
 @pytest.mark.parametrize(("feature_dim", "num_classes"), [(12, 5), (20, 8), (5, 5)])
-@pytest.mark.parametrize("multipliers", ["linear-system", "embedded-gradient-field"])
-def test_gradient_against_the_declarative_node(feature_dim, num_classes, multipliers):
+def test_gradient_against_the_declarative_node(feature_dim, num_classes):
     means, anchor, problem = problem_of(feature_dim, num_classes)
     means = means.requires_grad_()
     incoming = torch.randn(feature_dim, num_classes, dtype=torch.float64)
     basis = nearest_etf(means, anchor, proximal_weight=DELTA).basis
     (gradient,) = torch.autograd.grad((basis * incoming).sum(), means)
-    jacobian = jacobian_by_declarative_node(problem, basis.detach(), multipliers=multipliers)
+    jacobian = jacobian_by_declarative_node(problem, basis.detach())
     expected = (incoming.flatten() @ jacobian).reshape(feature_dim, num_classes).T
     # The library's means have any scale, so the radial part of the gradient is zero.
     unit = means.detach()
@@ -77,7 +76,7 @@ def test_constraint_jacobian_and_its_building_blocks():
 
 def test_problems_that_do_not_fit_into_memory_raise():
     _, anchor, problem = problem_of(12, 5)
-    needed = dense_bytes(12, 5, "embedded-gradient-field")
+    needed = dense_bytes(12, 5)
     with pytest.raises(MemoryError, match=f"needs {needed:,} bytes at feature_dim=12, num_classes=5; 1,000 are available"):
         jacobian_by_declarative_node(problem, anchor, available_bytes=1000)
 

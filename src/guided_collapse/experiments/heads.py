@@ -1,6 +1,6 @@
 """The heads: one table from a head's name to its class, options and label, without torch, so that the command line starts fast.
 
-To add a head, add an entry to `HEADS`: the command line, records, tables and figures take it from there.
+To add a head, add a row to the table below: the command line, records, tables and figures take it from there.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,6 @@ class HeadDeclaration:
     name: str  # on the command line and in records
     label: str  # in tables and figures
     about: str  # a one-line description
-    letter: str  # its abbreviation in cost tables
     style: int  # index of its color, dash pattern and marker in figures
     built_by: str  # "module:class", called with feature_dim, num_classes, the options, and a generator
     takes: tuple[str, ...] = ("scale",)  # fields of the configuration that are passed to it
@@ -38,101 +37,45 @@ class HeadDeclaration:
         return self.centering in ("always", protocol)
 
 
-_LINEAR = "guided_collapse.experiments.heads:linear_layer"
-_COSINE = "guided_collapse.heads.cosine:CosineHead"
+_HERE = "guided_collapse.experiments.heads"
+_LINEAR: Mapping[str, Any] = {"built_by": f"{_HERE}:linear_layer", "takes": ("affine",), "centering": "never", "learned": True}
+_COSINE: Mapping[str, Any] = {"built_by": "guided_collapse.heads.cosine:CosineHead", "centering": "fair", "learned": True}
 _FREE: Mapping[str, Any] = {"normalize_weight": False}
 _FIXED = "guided_collapse.heads.fixed:FixedETFHead"
-_ANCHORED = "guided_collapse.experiments.heads:anchored_head"
+_RANDOM: Mapping[str, Any] = {"direction": "random"}
 _NEAREST: Mapping[str, Any] = {
     "built_by": "guided_collapse.heads.nearest:NearestETFHead",
     "takes": ("scale", "proximal_weight", "solver"),
     "stratified": True,
 }
-_DETACHED: Mapping[str, Any] = {"implicit_gradient": False}
-_LAGGED: Mapping[str, Any] = {**_NEAREST, "takes": (*_NEAREST["takes"], "every"), "options": {**_DETACHED, "lagged": True}}
-
-HEADS: dict[str, HeadDeclaration] = {
-    head.name: head
-    for head in (
-        HeadDeclaration(
-            "linear",
-            "nn.Linear",
-            "torch.nn.Linear on the raw features: the usual last layer",
-            "Li",
-            5,
-            _LINEAR,
-            takes=("affine",),
-            centering="never",
-            learned=True,
-        ),
-        HeadDeclaration(
-            "cosine",
-            "Cosine",
-            "learned: cosines of features and weight rows, times a scale",
-            "C",
-            0,
-            _COSINE,
-            centering="fair",
-            learned=True,
-        ),
-        HeadDeclaration(
-            "sphere-linear",
-            "Linear on a sphere",
-            "learned: nn.Linear on centered features of equal norm",
-            "S",
-            8,
-            _COSINE,
-            options=_FREE,
-            centering="fair",
-            learned=True,
-        ),
-        HeadDeclaration("fixed-etf", "Fixed ETF", "a simplex ETF that never moves", "F", 1, _FIXED),
-        HeadDeclaration(
-            "fixed-etf-random",
-            "Fixed ETF, random",
-            "the same, in a random orientation",
-            "Fr",
-            4,
-            _FIXED,
-            options={"direction": "random"},
-        ),
-        HeadDeclaration(
-            "nearest-etf",
-            "Nearest ETF",
-            "at every step the simplex ETF nearest to the class means: the paper's head",
-            "N",
-            2,
-            **_NEAREST,
-        ),
-        HeadDeclaration(
-            "nearest-etf-detached",
-            "Nearest ETF, detached",
-            "the same, without the gradient through the nearest frame",
-            "Nd",
-            3,
-            **_NEAREST,
-            options=_DETACHED,
-        ),
-        HeadDeclaration(
-            "nearest-etf-lagged",
-            "Nearest ETF, lagged",
-            "the same, with the frame of earlier steps; cheaper with --every",
-            "Nl",
-            6,
-            **_LAGGED,
-        ),
-        HeadDeclaration(
-            "anchored",
-            "Anchored",
-            "rows frozen at an older model's class means, for upgrade only",
-            "A",
-            7,
-            _ANCHORED,
-            takes=("scale", "frame"),
-            centering="never",
-        ),
-    )
+_DETACHED: Mapping[str, Any] = {**_NEAREST, "options": {"implicit_gradient": False}}
+_LAGGED: Mapping[str, Any] = {
+    **_NEAREST,
+    "takes": (*_NEAREST["takes"], "every"),
+    "options": {"implicit_gradient": False, "lagged": True},
 }
+_ANCHORED: Mapping[str, Any] = {"built_by": f"{_HERE}:anchored_head", "takes": ("scale", "frame"), "centering": "never"}
+
+_DECLARED = (
+    HeadDeclaration("linear", "nn.Linear", "torch.nn.Linear on the raw features: the usual last layer", 5, **_LINEAR),
+    HeadDeclaration("cosine", "Cosine", "learned: cosines of features and weight rows, times a scale", 0, **_COSINE),
+    HeadDeclaration(
+        "sphere-linear", "Linear on a sphere", "learned: nn.Linear on centered features of equal norm", 8, **_COSINE, options=_FREE
+    ),
+    HeadDeclaration("fixed-etf", "Fixed ETF", "a simplex ETF that never moves", 1, _FIXED),
+    HeadDeclaration("fixed-etf-random", "Fixed ETF, random", "the same, in a random orientation", 4, _FIXED, options=_RANDOM),
+    HeadDeclaration(
+        "nearest-etf", "Nearest ETF", "at every step the simplex ETF nearest to the class means: the paper's head", 2, **_NEAREST
+    ),
+    HeadDeclaration(
+        "nearest-etf-detached", "Nearest ETF, detached", "the same, without the gradient through the nearest frame", 3, **_DETACHED
+    ),
+    HeadDeclaration(
+        "nearest-etf-lagged", "Nearest ETF, lagged", "the same, with the frame of earlier steps; cheaper with --every", 6, **_LAGGED
+    ),
+    HeadDeclaration("anchored", "Anchored", "rows frozen at an older model's class means, for upgrade only", 7, **_ANCHORED),
+)
+HEADS: dict[str, HeadDeclaration] = {head.name: head for head in _DECLARED}
 """Every head by name, in display order."""
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import NamedTuple, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from guided_collapse.experiments.configuration import Configuration, Placement
@@ -19,6 +18,7 @@ from guided_collapse.experiments.tasks import Task, build_task, new_backbone
 from guided_collapse.heads.anchored import AnchoredHead
 from guided_collapse.metrics.cross_tests import CompatibilityResult, compatibility
 from guided_collapse.metrics.embeddings import Embeddings
+from guided_collapse.sampling import world_size_and_rank
 
 # The fields that decide which samples a configuration trains and tests on.
 DATA_FIELDS = (
@@ -65,7 +65,7 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
         found = ", ".join(f"{width} of {name}" for name, width in widths.items())
         raise RequestError(f"embeddings must have the same width to be compared; got {found}. Choose --head anchored.")
     new = train(configuration, placement, anchors=lambda: anchors(old, configuration, placement))
-    if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
+    if world_size_and_rank()[1] > 0:
         return Upgrade(new, None)
     generations = {f"generation {number}": run for number, run in enumerate((*galleries, old, new), 1)}
     vectors = {name: embedded(run, configuration, placement) for name, run in generations.items()}

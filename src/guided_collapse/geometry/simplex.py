@@ -136,16 +136,20 @@ def has_simplex_etf(feature_dim: int, num_classes: int) -> bool:
 
 def check_num_classes(num_classes: int) -> None:
     """Raises a TypeError or ValueError unless num_classes is an integer of at least 2."""
-    _check_size("num_classes", num_classes)
-    if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2 for classification; got num_classes={num_classes}.")
+    check_integer("num_classes", num_classes, at_least=2)
 
 
 def check_feature_dim(feature_dim: int) -> None:
     """Raises a TypeError or ValueError unless feature_dim is an integer of at least 1."""
-    _check_size("feature_dim", feature_dim)
-    if feature_dim < 1:
-        raise ValueError(f"feature_dim must be at least 1; got feature_dim={feature_dim}.")
+    check_integer("feature_dim", feature_dim, at_least=1)
+
+
+def check_integer(name: str, value: object, *, at_least: int) -> None:
+    """Raises a TypeError or ValueError unless the value is a Python or numpy integer of at least `at_least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer; got {value!r}.")
+    if value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}; got {name}={value}.")
 
 
 def check_frame_exists(feature_dim: int, num_classes: int) -> None:
@@ -163,8 +167,3 @@ def check_direction(direction: str) -> None:
     """Raises a ValueError for an unknown direction."""
     if direction not in get_args(Direction):
         raise ValueError(f"direction must be one of {', '.join(get_args(Direction))}; got {direction!r}.")
-
-
-def _check_size(name: str, size: object) -> None:
-    if isinstance(size, bool) or not isinstance(size, int | np.integer):
-        raise TypeError(f"{name} must be an integer; got {size!r}.")

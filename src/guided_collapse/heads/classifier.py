@@ -7,6 +7,7 @@ from typing import Self
 
 from torch import Tensor, nn
 
+from guided_collapse.geometry.simplex import check_integer
 from guided_collapse.heads.head import Head, exported_unit_norm, unit_norm
 
 
@@ -150,11 +151,8 @@ class Classifier(nn.Module):
 
 def _neck(width: int, head: nn.Module, backbone: nn.Module) -> nn.Linear:
     """Returns the linear layer between backbone and head, on the backbone's device and in its dtype."""
-    if isinstance(width, bool) or not isinstance(width, int):
-        raise TypeError(f"neck must be the width of the backbone's features, an integer; got {width!r}.")
-    if width < 1:
-        raise ValueError(f"neck must be the width of the backbone's features, at least 1; got {width}.")
-    neck, like = nn.Linear(width, _width(head)), _floating_parameter(backbone)
+    check_integer("neck", width, at_least=1)
+    neck, like = nn.Linear(int(width), _width(head)), _floating_parameter(backbone)
     return neck if like is None else neck.to(like)
 
 

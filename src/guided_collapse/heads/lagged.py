@@ -9,8 +9,9 @@ from torch import Tensor
 
 from guided_collapse.geometry.nearest import NearestFrame, Solver, checked_solver, nearest_etf
 from guided_collapse.geometry.operations import is_transformed, operation, without_autocast
-from guided_collapse.geometry.simplex import Direction, frame_weight, has_simplex_etf
-from guided_collapse.geometry.tight import default_every
+from guided_collapse.geometry.products import vanishing_pull
+from guided_collapse.geometry.simplex import Direction, check_integer, frame_weight, has_simplex_etf
+from guided_collapse.geometry.tight import default_every, nearest_frame, rounds_in_training
 from guided_collapse.heads.batch import Batch, flat_labels
 from guided_collapse.heads.checks import checked, checks_values
 from guided_collapse.heads.class_means import RunningClassMeans, RunningMean
@@ -142,16 +143,37 @@ class LaggedFrameHead(FrameHead):
 def _checked_every(every: int | None, *, lagged: bool, default: int) -> int:
     if every is None:
         return default if lagged else 1
-    if isinstance(every, bool) or not isinstance(every, int):
-        raise TypeError(f"every must be an integer; got {every!r}.")
-    if every < 1:
-        raise ValueError(f"every must be at least 1; got {every}.")
+    check_integer("every", every, at_least=1)
     if every > 1 and not lagged:
         raise ValueError(
             "every must be 1 unless the head is lagged, because other heads solve at every step; "
             f"got every={every}. Pass lagged=True."
         )
-    return every
+    return int(every)
+
+
+def nearest_tight_frame(
+    class_means: Tensor, basis: Tensor, seen: Tensor, *, first_step: bool | Tensor = False, **options: Any
+) -> NearestFrame:
+    """Returns the tight frame nearest to the class means, after the few rounds toward unit rows of a training step.
+
+    Classes that are not `seen`, (num_classes,), take their row of the present frame as their mean, at the size of the other means;
+    zero means would pull their rows together. The other arguments are those of `nearest_frame`.
+    """
+    feature_dim, num_classes = basis.shape
+    size = torch.linalg.vector_norm(class_means) / seen.sum(dtype=class_means.dtype).clamp(min=1).sqrt()
+    frame = (math.sqrt(num_classes / feature_dim) * basis.T).to(class_means.dtype)
+    means = torch.where(seen[:, None], class_means, size * frame)
+    return nearest_frame(means, basis, rounds=rounds_in_training(feature_dim, num_classes), first_step=first_step, **options)
+
+
+def nearest_tight_frame_lagged(
+    class_means: Tensor, basis: Tensor, seen: Tensor, *, proximal_weight: float, solver: Solver | None, first_step: bool
+) -> NearestFrame:
+    """Does the same for a lagged head, whose first step has a vanishing proximal weight instead of a separate solve."""
+    vanishing = vanishing_pull(basis.shape[0] + 1, proximal_weight)
+    pull = vanishing if first_step else max(proximal_weight, vanishing)
+    return nearest_tight_frame(class_means, basis, seen, proximal_weight=pull, solver=solver)
 
 
 # A custom operation, because a compiled graph cannot branch on the number of steps. Reading it synchronizes with the device.
@@ -167,9 +189,7 @@ def _basis_when_due(
     if has_simplex_etf(rows.shape[1], rows.shape[0]):
         basis = nearest_etf(class_means, rows.T, **options).basis
     else:
-        from guided_collapse.heads.nearest_tight import solve_lagged
-
-        basis = solve_lagged(class_means, rows.T, seen, **options).basis
+        basis = nearest_tight_frame_lagged(class_means, rows.T, seen, **options).basis
     return basis.T.to(rows.dtype, memory_format=torch.contiguous_format)
 
 

@@ -1,18 +1,16 @@
-"""The paper's derivative: the dense deep declarative node of Proposition 1, with both of its ways to compute G.
+"""The paper's derivative: the dense deep declarative node of Proposition 1, with G from the embedded gradient field.
 
 Matrices are vectorized row by row (the paper's rvec), so U, (d, C), becomes a vector of length dC, and the map dU -> dU N becomes
 the matrix I_d (x) N'.
 """
 
 import os
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from guided_collapse.paper.trust_region import ProximalProblem, solve_by_trust_region
-
-Multipliers = Literal["linear-system", "embedded-gradient-field"]
 
 # The Riemannian gradient norm at which the trust region stops, pymanopt's default.
 GRADIENT_TOLERANCE = 1e-6
@@ -52,19 +50,12 @@ class _PaperRoute(torch.autograd.Function):
         return grad_means.reshape(grad.shape).T.to(grad), None, None
 
 
-def jacobian_by_declarative_node(
-    problem: ProximalProblem,
-    basis: Tensor,
-    *,
-    multipliers: Multipliers = "embedded-gradient-field",
-    available_bytes: int | None = None,
-) -> Tensor:
+def jacobian_by_declarative_node(problem: ProximalProblem, basis: Tensor, *, available_bytes: int | None = None) -> Tensor:
     """Returns dU/dH~ at the solution U, dense: G^-1 A' (A G^-1 A')^-1 A G^-1 B - G^-1 B (Proposition 1).
 
     Args:
         problem: in float64, with a proximal point, without which G is singular.
         basis: the solution U, (feature_dim, num_classes).
-        multipliers: how to compute the Lagrange multipliers in G.
         available_bytes: memory limit; if None, what the operating system reports as available.
 
     Returns:
@@ -77,7 +68,7 @@ def jacobian_by_declarative_node(
     if problem.weight_of_proximal_term <= 0:
         raise ValueError("the declarative node needs a proximal point with a positive weight, without which G is singular.")
     feature_dim, num_classes = basis.shape
-    needed = dense_bytes(feature_dim, num_classes, multipliers)
+    needed = dense_bytes(feature_dim, num_classes)
     if available_bytes is None:
         available_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > available_bytes:
@@ -88,13 +79,9 @@ def jacobian_by_declarative_node(
     identity = torch.eye(feature_dim, dtype=basis.dtype)
     constraint = constraint_jacobian(basis)
     mixed = -2 * torch.kron(identity, problem.frame)
-    hessian = torch.kron(identity, problem.hessian_along(torch.eye(num_classes, dtype=basis.dtype)))
-    if multipliers == "linear-system":
-        lagrangian = hessian - _constraint_curvature_by_linear_system(problem, basis, constraint)
-    else:
-        gradient = problem.gradient(basis)
-        multiplier_matrix = (gradient.T @ basis + basis.T @ gradient) / 2
-        lagrangian = hessian - torch.kron(identity, multiplier_matrix)
+    gradient = problem.gradient(basis)
+    multipliers = (gradient.T @ basis + basis.T @ gradient) / 2
+    lagrangian = torch.kron(identity, problem.hessian_along(torch.eye(num_classes, dtype=basis.dtype)) - multipliers)
     solved_mixed = torch.linalg.solve(lagrangian, mixed)
     solved_constraint = torch.linalg.solve(lagrangian, constraint.T)
     correction = torch.linalg.solve(constraint @ solved_constraint, constraint @ solved_mixed)
@@ -123,20 +110,8 @@ def commutation_matrix(size: int, dtype: torch.dtype) -> Tensor:
     return torch.eye(size**2, dtype=dtype)[swapped]
 
 
-def dense_bytes(feature_dim: int, num_classes: int, multipliers: Multipliers) -> int:
+def dense_bytes(feature_dim: int, num_classes: int) -> int:
     """Returns the peak memory of the dense float64 matrices, in bytes."""
     unknowns = feature_dim * num_classes
     constraints = num_classes * (num_classes + 1) // 2
-    copies = 2 if multipliers == "linear-system" else 1
-    return 8 * (5 * unknowns**2 + 3 * constraints * unknowns + 2 * num_classes**4 + copies * constraints * num_classes**2)
-
-
-def _constraint_curvature_by_linear_system(problem: ProximalProblem, basis: Tensor, constraint: Tensor) -> Tensor:
-    """Returns Lambda : D^2_UU J, with lambda' A = D_U f; constraint ij has the curvature I (x) (e_i e_j' + e_j e_i')."""
-    feature_dim, num_classes = basis.shape
-    gradient = problem.gradient(basis).flatten()
-    multipliers = torch.linalg.lstsq(constraint.T, gradient[:, None]).solution[:, 0]
-    rows, columns = torch.tril_indices(num_classes, num_classes)
-    summed = torch.zeros(num_classes, num_classes, dtype=basis.dtype)
-    summed[rows, columns] = multipliers
-    return torch.kron(torch.eye(feature_dim, dtype=basis.dtype), summed + summed.T)
+    return 8 * (5 * unknowns**2 + 3 * constraints * unknowns + 2 * num_classes**4 + constraints * num_classes**2)

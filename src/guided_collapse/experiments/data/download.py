@@ -67,9 +67,9 @@ def by_hand(name: str, known: KnownData, folder: Path) -> str:
     if name in ("mnist", "fashion-mnist"):
         ways.append(f"the four IDX files (train-images-idx3-ubyte.gz and so on): put them into '{folder}'")
     if known.hub_name:
-        license = " (accept its license there and log in with `hf auth login` first)" if name == "imagenet" else ""
+        terms = " (accept its license there and log in with `hf auth login` first)" if name == "imagenet" else ""
         ways.append(
-            f"parquet files from the Hugging Face hub{license}, on any machine, then copied here: "
+            f"parquet files from the Hugging Face hub{terms}, on any machine, then copied here: "
             f"hf download {known.hub_name} --repo-type dataset --include '*.parquet' --local-dir '{folder}'"
         )
     ways.append(f"class folders of images: '{folder / 'train'}' and '{folder / 'test'}', each with a folder for each class")
