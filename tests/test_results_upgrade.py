@@ -32,8 +32,9 @@ TRAINED = {
 }
 every_study = pytest.mark.parametrize("study", tables.GALLERIES)
 # Learning rates and scales that are tried; the pull beside the head is tried with some weights.
-GRIDS = {"clinc150": ((0.001, 0.003), (8.0, 12.0, 20.0)), "omniglot": ((0.001, 0.003), (8.0, 12.0, 20.0))}
-TINY_GRID = ((0.003,), (8.0, 20.0))
+SCALES = (3.0, 5.0, 8.0, 12.0, 20.0)
+GRIDS = {"clinc150": ((0.001, 0.003, 0.01), SCALES), "omniglot": ((0.003, 0.01, 0.03), SCALES)}
+TINY_GRID = ((0.003,), (3.0, 5.0, 8.0, 20.0))
 WITHOUT_SCALE = ("old", "linear", "pull")
 SEEDS = set(range(5))
 
