@@ -88,7 +88,7 @@ class Train(Command):
 
     Examples:
         guided-collapse train digits --head nearest-etf --epochs 5
-        guided-collapse train --data my_images --pretrained --head nearest-etf
+        guided-collapse train --data my_images --head nearest-etf-lagged
     """
 
     configuration: Configuration
@@ -163,7 +163,7 @@ class Compare(_SeveralRuns):
 
     Examples:
         guided-collapse compare digits --heads linear nearest-etf --seeds 0 1 2
-        guided-collapse compare --data my_images --pretrained --experiment flowers
+        guided-collapse compare --data my_images --heads linear cosine nearest-etf-lagged
     """
 
     settings_of: Annotated[Path | None, Shown(advanced=True)] = None
