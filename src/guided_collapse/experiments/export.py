@@ -37,7 +37,7 @@ class Normalize(nn.Module):
 
 
 def check_target(target: Path, suffixes: Sequence[str]) -> None:
-    """Raises RequestError for a target with another suffix, or one that would replace a file of a run."""
+    """Raises RequestError for a target whose suffix is not among `suffixes`, or that would replace a file of a run."""
     check_choice("the suffix of the file", target.suffix, suffixes)
     place = target.resolve()
     if place.name in OF_A_RUN and (place.parent / METRICS).exists():

@@ -52,7 +52,7 @@ class Operation(Generic[Arguments, Result]):
 
 
 def operation(name: str) -> Callable[[Callable[Arguments, Result]], Operation[Arguments, Result]]:
-    """Returns a decorator that makes a function the operation of this name."""
+    """Returns a decorator that registers a function as the operation of this name."""
     return lambda function: Operation(name, function)
 
 

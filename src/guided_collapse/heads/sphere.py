@@ -21,7 +21,7 @@ def sphere_factors(features: Tensor, scale: float) -> Tensor:
 
 
 def differentiable_factors(features: Tensor, scale: float, factors: Tensor | None = None) -> Tensor:
-    """Returns the factors of `sphere_factors`, as constants if they are given and autograd does not record the features."""
+    """Returns the given factors, as constants, or those of `sphere_factors` if none are given or autograd records the features."""
     return sphere_factors(features, scale) if factors is None or is_recorded(features) else factors
 
 

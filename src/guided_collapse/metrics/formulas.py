@@ -182,8 +182,8 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     """Returns VCI = 1 - tr(pinv(S_T) S_B) / min(d, C-1) with S_T = S_W + S_B, between 0 (collapsed) and 1.
 
     Near collapse it is small, and computed without cancellation and without inverting directions that have no scatter: let G be the
-    Schur complement of S_W in the span of the class means, that is, the scatter there that scatter outside does not explain, and M
-    the matrix of S_B in that span. Then rank - tr(pinv(S_T) S_B) = tr(G (G + M)^-1). NaN if S_W is not positive semidefinite.
+    Schur complement of S_W in the span of the class means, that is, the scatter there that is not explained by scatter outside, and
+    M the matrix of S_B in that span. Then rank - tr(pinv(S_T) S_B) = tr(G (G + M)^-1). NaN if S_W is not positive semidefinite.
     """
     num_classes, feature_dim = statistics.class_means.shape
     most, rank = min(feature_dim, num_classes - 1), len(between.values)

@@ -27,7 +27,7 @@ class Expected(NamedTuple):
 
 
 def expected(model: str) -> Expected:
-    """Returns the images that the timm model of this name expects; ValueError for an unknown name."""
+    """Returns the size and normalization of images that the timm model of this name expects; ValueError for an unknown name."""
     declared = _declared(model)
     return Expected(declared.input_size[1], tuple(declared.mean), tuple(declared.std))
 

@@ -122,7 +122,7 @@ class Flag:
 
 
 def flags_of(command: Any, start: Configuration) -> Iterator[Flag]:
-    """Yields the flags of a command: its own fields, then those of its configuration, with defaults from `start`, and placement."""
+    """Yields the flags of a command: its own fields, then those of its configuration (defaults from `start`) and placement."""
     hints = typing.get_type_hints(command, include_extras=True)
     sources = {"configuration": start, "placement": Placement()}
     for own in fields(command):

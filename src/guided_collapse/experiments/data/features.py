@@ -62,7 +62,7 @@ def load_features(file: Path, test_file: Path | None = None, *, test_fraction: f
 
 
 def as_file(arrays: dict[str, Tensor], class_names: tuple[str, ...], suffix: str) -> bytes:
-    """Returns the contents of a file for `load_features` that holds these arrays."""
+    """Returns the contents of a file that holds these arrays, for `load_features` to read."""
     if suffix == ".safetensors":
         tensors = {name: array.contiguous() for name, array in arrays.items()}
         return save(tensors, metadata={CLASS_NAMES: json.dumps(class_names)})

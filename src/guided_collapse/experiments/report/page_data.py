@@ -68,7 +68,7 @@ def _evenly(count: int, most: int) -> Any:
 
 
 class Animation(NamedTuple):
-    """The trace of one run at some of its measurements, with two numbers for each."""
+    """The trace of one run at some of its measurements, with the spread and the alignment at each."""
 
     run: Run
     trace: Trace  # at the measurements shown

@@ -140,7 +140,7 @@ def curves_over_seeds(values: Mapping[str, Mapping[int, Series]]) -> dict[str, D
 
 
 def margins_by_seed(runs: Sequence[Run], split: Split) -> dict[int, Series]:
-    """Returns sorted margins over the share of samples in percent, for the runs that recorded them.
+    """Returns the sorted margins of each run that recorded them, against the share of samples in percent.
 
     With m_1 <= ... <= m_N, the margin at the share q is the one at position 1 + q (N-1), interpolated between neighbors.
     """

@@ -51,7 +51,7 @@ def end_tables(experiments: Sequence[Experiment]) -> list[Table]:
 def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity, epochs: Sequence[int]) -> Table:
     """Returns accuracies in the paper's layout: experiments as rows, heads by epoch as columns, published values below ours.
 
-    A run without a measurement at an epoch contributes its last earlier one; the cell says so.
+    A run without a measurement at an epoch contributes the last one before it; the cell says so.
     """
     entries: list[Cell] = []
     shown, best = [], set()
@@ -97,7 +97,7 @@ def paper_accuracy(split: str, experiment: str) -> dict[tuple[int, str], Spread]
 
 
 def pairs_table(experiments: Sequence[Experiment]) -> Table:
-    """Returns differences in test accuracy between heads on the same seeds, for experiments in which two heads share two seeds."""
+    """Returns differences in test accuracy between heads on the same seeds, for experiments whose heads share several seeds."""
     heads = in_order(head for experiment in experiments if experiment.has_test for head in experiment.heads)
     entries: list[Cell] = []
     for experiment, (place, head) in itertools.product(experiments, enumerate(heads)):
