@@ -52,7 +52,7 @@ TITLES = {
 }
 TEN_CLASSES = {"fashion-mnist-sgd": "Fashion-MNIST, 10 classes", "cifar10-small": "CIFAR-10, 10 classes"}
 """Experiments on natural images with few classes, in which nn.Linear took part."""
-DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "cifar10-turned": "CIFAR-10, turned"}
+DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "cifar10-turned": "CIFAR-10, rotated"}
 """Data with many classes."""
 EARLY = (3, 5)
 # Of all classes, and of those with the most, medium and the fewest training images.
@@ -291,7 +291,7 @@ def verdicts(experiments: Iterable[Experiment], searched: Iterable[str]) -> Rows
             place = 0 if min(ahead) > 0 else 1 if max(ahead) < 0 else 2
             groups[place].append(f"{names[head]} ({statistics.median(ahead):+.2f})")
         best = " and ".join(names[head] for head in in_order(medians) if medians[head] == max(medians.values()))
-        settings = "searched" if experiment.name in searched else "taken over"
+        settings = "searched" if experiment.name in searched else "reused"
         rows.append([title(experiment), settings, best, *(", ".join(group) or NOTHING for group in groups)])
     return rows
 
