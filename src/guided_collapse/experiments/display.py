@@ -45,8 +45,8 @@ class Series:
 class Display:
     """Shows the progress of a run: a bar on a terminal, or only lines elsewhere or with `quiet`.
 
-    TensorBoard files go to `curves`. `silent` turns off all output, for every process but the first. `done_steps` is the number of steps done before a
-    resume. On a terminal, each run of a series leaves a single line behind.
+    TensorBoard files go to `curves`. `silent` turns off all output, for every process but the first. `done_steps` is the number of
+    steps done before a resume. On a terminal, each run of a series leaves a single line behind.
     """
 
     def __init__(

@@ -40,8 +40,8 @@ def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, 
     The gallery is the training images of the configuration's data, and the queries are its test images.
 
     Args:
-        old: a finished run on images or features. An anchored head takes its rows from this run: the class means of the old model on
-            the new training samples. If the old head is itself anchored, the classes that it knows keep its rows, so that all
+        old: a finished run on images or features. An anchored head takes its rows from this run: the class means of the old model
+            on the new training samples. If the old head is itself anchored, the classes that it knows keep its rows, so that all
             generations share the space of the first one.
         configuration: the new run; with head anchored, `upgrade_of` must be the checksum of the old run's model.
         placement: where to train and to compute embeddings.

@@ -73,7 +73,7 @@ class Flag:
         return kind, several
 
     def for_tyro(self, *, for_help: bool) -> tuple[str, Any, Any]:
-        """Returns a dataclass field for tyro: name, type and default. Switches are bool; all others stay str for `value` to check."""
+        """Returns a dataclass field for tyro: name, type and default. Only switches are parsed; `value` checks the rest."""
         kind, several = self.kind
         aliases, choices = ALIASES.get(self.name, ()), "|".join(typing.get_args(kind))
         fits = len(f"--{self.name} {choices}") <= COLUMN

@@ -52,8 +52,8 @@ def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
 def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequence[str]) -> Configuration:
     """Returns the configuration `start`, changed by the given values of its fields; ignores all other values.
 
-    Values of `start` that no longer have an effect return to their defaults. A given value without effect raises RequestError. If it
-    is the heads that do not use it, there is only a warning, because the same flags may be meant for runs of several heads.
+    Values of `start` that no longer have an effect return to their defaults. A given value without effect raises RequestError. If
+    only the heads do not use it, there is a warning instead, because the same flags may be meant for runs of several heads.
     """
     defaults = {field.name: field.default for field in fields(Configuration)}
     values = start.to_dict() | {name: value for name, value in given.items() if name in defaults}
