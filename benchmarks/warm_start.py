@@ -1,4 +1,4 @@
-"""Could the solver "products" start from the previous step? Newton steps for a stored inverse square root.
+"""Tests whether the solver "products" could start from the inverse square root of the previous step, by Newton steps.
 
     python -m benchmarks.warm_start
 
@@ -27,7 +27,7 @@ DELTA = 1e-3
 
 
 def problems(feature_dim: int, num_classes: int, steps: int) -> list[tuple[Tensor, Tensor]]:
-    """Class means and proximal basis of every training step, in float64; each step sees half of the samples."""
+    """Returns the class means and proximal basis of every training step, in float64; each step sees half of the samples."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(num_classes).repeat(SAMPLES_PER_CLASS)
     features = torch.randn(len(labels), feature_dim, generator=generator).requires_grad_()

@@ -72,8 +72,8 @@ def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
 def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:
     """Measures loss, accuracy and collapse of the model in eval mode on the training samples, and on any test samples.
 
-    Features are measured in the form that the head multiplies by its weight: normalized for heads on spheres, raw for nn.Linear. NC1 of the
-    normalized features is recorded for every head, so that heads can be compared.
+    Features are measured in the form that the head multiplies by its weight: normalized for heads on spheres, raw for nn.Linear.
+    NC1 of the normalized features is recorded for every head, so that heads can be compared.
     """
     head = head_of(model)
     capture = Capture(model, classifier=head if isinstance(head, nn.Linear) else None)
@@ -120,9 +120,9 @@ class TraceRecorder:
     """Records the points of the animation, in coordinates that put the rows of a simplex ETF at the corners of a regular simplex.
 
     For a point x, let y_k = (x - f_G) . w_k / |f| for the chosen classes k, with the global mean f_G, the norm |f| of the features,
-    and the rows w_k of the classifier. The coordinates are those of y in the plane or space of vectors that sum to 0, scaled so that
-    the corners have distance 1 from the origin. Features of at most three dimensions are shown directly, as (x - f_G) / |f|, and with
-    more classes.
+    and the rows w_k of the classifier. The coordinates are those of y in the plane or space of vectors that sum to 0, scaled so
+    that the corners have distance 1 from the origin. Features of at most three dimensions are shown directly, as (x - f_G) / |f|,
+    and with more classes.
     """
 
     def __init__(self) -> None:

@@ -73,7 +73,10 @@ class Task(ABC):
         """Yields batches of the chosen samples, as the network takes them; augmented if there is a source of randomness."""
 
     def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
-        """Yields this process's part of the batches of an epoch, counted from 1, augmented by the seed and epoch alone."""
+        """Yields this process's part of the batches of an epoch, counted from 1.
+
+        In the fair protocol, all heads with the same seed get the same batches.
+        """
         source = random_generator(self.configuration.seed, AUGMENTATION, epoch, share.rank)
         return self._load(share.of_batches(self._sampler(epoch)), share.device, source, test=False)
 
@@ -125,7 +128,7 @@ class ImageTask(Task):
         return network
 
     def input_facts(self) -> Inputs:
-        """Returns shape, normalization and class names."""
+        """Returns the shape and normalization of the inputs, and the names of the classes."""
         (channels, height, width), size = self.data.image_shape, self.configuration.crop_size
         return Inputs((channels, size or height, size or width), *self.statistics, self.data.class_names)
 
@@ -177,7 +180,7 @@ class FeatureTask(Task):
         return new_backbone(self.configuration, len(self.mean), generator)
 
     def input_facts(self) -> Inputs:
-        """Returns shape, normalization and class names."""
+        """Returns the shape and normalization of the inputs, and the names of the classes."""
         return Inputs((len(self.mean),), tuple(self.mean.tolist()), (self.std,) * len(self.mean), self.data.class_names)
 
     def normalized_for(self, inputs: Inputs) -> Self:
@@ -261,7 +264,7 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
 
 
 def _images(configuration: Configuration, data_root: Path | None) -> tuple[ImageData, PixelStatistics]:
-    """Returns the images at the requested size or the size that a timm model expects, and the statistics that normalize them."""
+    """Returns the images, if needed at the size that a timm model expects, and the statistics that normalize them."""
     model = expected(configuration.backbone.removeprefix("timm:")) if configuration.is_timm else None
     size = configuration.image_size or (model.image_size if model else None)
     if configuration.data in KNOWN:

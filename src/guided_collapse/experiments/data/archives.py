@@ -92,7 +92,7 @@ def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache
 
 
 def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *, variant: str) -> Arrays:
-    """Returns the arrays cached in an .npz file, or else those of `build`, which are then cached there.
+    """Returns the arrays in the .npz file `cache` if it is valid; otherwise calls `build` and caches the arrays that it returns.
 
     The cache is valid for one `variant`, as long as the names, sizes and modification times of the source files stay the same.
     """
@@ -153,8 +153,8 @@ class Sample(NamedTuple):
 def read_tiny_imagenet(path: Path, known: KnownData) -> Arrays:
     """Returns the arrays of Tiny ImageNet: train/CLASS/images/FILE for training, and val/images/FILE for testing.
 
-    The classes of validation images are in val/val_annotations.txt; each line has a file, its class, and a bounding box. The published test part has
-    no labels and is skipped.
+    The classes of validation images are in val/val_annotations.txt; each line has a file, its class, and a bounding box. The
+    published test part has no labels and is skipped.
     """
     contents = read_members(path, lambda name: _is_picture(name) or PurePosixPath(name).name == ANNOTATIONS)
     annotations = next((text for name, text in contents.items() if PurePosixPath(name).name == ANNOTATIONS), b"")

@@ -23,8 +23,8 @@ def load_features(file: Path, test_file: Path | None = None, *, test_fraction: f
 
     Args:
         file: holds the arrays features, (num_samples, width), and labels, (num_samples,).
-        test_file: a file with the test samples, in the same arrays; if None, they are test_features and test_labels in `file` or, if
-            `file` has neither, held-out samples.
+        test_file: a file with test samples in arrays of the same names; if None, test samples are test_features and test_labels in
+            `file` or, if it has neither, held-out samples.
         test_fraction: fraction of the samples of every class to hold out, always the same ones.
 
     Raises:

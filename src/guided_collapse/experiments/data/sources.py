@@ -39,8 +39,8 @@ def data_folder(name: str, root: Path | None) -> Path:
 def load_data(name: str, *, root: Path | None = None, image_size: int | None = None) -> ImageData:
     """Loads the named data set from its folder under `root`.
 
-    The folder may hold one of its archives, IDX files, class folders (in train and test), or parquet files from the hub. It uses the
-    first of these that it finds, in this order. Known checksums are verified. Only `download` also checks the numbers of images and classes.
+    The folder may hold an archive, IDX files, class folders (in train and test), or parquet files from the hub. The first
+    of these that exists is used. Known checksums are verified. Only `download` also checks the numbers of images and classes.
 
     Args:
         name: a key of `KNOWN`.

@@ -19,8 +19,8 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
     """Labeled samples.
 
     Attributes:
-        images: if in memory, uint8 (num_samples, channels, height, width); if streamed, a map-style dataset whose item i is the image
-            of sample i, uint8 (channels, height, width), all of the same size; or features, float32 (num_samples, width).
+        images: if in memory, uint8 (num_samples, channels, height, width); if streamed, a map-style dataset whose item i is the
+            image of sample i, uint8 (channels, height, width), all of the same size; or features, float32 (num_samples, width).
         labels: int64 (num_samples,), class indices, on the CPU.
     """
 

@@ -30,7 +30,7 @@ from guided_collapse.experiments.report.summaries import (
 )
 from guided_collapse.experiments.report.verdict import Verdict
 
-# The headings of a cell's row, its column, its text, and its numbers in full precision.
+# The row headings of a cell, its column heading, its text, and its numbers in full precision.
 Cell = tuple[tuple[str, ...], Any, str, Mapping[str, Any]]
 
 
@@ -44,7 +44,7 @@ def all_tables(
 
 
 def end_tables(experiments: Sequence[Experiment]) -> list[Table]:
-    """Returns the last measurements, and the time to reach each train accuracy."""
+    """Returns the tables of the last measurements and of the epochs and seconds to reach each train accuracy."""
     return [final_table(experiments), reaching_table(experiments, "epochs"), reaching_table(experiments, "seconds")]
 
 
@@ -90,7 +90,7 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity
 
 
 def paper_accuracy(split: str, experiment: str) -> dict[tuple[int, str], Spread]:
-    """Returns published values by epoch and head; on ImageNet, the paper omits the gradient through the solve."""
+    """Returns published values by epoch and head; on ImageNet, the paper's head omits the gradient through the solve."""
     with files("guided_collapse.experiments.report").joinpath("assets", "published.csv").open() as file:
         found = read_csv(file).query("split == @split and experiment == @experiment")
     return {(row.epoch, row.head): Spread(row.median, row.low, row.high, 5, (row.epoch,)) for row in found.itertuples()}
@@ -116,7 +116,7 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def _gains(experiment: Experiment, head: str, other: str) -> list[float]:
-    """Returns differences in points of test accuracy, one for each seed of both heads."""
+    """Returns how far `head` is ahead of `other` in points of test accuracy, on each seed that both have run."""
     others = {run.seed: measured(run, records.TEST_TOP1) for run in experiment.of(other)}
     shared = [run for run in experiment.of(head) if run.seed in others]
     gains = ((measured(run, records.TEST_TOP1) - others[run.seed]).dropna() for run in shared)
@@ -149,7 +149,7 @@ def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "s
         for level, found in reached.items() if any(getattr(found, unit) for found in reached.values()) else ():
             over, seeds = getattr(found, unit), found.epochs.seeds
             text = spread_text(over) + ("" if found.reached == seeds else f", {found.reached} of {seeds}")
-            # Unknown times and events that never happened are both empty.
+            # In the numbers, unknown times and events that never happened are both left empty.
             ends = {name: getattr(over, name, math.inf) for name in ("median", "low", "high")}
             known = {name: value if math.isfinite(value) else None for name, value in ends.items()}
             start = {"experiment": each.name, "head": head, "train_accuracy_percent": level}
@@ -162,7 +162,7 @@ def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "s
 
 
 def search_table(searches: Sequence[records.SearchRecord]) -> Table:
-    """Returns every setting of a search, with its accuracy on the validation images."""
+    """Returns every setting that the searches tried, with its accuracy on the validation images."""
     rows, numbers, notes = [], [], []
     for search in searches:
         tried: dict[tuple[str, str], list[float | None]] = {}
@@ -215,7 +215,7 @@ def outcome_table(experiment: Experiment) -> Table:
     }
     titles = {"points": (higher, "test accuracy, %"), "epochs": (lower, f"epochs to {NEAR_THE_FLOOR} x floor")}
     main = titles.get(found.unit, (lower, "loss - floor"))
-    # Only the outcome has its range, so that the table fits a terminal and a phone.
+    # Only the outcome is shown with its range, so that the table fits a terminal and a phone.
     columns = {main: [short_text(found.spreads.get(head), percent=found.percent) for head in heads]}
     for title, (form, value) in of_runs.items():
         values = [[number for run in experiment.of(head) if math.isfinite(number := value(run))] for head in heads]
@@ -246,7 +246,7 @@ def verdicts_table(verdicts: Mapping[str, Verdict]) -> Table:
 
 
 def seed_notes(experiments: Sequence[Experiment]) -> list[str]:
-    """Returns the number of seeds behind each median, and how many failed."""
+    """Returns notes on the number of seeds behind each median, and on how many failed."""
     notes: dict[str, list[str]] = {}
     for experiment in experiments:
         counts = {}
