@@ -2,9 +2,9 @@
 
     python -m benchmarks.cost ufm-10 --steps 5
 
-prints tables and writes `OUT/<experiment>.json` after each head. Every head runs in a separate process, so that it has its own
-peak memory, and so does the nearest-ETF head as the paper computes it (trust region and dense gradient), where it fits into memory. Operation
-counts are the same on every machine; with the peak rates of a device, they give lower bounds on the time.
+prints tables and writes `OUT/<experiment>.json` after each head. Every head runs in a separate process, so that it has its own peak
+memory, and so does the nearest-ETF head as the paper computes it (trust region and dense gradient), where it fits into memory.
+Operation counts are the same on every machine; with the peak rates of a device, they give lower bounds on the time.
 """
 
 import copy
@@ -156,7 +156,7 @@ def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
 def measure_step(
     configuration: Configuration, *, paper_route: bool = False, steps: int, warm_up: int, seconds: float, accelerator: str
 ) -> dict[str, Any]:
-    """Returns the median time of each part of a step in milliseconds, the peak of the memory that it adds in MB, and operation counts.
+    """Returns the median time of each part of a step in milliseconds, the peak of additional memory in MB, and operation counts.
 
     No new warm-up step starts after half of `seconds`, and no measured step after all of them. If a step runs out of memory, the
     result has a note, and the times of the parts that were done.

@@ -99,7 +99,7 @@ def memory_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def counts_table(costs: Sequence[Cost]) -> CostTable:
-    """Returns a table of operation counts of a step, by head and kind of device, with lower bounds on the time if rates are known."""
+    """Returns a table of operation counts of a step, by head and kind of device, with lower bounds on the time if known."""
     bounded = any(cost.get("peaks") for cost in costs)
     rows = []
     for cost in costs:
@@ -135,7 +135,7 @@ def counts_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def least_ms(cost: Cost, counts: Mapping[str, Any]) -> float | None:
-    """Returns the least time in milliseconds of the counted work at the peak rates in the record; None without them or for a CPU."""
+    """Returns the least time in milliseconds of the counted work at the recorded peak rates; None without them or for a CPU."""
     peaks = cost.get("peaks")
     if not peaks or counts["device_kind"] == "cpu":
         return None

@@ -2,11 +2,11 @@
 
     python -m benchmarks.many_classes --record many-classes.json
 
-Both follow a small layer of the same size and train by SGD with momentum, in alternating steps on the same batches. Times are medians over
-windows of `every` steps, in each of which the frame moves once.
+Both follow a small layer of the same size and train by SGD with momentum, in alternating steps on the same batches. Times are
+medians over windows of `every` steps, in each of which the frame moves once.
 
-Peak memory is measured in separate processes, in units of C d floats, relative to before the model was created. "logits alone" has a
-constant weight: subtract its peak, which is that of the weight and the logits, to see what a classifier adds.
+Peak memory is measured in separate processes, in units of C d floats, relative to before the model was created. "logits alone" has
+a constant weight: subtract its peak, which is that of the weight and the logits, to see what a classifier adds.
 """
 
 import argparse

@@ -4,8 +4,8 @@
 
 prints and records three parts: times and memory at all sizes, ratios to autograd through an SVD, and ratios to one thin SVD at
 (2048, 1000). Without --record, it only prints. In the first part, times are medians, and every measurement runs in a separate
-process, so that it has its own peak memory. All ratios are measured in a single process. Compare times only within a run. The paper's route is the trust region forward and
-the dense declarative node backward, where its matrices fit into memory.
+process, so that it has its own peak memory. All ratios are measured in a single process. Compare times only within a run. The
+paper's route is the trust region forward and the dense declarative node backward, where its matrices fit into memory.
 
 Operations, host waits, float64 operations, factorizations, floating-point work of products and bytes moved are counted over one
 forward and backward pass and are the same on every machine. The paper's route leaves torch and has no counts.

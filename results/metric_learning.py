@@ -3,9 +3,9 @@
     python -m results.metric_learning omniglot-lite0.npz
 
 docs/results-fine-tuning.md shows how to make the file of features. Writes `results/records/metric-learning.json` after every run,
-and continues an interrupted record. Every method gets the same learning rates and, except for nn.Linear, scales; ArcFaceLoss also gets
-two margins. Settings are validated with seed 1000 on one of five drawings of each character. The best setting is trained with five
-fresh seeds and tested once: by the largest logit, and by the nearest training embedding.
+and continues an interrupted record. Every method gets the same learning rates and, except for nn.Linear, scales; ArcFaceLoss also
+gets two margins. Settings are validated with seed 1000 on one of five drawings of each character. The best setting is trained with
+five fresh seeds and tested once: by the largest logit, and by the nearest training embedding.
 """
 
 import json

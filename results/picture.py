@@ -95,7 +95,10 @@ def dot(places: Tensor, style: str) -> str:
 
 
 def shape(corners: Tensor, style: str) -> str:
-    """Returns a polygon that jumps through `corners`, (num_steps, num_corners, 2); a polygon halfway between two ETFs would be none."""
+    """Returns a polygon that jumps through `corners`, (num_steps, num_corners, 2).
+
+    It does not move smoothly, because shapes halfway between two ETFs are not ETFs.
+    """
     texts = [" ".join(f"{x},{y}" for x, y in zip(pixel(step[:, 0]), pixel(-step[:, 1]), strict=True)) for step in corners]
     return f'<polygon points="{texts[-1]}" {style}>{animated("points", texts, mode="discrete")}</polygon>'
 

@@ -491,7 +491,7 @@ def upgrades(record: Mapping[str, Any]) -> Rows:
 
 
 def upgrades_in_short(records: Mapping[str, Mapping[str, Any]]) -> Rows:
-    """Returns top-1 in the old gallery for the old model, the best map and anchored heads; and for a new model in its own gallery."""
+    """Returns top-1 in the old gallery of the old model, the best map and anchored heads, and of a new model in its own gallery."""
     rows = [["top-1, %", "old model", "best map", "anchored, `frame=0`", "anchored, `frame=0.5`", "gallery embedded again"]]
     for title, record in records.items():
         maps = [_percent(by_seed(record, f"{kind}, {name}", name.lower()), "top1") for kind, name in MAPS]

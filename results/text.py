@@ -88,7 +88,7 @@ def prepare(file: Path, to: Path) -> None:
 
 
 class TrainedVectors(nn.Module):
-    """The mean of trainable token vectors, normalized by the statistics of the frozen ones, followed by the neck that frozen features have."""
+    """The mean of trainable token vectors, normalized by the statistics of the frozen vectors, and a neck."""
 
     def __init__(self, vectors: Tensor, tokens: Tensor, neck: Neck) -> None:
         super().__init__()

@@ -7,10 +7,10 @@ images:
     h^2 = (t_{S-1} sd_s(a_s - b_s) / sqrt(S))^2 + z^2 (p_A (1 - p_A) + p_B (1 - p_B)) / (n + 2),   p = (n accuracy + 1) / (n + 2)
 
 The first term is the t interval of paired seeds. It does not cover the second, because all seeds are tested on the same images.
-Records hold accuracies, not which images were wrong, so the images cannot be paired as in McNemar's test: the second term is the variance
-for two heads that err independently, with the correction of Agresti and Caffo. Heads tend to err on the same images, which makes h
-too wide rather than too narrow: equal heads differ by more than h in at most 5% of comparisons. With k heads against one reference,
-t and z are the quantiles for 5%/k, so that this holds for all of them together (Bonferroni).
+Records hold accuracies, not which images were wrong, so the images cannot be paired as in McNemar's test: the second term is the
+variance for two heads that err independently, with the correction of Agresti and Caffo. Heads tend to err on the same images, which
+makes h too wide rather than too narrow: equal heads differ by more than h in at most 5% of comparisons. With k heads against one
+reference, t and z are the quantiles for 5%/k, so that this holds for all of them together (Bonferroni).
 
 If the heads are compared by numbers of epochs, there are no test images, and h is the first term alone plus the step between two
 measured epochs.
