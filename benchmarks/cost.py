@@ -246,7 +246,7 @@ def train_step(model: Classifier, optimizer: torch.optim.Optimizer, fabric: Fabr
 
 
 def made_up_task(configuration: Configuration, num_images: int | None = None) -> Task:
-    """Returns the task of an experiment with random images, by default one batch; the cost of a step does not depend on them."""
+    """Returns the task of an experiment with random images, by default one batch; their pixels do not affect the cost."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     known = known_data(configuration.data)

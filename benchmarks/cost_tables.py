@@ -99,7 +99,7 @@ def memory_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def counts_table(costs: Sequence[Cost]) -> CostTable:
-    """Returns a table of operation counts of a step, by head and kind of device, with lower bounds on the time if known."""
+    """Returns a table of operation counts by head and kind of device, with lower bounds on the time if records have peak rates."""
     bounded = any(cost.get("peaks") for cost in costs)
     rows = []
     for cost in costs:

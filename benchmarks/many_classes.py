@@ -2,11 +2,11 @@
 
     python -m benchmarks.many_classes --record many-classes.json
 
-Both follow a small layer of the same size and train by SGD with momentum, in alternating steps on the same batches. Times are
-medians over windows of `every` steps, in each of which the frame moves once.
+Both classifiers follow a small layer of the same size and train by SGD with momentum, in alternating steps on the same batches.
+Times are medians over windows of `every` steps, in each of which the frame moves once.
 
-Peak memory is measured in separate processes, in units of C d floats, relative to before the model was created. "logits alone" has
-a constant weight: subtract its peak, which is that of the weight and the logits, to see what a classifier adds.
+Peak memory is measured in separate processes, in units of C d floats, from the level before the model was created. "logits alone"
+has a constant weight: subtract its peak, which is that of the weight and the logits, to see what a classifier adds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 class Logits(nn.Module):
-    """A constant weight."""
+    """A classifier with a constant weight."""
 
     def __init__(self, feature_dim: int, num_classes: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Logits(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A learned weight."""
+    """nn.Linear, called like a head."""
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         return super().forward(features)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.retrieval --classes 100 --threads 2
 
-The targets for a gallery of 100,000 x 128 and 10,000 queries on two cores: one minute, and 2 GB for the whole process.
+The targets for a gallery of 100,000 x 128 and 10,000 queries on two cores are one minute, and 2 GB for the whole process.
 """
 
 import argparse

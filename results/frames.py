@@ -19,7 +19,7 @@ VIEW = torch.linalg.matrix_exp(torch.tensor([[0, -0.2, 0.5], [0.2, 0, 0.35], [-0
 
 
 def train(num_classes: int) -> tuple[Tensor, Tensor, float]:
-    """Returns the path of the class means, (steps, num_classes, 3), the frame at its end, (num_classes, 3), and the loss there."""
+    """Returns the path of the class means, (steps, num_classes, 3), the final frame, (num_classes, 3), and the final loss."""
     features = torch.randn(num_classes, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
     optimizer = torch.optim.Adam([features], lr=0.05)
     path, basis = [], None

@@ -283,7 +283,7 @@ def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: str)
 
 
 def verdicts(experiments: Iterable[Experiment], searched: Iterable[str]) -> Rows:
-    """Returns which heads end ahead of the linear layer, on every seed; `searched` names experiments with their own search."""
+    """Returns which heads end ahead of the linear layer, or behind it, on every seed, and which experiments had their own search."""
     rows = [["", "settings", "highest median", "ahead of nn.Linear on every seed", "behind it on every seed", "neither"]]
     for experiment in experiments:
         names = names_of_heads(experiment)
@@ -457,7 +457,7 @@ def ratios(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def large(recorded: Mapping[str, Any]) -> Rows:
-    """Returns a training step with very many classes, and the memory of the classifier in addition to the logits."""
+    """Returns the time of a training step with very many classes, and the memory of the classifier in addition to the logits."""
     sizes, times, memory = (recorded[name] for name in ("sizes", "times", "memory"))
     first = f"{sizes['num_classes']} classes, feature_dim {sizes['feature_dim']}, batch size {sizes['batch_size']}"
     rows = [[first, "step", "of nn.Linear's", "added at the peak, in weights", "of which state, in weights"]]

@@ -1,4 +1,4 @@
-"""How a run's processes start, what hardware they use, and what happens when one is lost."""
+"""Starts the processes of a run, describes the hardware that they use, and reports the loss of a process."""
 
 import os
 import platform

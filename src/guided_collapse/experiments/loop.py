@@ -58,7 +58,7 @@ def train(
         configuration: what to run.
         placement: where to run it.
         on_record: called by the first process with the record of every epoch that this call trains, for loggers.
-        anchors: returns the rows of an anchored head, for a run that has no checkpoint; see `upgrade`.
+        anchors: called for the rows of an anchored head if the run has no checkpoint; see `upgrade`.
         series: the runs that this one belongs to, for the display.
 
     Returns:
@@ -152,7 +152,7 @@ def learning_rate_factor(configuration: Configuration, progress: float) -> float
 
 
 class Training:
-    """The part of one process in training a run."""
+    """The training of a run, as one of its processes carries it out."""
 
     def __init__(
         self,

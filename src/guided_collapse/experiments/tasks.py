@@ -227,7 +227,7 @@ def build_model(
 
 
 def joined(backbone: Backbone, head: Head | nn.Linear, generator: torch.Generator) -> Classifier:
-    """Returns the backbone and the head as a model; if their widths differ, a neck drawn from the generator connects them."""
+    """Returns the backbone and the head as a model; if their widths differ, a neck with random weights connects them."""
     if head.in_features == backbone.feature_dim:
         return Classifier(backbone, head)
     model = Classifier(backbone, head, neck=backbone.feature_dim)

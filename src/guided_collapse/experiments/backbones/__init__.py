@@ -52,7 +52,7 @@ NETWORK_FIELDS = tuple(
 
 
 def build_backbone(name: str, *, generator: "torch.Generator | None" = None, **options: Any) -> "Backbone":
-    """Returns the network of that name.
+    """Returns the network of this name.
 
     Args:
         name: a key of `BACKBONES`, or timm:MODEL.

@@ -1,4 +1,4 @@
-"""Any timm model as a backbone, with pretrained weights from timm or from a file."""
+"""Any timm model as a backbone, optionally with pretrained weights from timm or from a file."""
 
 import pickle
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class TimmBackbone(Backbone):
         pretrained: whether to load timm's pretrained weights, from its cache or the hub.
         weights: file with a state dict to load instead; a classifier in it is ignored.
         freeze: whether to keep the model, but not the neck, in eval mode and without gradients.
-        freeze_batch_norm: whether to freeze only the model's BatchNorm layers in this way.
+        freeze_batch_norm: whether to freeze the model's BatchNorm layers in this way, but no others.
         backbone_rate: not used here; the optimizer reads it from the configuration.
         neck, feature_dim, affine: as for `Neck`.
         generator: source of the initial weights.

@@ -1,4 +1,4 @@
-"""The commands: their fields are flags, and their docstrings are help. Slow imports wait until a command runs.
+"""The commands. The fields of each are its flags, and its docstring is its help. Slow imports wait until a command runs.
 
 `start` returns the configuration that the flags change, `of` builds the command from the values of the given flags, and `run`
 executes it and returns the exit status.

@@ -17,7 +17,7 @@ from guided_collapse.experiments.run import configuration_of as configuration_of
 
 
 def starting_point(words: Sequence[str]) -> Configuration:
-    """Returns the configuration that flags override: the preset named first, or a starting point for own data."""
+    """Returns the configuration that flags override: the preset that comes first, or a starting point for the user's data."""
     flags = {word.partition("=")[0] for word in words}
     if words and not words[0].startswith("-"):
         if words[0] not in PRESETS and Path(words[0]).exists():
@@ -93,7 +93,7 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
 
 
 def placement_of(given: Mapping[str, Any], data: str) -> Placement:
-    """Returns the placement with these values; RequestError if its output folder is impossible or would be a class of the data."""
+    """Returns the placement with these values; RequestError if its output folder is impossible or lies inside the data."""
     placement = Placement(**{field.name: given[field.name] for field in fields(Placement) if field.name in given})
     out = placement.out
     with requested():

@@ -122,7 +122,7 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
 def read_cifar(path: Path, known: KnownData) -> Arrays:
     """Returns the arrays of CIFAR-10 or CIFAR-100.
 
-    Each image is a byte for its label, which follows a byte for its coarse label in CIFAR-100, and then its pixels by channel.
+    Each image starts with a byte for its label, in CIFAR-100 after a byte for its coarse label. Then come its pixels, by channel.
     """
     names, before_pixels, files = "fine_label_names.txt", 2, {"train": ["train.bin"], "test": ["test.bin"]}
     if known.num_classes == 10:

@@ -60,7 +60,10 @@ def windows(images: Tensor, tops: Tensor, lefts: Tensor, mirrored: Tensor, *, si
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Returns uint8 images, each rotated counterclockwise about its center by its own angle, (num_samples,), on black."""
+    """Returns uint8 images, each rotated counterclockwise about its center by its own angle, (num_samples,).
+
+    Parts of the result that lie outside the image are black.
+    """
     height, width = images.shape[-2:]
     angle = degrees.to(device=images.device, dtype=torch.float32).deg2rad()
     cosine, sine, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)

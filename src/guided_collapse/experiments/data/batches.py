@@ -61,7 +61,7 @@ def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device 
     """Yields batches of unchanged images, in the order of the sampler.
 
     Images in memory are indexed on their own device. Streamed images are read and decoded ahead by `num_workers`
-    processes, which live for one epoch, so that the sampler may change between epochs; 0 reads them in this process. Neither way
+    processes, which live for one epoch, so that the sampler may change between epochs; with 0, this process reads them. Neither way
     draws from torch's global generator.
     """
     device = torch.device(device)

@@ -18,7 +18,7 @@ DOWNLOAD_TIMEOUT = 60  # seconds without data before a download times out
 
 
 def download(name: str, *, root: Path | None = None, archive: Path | None = None) -> str:
-    """Downloads a data set unless its folder has it, checks counts and checksums, and returns a description of a few lines.
+    """Downloads a data set unless it is in its folder, checks counts and checksums, and returns a description of a few lines.
 
     ImageNet is never downloaded: it is large, and a person must accept its license.
 

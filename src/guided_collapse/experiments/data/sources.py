@@ -64,7 +64,7 @@ def load_data(name: str, *, root: Path | None = None, image_size: int | None = N
 
 
 def load_digits() -> ImageData:
-    """Loads scikit-learn's handwritten digits, gray levels 0 ... 16 scaled to 0 ... 255, always with the same 360 for testing."""
+    """Loads scikit-learn's handwritten digits, gray levels 0 ... 16 scaled to 0 ... 255, always with the same test images."""
     bundle = optional("sklearn.datasets", extra="experiments", package="scikit-learn").load_digits()
     levels = np.rint(bundle.images * (255 / 16)).astype(np.uint8)
     everything = Split(torch.from_numpy(levels)[:, None], torch.from_numpy(bundle.target.astype(np.int64)))

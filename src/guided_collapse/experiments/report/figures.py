@@ -1,4 +1,4 @@
-"""Matplotlib figures: those of the paper, for print, and `plot_collapse`, for interactive work."""
+"""Matplotlib figures: for print, in the form of the paper's figures, and `plot_collapse` for interactive work."""
 
 import io
 import re

@@ -48,7 +48,7 @@ class Table(NamedTuple):
 
 
 def number_text(value: float, *, percent: bool = False) -> str:
-    """Returns a percentage with two decimals, other numbers with four significant digits; `never` for infinity."""
+    """Returns a percentage with two decimals, and other numbers with four significant digits; `never` for infinity."""
     return NEVER if math.isinf(value) else f"{value:.2f}" if percent else f"{value:.4g}"
 
 
@@ -88,7 +88,7 @@ def wrapped(text: str, separator: str = "\n") -> str:
 
 
 def csv_text(table: Table) -> str:
-    """Returns the numbers as comma-separated values."""
+    """Returns the numbers of the table as comma-separated values."""
 
     def harmless(value: Any) -> Any:
         # A spreadsheet would treat text that starts like this as a formula and might run it.

@@ -128,7 +128,7 @@ def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[A
 def packed(trace: Trace) -> dict[str, float | str]:
     """Returns all points at all measurements as 16-bit integers in base64, and the factor that turns them into coordinates.
 
-    Their shape is (num_moments, 2 num_shown + num_samples, 3): weights, means, samples.
+    The shape of the points is (num_moments, 2 num_shown + num_samples, 3): weights, means, samples.
     """
     points = np.concatenate([trace.weights, trace.means, trace.samples], axis=1)
     scale = float(np.abs(points).max()) / LARGEST or 1.0

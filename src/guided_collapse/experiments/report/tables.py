@@ -97,7 +97,7 @@ def paper_accuracy(split: str, experiment: str) -> dict[tuple[int, str], Spread]
 
 
 def pairs_table(experiments: Sequence[Experiment]) -> Table:
-    """Returns differences in test accuracy between heads on the same seeds, for experiments whose heads share several seeds."""
+    """Returns a table of differences in test accuracy between heads on the same seeds, where heads share several seeds."""
     heads = in_order(head for experiment in experiments if experiment.has_test for head in experiment.heads)
     entries: list[Cell] = []
     for experiment, (place, head) in itertools.product(experiments, enumerate(heads)):
@@ -124,7 +124,7 @@ def _gains(experiment: Experiment, head: str, other: str) -> list[float]:
 
 
 def final_table(experiments: Sequence[Experiment]) -> Table:
-    """Returns every quantity at the last measurement of each run, heads as columns."""
+    """Returns a table of every quantity at the last measurement of each run, with heads as columns."""
     heads = in_order(head for experiment in experiments for head in experiment.heads)
     entries: list[Cell] = []
     notes = []
@@ -142,7 +142,7 @@ def final_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "seconds"]) -> Table:
-    """Returns the epochs or seconds until train accuracy reaches each level."""
+    """Returns a table of the epochs or seconds until train accuracy reaches each level."""
     entries: list[Cell] = []
     for each, head in ((experiment, head) for experiment in experiments for head in experiment.heads):
         reached = {level: found for level in summaries.LEVELS if (found := summaries.when_reached(each.of(head), level))}
@@ -162,7 +162,7 @@ def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "s
 
 
 def search_table(searches: Sequence[records.SearchRecord]) -> Table:
-    """Returns every setting that the searches tried, with its accuracy on the validation images."""
+    """Returns a table of every setting that the searches tried, with its accuracy on the validation images."""
     rows, numbers, notes = [], [], []
     for search in searches:
         tried: dict[tuple[str, str], list[float | None]] = {}
@@ -191,7 +191,7 @@ def search_table(searches: Sequence[records.SearchRecord]) -> Table:
 
 
 def runs_table(experiments: Sequence[Experiment]) -> Table:
-    """Returns every run, with its state and provenance."""
+    """Returns a table of all runs, with their states and provenance."""
     numbers = []
     for run in (run for experiment in experiments for head in experiment.heads for run in experiment.all_of(head)):
         seconds = seconds_of(run)
@@ -204,7 +204,7 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def outcome_table(experiment: Experiment) -> Table:
-    """Returns the outcome, collapse and cost of each head, under headings that say whether higher or lower is better."""
+    """Returns a table of the outcome, collapse and cost of each head, under headings that say whether higher or lower is better."""
     found, heads = outcome(experiment), [head for head in experiment.heads if experiment.of(head)]
     higher, lower = "higher is better", "lower is better"
     of_runs: dict[tuple[str, str], tuple[str, Callable[[Run], float]]] = {
@@ -239,7 +239,7 @@ def _last(curve: Series) -> float:
 
 
 def verdicts_table(verdicts: Mapping[str, Verdict]) -> Table:
-    """Returns the verdict on each experiment, one per row."""
+    """Returns a table of the verdicts, with one experiment per row."""
     rows = [[name, found.call, found.best, found.reference, found.lead or NOTHING] for name, found in verdicts.items()]
     cells = DataFrame(rows, columns=["experiment", "verdict", "best head", "against", "lead"])
     return Table("verdicts", "The best head of each experiment", cells, stub=1)

@@ -1,8 +1,8 @@
 """The verdict on a comparison, from records alone: which head is ahead, and by more than equal heads would be by chance?
 
 Heads are compared on the same seeds, which share the initial network and the batches. The lead of head A over head B on S seeds is
-d = mean_s (a_s - b_s). Its interval, d - h to d + h, combines the variation between seeds with that between samples of n test
-images:
+d = mean_s (a_s - b_s). Its interval, d - h to d + h, combines the variation between seeds with the variation between samples of
+n test images:
 
     h^2 = (t_{S-1} sd_s(a_s - b_s) / sqrt(S))^2 + z^2 (p_A (1 - p_A) + p_B (1 - p_B)) / (n + 2),   p = (n accuracy + 1) / (n + 2)
 
@@ -65,7 +65,7 @@ class Verdict:
 
 
 class Lead(NamedTuple):
-    """How far one head is ahead of another, negative if behind, and its interval."""
+    """The lead of one head over another (negative if it is behind), and its interval."""
 
     mean: float
     low: float
