@@ -283,7 +283,7 @@ def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: str)
 
 
 def verdicts(experiments: Iterable[Experiment], searched: Iterable[str]) -> Rows:
-    """Returns which heads end ahead of the linear layer, or behind it, on every seed, and which experiments had their own search."""
+    """Returns which heads end ahead of the linear layer or behind it on every seed, and which experiments had their own search."""
     rows = [["", "settings", "highest median", "ahead of nn.Linear on every seed", "behind it on every seed", "neither"]]
     for experiment in experiments:
         names = names_of_heads(experiment)

@@ -134,7 +134,7 @@ def cross_entropy_of(model: Classifier) -> Callable[[Tensor, Tensor], Tensor]:
 
 @torch.no_grad()
 def tested(model: Classifier, train: Split, test: Split, others: Tensor) -> dict[str, float]:
-    """Returns top-1, and AUROC: how well the largest logit and the distance to the nearest class mean detect queries without intent."""
+    """Returns top-1, and how well (AUROC) the largest logit and the distance to the nearest class mean tell known queries apart."""
     features = [model.features(part) for part in (train.images, test.images, others)]
     if isinstance(model.head, Head):
         features = [model.head.on_sphere(part) for part in features]

@@ -27,7 +27,7 @@ class HeadDeclaration:
     style: int  # index of its color, dash pattern and marker in figures
     built_by: str  # "module:class" or "module:function", called with feature_dim, num_classes, the options, and a generator
     takes: tuple[str, ...] = ("scale",)  # fields of the configuration that are passed to `built_by`
-    options: Mapping[str, Any] = field(default_factory=dict)  # other keyword arguments
+    options: Mapping[str, Any] = field(default_factory=dict)  # other keyword arguments of `built_by`
     stratified: bool = False  # True if the paper trains it with stratified batches, which every head gets in the fair protocol
     learned: bool = False  # True if it has parameters
     centering: Literal["always", "fair", "never"] = "always"  # when it centers features; if "fair", `built_by` takes `center`

@@ -37,7 +37,7 @@ class ResNet(ImageBackbone):
         channels = [scaled(num_channels, width) for num_channels in CHANNELS_PER_STAGE]
         expansion = BOTTLENECK_EXPANSION if depth == 50 else 1
         outputs = expansion * channels[-1]
-        smallest_size = 17 if stem == "imagenet" else 5  # smaller images are a single pixel before the last stage
+        smallest_size = 17 if stem == "imagenet" else 5  # smaller images shrink to a single pixel before the last stage
         super().__init__(outputs if feature_dim is None else feature_dim, in_channels=in_channels, smallest_size=smallest_size)
         kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
         self.stem = nn.Sequential(*_convolution(in_channels, channels[0], kernel, stride, affine), nn.ReLU(inplace=True))

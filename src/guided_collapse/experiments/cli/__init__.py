@@ -12,7 +12,7 @@ from guided_collapse.experiments.errors import RequestError, error_message
 __all__ = ["main"]
 
 FAILED, WRONG_REQUEST = 1, 2
-INTERRUPTED, BROKEN_PIPE = 130, 141  # what shells report for other tools
+INTERRUPTED, BROKEN_PIPE = 130, 141  # the statuses that shells report for other tools
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -102,7 +102,7 @@ def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *
             return {name: stored[name] for name in stored.files if name != "stamp"}
     arrays = build()
     with contextlib.suppress(OSError), atomic_write(cache) as beside, beside.open("wb") as written:
-        np.savez(written, **arrays, stamp=np.array(stamp))  # type: ignore[arg-type]  # numpy's stub takes them for allow_pickle
+        np.savez(written, **arrays, stamp=np.array(stamp))  # type: ignore[arg-type]  # its stub takes arrays for allow_pickle
     return arrays
 
 

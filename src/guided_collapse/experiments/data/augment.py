@@ -12,7 +12,7 @@ from guided_collapse.experiments.data import Augmentation
 from guided_collapse.experiments.data.split import Split
 
 SMALLEST_AREA = 0.08  # of a randomly resized crop, as a fraction of the image
-WIDEST = 4 / 3  # largest aspect ratio (width to height) of such a crop; the smallest is its inverse
+WIDEST = 4 / 3  # largest aspect ratio (width to height) of a randomly resized crop; the smallest is its inverse
 RESIZED_TOGETHER = 1024  # number of images, which bounds the memory of their floating-point copies
 MAX_IMAGES = 10_000  # number of images used for pixel statistics
 

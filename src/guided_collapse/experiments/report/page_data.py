@@ -15,9 +15,9 @@ from guided_collapse.experiments.report.styles import HeadStyle, label
 from guided_collapse.experiments.report.summaries import ABOVE_FLOOR, Experiment, Spread
 from guided_collapse.metrics.declared import SPLITS
 
-MAX_POINTS = 1000  # per curve: more than a chart has pixels
-MAX_MOMENTS = 120  # per animation
-LARGEST = 32767  # of 16-bit integers
+MAX_POINTS = 1000  # in a curve, more than a chart has pixels
+MAX_MOMENTS = 120  # measurements in an animation
+LARGEST = 32767  # the largest 16-bit integer
 SIGNIFICANT_DIGITS = 6
 BEST_FRAME = "best frame"
 

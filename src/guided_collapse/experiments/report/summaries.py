@@ -16,9 +16,9 @@ from guided_collapse.experiments.run import read_epoch_records
 from guided_collapse.metrics.declared import SPLITS, Split, best_margin
 
 MAX_MARGINS = 501  # number of points in a curve of margins
-LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in percent
+LEVELS = (50, 80, 90, 95, 99, 100)  # levels of train accuracy, in percent
 TOLERANCE = 1e-5  # for accuracies in percent, which may be rounded to float32; less than one sample in any data set
-NEAR_THE_FLOOR = 1.01  # times the floor of the loss
+NEAR_THE_FLOOR = 1.01  # a loss up to this factor times its floor counts as near the floor
 ABOVE_FLOOR = replace(
     TRAIN_LOSS,
     title="Loss above its floor, train",

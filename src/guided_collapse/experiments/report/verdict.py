@@ -32,7 +32,7 @@ from guided_collapse.experiments.report.styles import label
 from guided_collapse.experiments.report.summaries import Experiment, Outcome, at_epoch, measured, outcome, seconds_of
 
 Call = Literal["ahead", "behind", "draw", "too few seeds", "nothing to compare"]
-RISK = 0.05  # of calling a head ahead or behind when all are equal
+RISK = 0.05  # the risk of calling a head ahead or behind when all heads are equal
 FEWEST_SEEDS = 3  # with two seeds, the t interval has only one degree of freedom
 
 
@@ -40,14 +40,14 @@ FEWEST_SEEDS = 3  # with two seeds, the t interval has only one degree of freedo
 class Verdict:
     """The conclusion of a comparison."""
 
-    call: Call  # of the best head against the reference
+    call: Call  # the call on the best head against the reference
     headline: str  # which head is ahead, in a sentence
-    details: str = ""  # by how much, which head is the most collapsed, and what it cost
+    details: str = ""  # how the other heads compare, which head is the most collapsed, and the training times
     advice: str = ""  # what to do next
     command: str = ""  # the command that follows the advice, if there is one
     best: str = ""  # the label of the head with the largest lead
     reference: str = ""  # the label of nn.Linear or, without finished runs of it, of the first head
-    lead: str = ""  # of the best head over the reference, with its interval
+    lead: str = ""  # the lead of the best head over the reference, with its interval
 
     @property
     def text(self) -> str:
