@@ -2,9 +2,9 @@
 
     python -m benchmarks.cost ufm-10 --steps 5
 
-prints tables and writes `OUT/<experiment>.json` after each head. Every head runs in a separate process, for its own peak memory,
-and so does the nearest-ETF head as the paper computes it (trust region and dense gradient), where it fits into memory. Operation
-counts are the same on every machine; with the peak rates of a device, they give lower bounds of the time.
+prints tables and writes `OUT/<experiment>.json` after each head. Every head runs in a separate process, so that it has its own peak
+memory, and so does the nearest-ETF head as the paper computes it (trust region and dense gradient), where it fits into memory.
+Operation counts are the same on every machine; with the peak rates of a device, they give lower bounds on the time.
 """
 
 import copy
@@ -46,7 +46,7 @@ from guided_collapse.paper.trust_region import ProximalProblem, solve_by_trust_r
 PAPER_ROUTE = "paper-route"
 PARTS = ("backbone_forward_ms", "head_forward_ms", "head_backward_ms", "backbone_backward_ms")
 NVIDIA = "float32 without tensor cores"
-# TFLOP/s, GB/s and the source of the figures.
+# Peak TFLOP/s and GB/s, and the source of these figures.
 KNOWN_DEVICES: dict[str, tuple[float, float, str]] = {
     "A100": (19.5, 1555.0, f"NVIDIA A100 data sheet, 40 GB SXM, {NVIDIA}"),
     "H100": (67.0, 3350.0, f"NVIDIA H100 data sheet, SXM, {NVIDIA}"),
@@ -83,9 +83,9 @@ class CostRequest:
     limit_seconds: float = 240.0
     """Time limit per head, including startup."""
     device_named: DeviceName | None = None
-    """A known device, for lower bounds of the time."""
+    """A known device, for lower bounds on the time."""
     peak_rates: tuple[float, float] | None = None
-    """Peak rates of another device, in float32 TFLOP/s and GB/s."""
+    """Peak rates of a device that is not known, in float32 TFLOP/s and GB/s."""
     out: Path = Path("runs/cost")
     """Output folder."""
 
@@ -156,10 +156,10 @@ def _row(head: str, answer: dict[str, Any]) -> dict[str, Any]:
 def measure_step(
     configuration: Configuration, *, paper_route: bool = False, steps: int, warm_up: int, seconds: float, accelerator: str
 ) -> dict[str, Any]:
-    """Returns medians of the parts of a step in milliseconds, its peak of additional MB, and operation counts.
+    """Returns the median time of each part of a step in milliseconds, the peak of additional memory in MB, and operation counts.
 
-    Measuring ends with the step that runs when `seconds` have passed, warm-up when half of them have. If a step runs out of memory,
-    the result has the times of the parts before, and a note.
+    No new warm-up step starts after half of `seconds`, and no measured step after all of them. If a step runs out of memory, the
+    result has a note, and the times of the parts that were done.
     """
     # Loads libraries and calls everything once, before memory is counted.
     tiny = replace(preset("ufm-10"), num_classes=3, feature_dim=4, num_samples=6, batch_size=6).resolved()
@@ -187,7 +187,7 @@ def measure_step(
             except MemoryError as error:
                 note = str(error)
             measured.append(marks.milliseconds())
-    measured = measured or of_warm_up[-1:]  # steps that take all the time have no warm-up
+    measured = measured or of_warm_up[-1:]  # if warm-up took all the time, its last step is the measurement
     feature_dim, num_classes = _sizes(model.head)
     return {
         **{name: statistics.median(times) for name, times in zip(PARTS, zip(*measured, strict=True), strict=False)},
@@ -246,7 +246,7 @@ def train_step(model: Classifier, optimizer: torch.optim.Optimizer, fabric: Fabr
 
 
 def made_up_task(configuration: Configuration, num_images: int | None = None) -> Task:
-    """Returns the experiment with random images, by default a single batch, because the cost of a step does not depend on them."""
+    """Returns the task of an experiment with random images, by default one batch; their pixels do not affect the cost."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     known = known_data(configuration.data)

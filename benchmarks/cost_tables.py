@@ -55,7 +55,7 @@ class CostTable(NamedTuple):
 
 
 def cost_table(costs: Sequence[Cost]) -> CostTable:
-    """Returns forward and backward time and peak memory, head by head."""
+    """Returns a table of forward and backward time and peak memory, head by head."""
     rows = [
         {
             "experiment": cost["experiment"],
@@ -71,7 +71,7 @@ def cost_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def memory_table(costs: Sequence[Cost]) -> CostTable:
-    """Returns peak memory by head, next to the GPU memory that the paper reports."""
+    """Returns a table of peak memory by head, next to the GPU memory that the paper reports."""
     measured = [cost for cost in costs if any(row["peak_mb"] is not None for row in cost["rows"])]
     found = [
         (cost["experiment"], source, unit, values)
@@ -99,7 +99,7 @@ def memory_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def counts_table(costs: Sequence[Cost]) -> CostTable:
-    """Returns operations, host waits, work and bytes of a step by head and kind of device, with lower bounds of the time."""
+    """Returns a table of operation counts by head and kind of device, with lower bounds on the time if records have peak rates."""
     bounded = any(cost.get("peaks") for cost in costs)
     rows = []
     for cost in costs:
@@ -135,7 +135,7 @@ def counts_table(costs: Sequence[Cost]) -> CostTable:
 
 
 def least_ms(cost: Cost, counts: Mapping[str, Any]) -> float | None:
-    """Returns the least time in milliseconds of the counted work on an accelerator with the record's peak rates; None for a CPU."""
+    """Returns the least time in milliseconds of the counted work at the recorded peak rates; None without them or for a CPU."""
     peaks = cost.get("peaks")
     if not peaks or counts["device_kind"] == "cpu":
         return None
@@ -143,7 +143,7 @@ def least_ms(cost: Cost, counts: Mapping[str, Any]) -> float | None:
 
 
 def _amount(value: float | None) -> str:
-    """Returns a number of milliseconds or megabytes, without decimals from a thousand on."""
+    """Returns a number of milliseconds or megabytes as text, without decimals from a thousand on."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

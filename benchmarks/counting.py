@@ -1,4 +1,4 @@
-"""Peak memory, and counts of device operations, which need no device."""
+"""Measures peak memory, and counts device operations, for which no device is needed."""
 
 import sys
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from torch.utils.flop_counter import flop_registry
 
 from guided_collapse.geometry.operations import IMPLEMENTATIONS
 
-# Operations that return a value, or a shape that depends on one, to the host: they synchronize with the device.
+# Operations that return values, or shapes that depend on values, to the host: they synchronize with the device.
 WAITING = frozenset(
     {
         *("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"),
         *("nonzero", "nonzero_numpy", "masked_select", "bincount", "unique_dim", "_unique2", "unique_consecutive"),
     }
 )
-# Prefixes of names of factorizations.
+# Prefixes of the names of factorizations.
 FACTORIZATIONS = (
     *("linalg_eig", "linalg_svd", "linalg_qr", "linalg_cholesky", "linalg_lu", "linalg_inv", "linalg_ldl", "geqrf"),
     *("_linalg_eig", "_linalg_svd", "_linalg_solve", "_linalg_det", "_linalg_slogdet", "cholesky"),
@@ -80,7 +80,7 @@ class CountOperations(WholeStep):
         counts.double_precision += any(tensor.dtype == torch.float64 for tensor in tensors)
         counts.factorizations += name.startswith(FACTORIZATIONS)
         counts.moved_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        # In-place variants do the same work, but only one of them is registered.
+        # An in-place variant does the same work as its operation, but only the operation is registered.
         formula = flop_registry.get(getattr(torch.ops.aten, name.removesuffix("_"), operation.overloadpacket))
         if formula is not None:
             counts.work += formula(*args, **kwargs, out_val=result)

@@ -2,11 +2,11 @@
 
     python -m benchmarks.many_classes --record many-classes.json
 
-Both follow the same small layer and train by SGD with momentum, in alternating steps on the same batches. Times are medians over
-windows of `every` steps, in each of which the frame moves once.
+Both classifiers follow a small layer of the same size and train by SGD with momentum, in alternating steps on the same batches.
+Times are medians over windows of `every` steps, in each of which the frame moves once.
 
-Peak memory is measured in separate processes, in units of C d floats, relative to before the model was created. "logits alone" is a
-constant weight: subtract its peak, the weight and the logits, to see what a classifier adds.
+Peak memory is measured in separate processes, in units of C d floats, from the level before the model was created. "logits alone"
+has a constant weight: subtract its peak, which is that of the weight and the logits, to see what a classifier adds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 class Logits(nn.Module):
-    """A constant weight."""
+    """A classifier with a constant weight."""
 
     def __init__(self, feature_dim: int, num_classes: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Logits(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A learned weight."""
+    """nn.Linear, called like a head."""
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         return super().forward(features)
@@ -53,7 +53,7 @@ KINDS = {"logits alone": Logits, "nn.Linear": Linear, "nearest": NearestETFHead}
 
 
 class Training:
-    """Forward pass, backward pass and optimizer of a small layer and a classifier."""
+    """A small layer, a classifier and their optimizer, to be trained step by step."""
 
     def __init__(self, kind: str, feature_dim: int, num_classes: int) -> None:
         self.backbone = nn.Linear(INPUT_DIM, feature_dim)
@@ -74,7 +74,7 @@ def batch(options: argparse.Namespace) -> tuple[Tensor, Tensor]:
 
 
 def compare_times(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of the windows of both, in the order of measurement."""
+    """Returns the seconds of every window of both classifiers, in the order of measurement, and the ratio of their medians."""
     linear, nearest = (Training(kind, options.feature_dim, options.num_classes) for kind in ("nn.Linear", "nearest"))
     every = nearest.head.every
     # The frame moves at the first step, and then at the last step of every window.
@@ -108,7 +108,7 @@ def peak(options: argparse.Namespace) -> dict[str, float]:
     training = Training(options.peak_of, options.feature_dim, options.num_classes)
     when_made = peak_mb(CPU) - before
     start_counting_memory(CPU)
-    for _ in range(2):  # the frame moves in the first one
+    for _ in range(2):  # the frame moves in the first step
         training.seconds_of_a_step(*batch(options))
     in_steps = peak_mb(CPU) - before
     megabytes = 4e-6 * options.num_classes * options.feature_dim
@@ -117,7 +117,7 @@ def peak(options: argparse.Namespace) -> dict[str, float]:
 
 
 def compare_memory() -> dict[str, dict[str, float]]:
-    """Measures the memory of every kind, each in a separate process."""
+    """Returns the memory of every kind of classifier, each measured in a separate process."""
     found: dict[str, dict[str, float]] = {}
     for kind in KINDS:
         command = [sys.executable, "-m", "benchmarks.many_classes", *sys.argv[1:], "--peak-of", kind]

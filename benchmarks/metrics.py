@@ -4,15 +4,15 @@
 
 The scripts are reimplemented from these files, on given features, without the model, data loading and printing:
 
-- the paper's: nc/validate_NC.py and nc/utils.py of github.com/evanmarkou/Guiding-Neural-Collapse (00cdf29). A loop over
-  samples fills a dictionary of class sums and one of lists; S_W class by class from the lists, pinv of S_B for NC1 and of S_T for
-  VCI, an SVD per class for the numerical rank, differences to all class means for NC4, margins class by class.
-- sample by sample: validate_NC.py of github.com/tding1/Neural-Collapse (0106f93, Zhu et al. 2021). Class sums in the same loop, S_W
-  from one outer product per sample, pinv of S_B; no VCI, rank, NC4 or margins.
+- the paper's: nc/validate_NC.py and nc/utils.py of github.com/evanmarkou/Guiding-Neural-Collapse (00cdf29). A loop over samples
+  fills a dictionary of class sums and another of lists of samples. S_W class by class from the lists, pinv of S_B for NC1 and of
+  S_T for VCI, an SVD per class for the numerical rank, differences to all class means for NC4, margins class by class.
+- sample by sample: validate_NC.py of github.com/tding1/Neural-Collapse (0106f93, Zhu et al. 2021). Class sums in a similar loop,
+  S_W from one outer product per sample, pinv of S_B; no VCI, rank, NC4 or margins.
 - batch by batch: measurements.py of github.com/mariuslindegaard/neuralcollapse-master (434a139). Class by class in each batch, S_W
   from a stack of outer products, NC4 sample by sample, svds of S_B; no VCI, rank or margins.
 
-Many public repositories have copies of the last two. `measure_collapse` computes all of that and the rest of its table.
+Many public repositories have copies of the last two. `measure_collapse` computes all metrics of the three scripts, and more.
 """
 
 import statistics

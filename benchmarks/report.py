@@ -3,7 +3,8 @@
     python -m benchmarks.report
 
 Long: 4 heads, 5 seeds and 2000 measured epochs, with margins for all seeds and a trace for one; the project's limits are
-20 seconds and 15 MB. Wide: many experiments of 3 heads, 2 seeds and 20 epochs, relative to a fifth of them; 5 is linear.
+20 seconds and 15 MB. Wide: 300 experiments of 3 heads, 2 seeds and 20 epochs, in comparison with a fifth of them.
+If the time is linear in the number of experiments, the ratio is 5.
 """
 
 import tempfile
@@ -33,7 +34,7 @@ def write_wide(runs, experiments):
 
 
 def seconds_of(name, write, *arguments):
-    """Returns the CPU time of a report on the runs that `write` creates."""
+    """Returns the CPU time of a report on the runs that `write` creates, and prints it with the size of the page."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder, "runs"), *arguments)
         start = time.process_time()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.retrieval --classes 100 --threads 2
 
-The targets for a gallery of 100,000 x 128 and 10,000 queries on two cores: one minute, and 2 GB for the whole process.
+The targets for a gallery of 100,000 x 128 and 10,000 queries on two cores are one minute, and 2 GB for the whole process.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from guided_collapse import RetrievalResult, retrieval
 
 
 def search(num_items: int, num_queries: int, feature_dim: int, num_classes: int) -> RetrievalResult:
-    """Times retrieval among noisy samples of random class centers."""
+    """Returns the result of a retrieval among noisy samples of random class centers, and prints its time."""
     generator = torch.Generator().manual_seed(0)
     centers, sides = torch.randn(num_classes, feature_dim, generator=generator), []
     for size in (num_queries, num_items):
@@ -28,7 +28,7 @@ def search(num_items: int, num_queries: int, feature_dim: int, num_classes: int)
 
 
 def megabytes() -> float:
-    """Returns the peak memory of this process."""
+    """Returns the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

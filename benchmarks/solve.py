@@ -2,10 +2,10 @@
 
     python -m benchmarks.solve --record results/records/solve.json
 
-prints all sizes, then ratios to autograd through an SVD, then the ratio to one thin SVD at (2048, 1000), and records all three;
-without the flag it only prints. In the first part, times are medians, and every measurement runs in a separate process, for its own
-peak memory; ratios are from one process each. Compare times only within a run. The paper's route is the trust region forward and
-the dense declarative node backward, where its matrices fit into memory.
+prints and records three parts: times and memory at all sizes, ratios to autograd through an SVD, and ratios to one thin SVD at
+(2048, 1000). Without --record, it only prints. In the first part, times are medians, and every measurement runs in a separate
+process, so that it has its own peak memory. All ratios are measured in a single process. Compare times only within a run. The
+paper's route is the trust region forward and the dense declarative node backward, where its matrices fit into memory.
 
 Operations, host waits, float64 operations, factorizations, floating-point work of products and bytes moved are counted over one
 forward and backward pass and are the same on every machine. The paper's route leaves torch and has no counts.
@@ -134,7 +134,7 @@ def compare_methods(limit_seconds: float) -> list[dict[str, Any]]:
 
 
 def counts_text(counts: dict[str, int]) -> str:
-    """Returns the columns of `OperationCounts`."""
+    """Returns the counts as columns of the printed table."""
     found = OperationCounts(**counts)
     asked = f"{found.operations:11} {found.waits:6} {found.double_precision:8} {found.factorizations:15}"
     return f"{asked} {found.work / 1e9:9.4g} {found.moved_bytes / 1e6:9.4g}"
@@ -148,7 +148,7 @@ def compare_with_autograd() -> list[dict[str, Any]]:
         means, anchor = inputs(feature_dim, num_classes)
         leaf, grad = means.requires_grad_(), torch.randn(num_classes, feature_dim)
         seconds = dict.fromkeys(("factors", "autograd through svd"), float("inf"))
-        for method in (*seconds, *rounds * tuple(seconds)):  # the first rounds warm up; only the fastest counts
+        for method in (*seconds, *rounds * tuple(seconds)):  # only the fastest pass counts, so the first rounds warm up
             start = time.perf_counter()
             METHODS[method](leaf, anchor).backward(grad)
             seconds[method] = min(seconds[method], time.perf_counter() - start)

@@ -4,9 +4,9 @@
     python -m benchmarks.steps --compiled
 
 In each round, every head takes one step on the same features, so that slow moments of the machine affect all alike. Heads with
-parameters train by SGD with momentum. Ratios are of the fastest steps. For a head that moves its frame every 10 steps, these lie
-between two solves, so its average is over the fastest window of 100 steps. `--compiled` also compiles the steps, except for the
-optimizer. Operations per step are counted, without checks of values, as on an accelerator.
+parameters train by SGD with momentum. Ratios are of the fastest steps. For a head that moves its frame every 10 steps, the
+fastest steps lie between two solves, so average steps are compared too, over the fastest window of 100 steps. `--compiled` also
+measures compiled steps, of which the optimizer is not compiled. Operations per step are counted with checks of values turned off.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def batch(feature_dim: int, num_classes: int, batch_size: int) -> tuple[Tensor, 
 
 
 def times(feature_dim: int, num_classes: int, batch_size: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
-    """Seconds of every step, after three steps to warm up."""
+    """Returns the seconds of every step by head, after three steps to warm up."""
     steps = {name: Step(build(feature_dim, num_classes)) for name, build in HEADS.items()}
     if compiled:
         steps |= {f"compiled {name}": Step(build(feature_dim, num_classes), compiled=True) for name, build in HEADS.items()}
@@ -95,16 +95,16 @@ def times(feature_dim: int, num_classes: int, batch_size: int, rounds: int, comp
 
 
 def average(found: list[float]) -> float:
-    """Returns the mean step of the fastest window."""
+    """Returns the mean seconds of a step in the fastest window of WINDOW steps."""
     windows = [found[start : start + WINDOW] for start in range(0, max(len(found) - WINDOW + 1, 1), WINDOW)]
     return min(sum(window) / len(window) for window in windows)
 
 
 def operations(feature_dim: int, num_classes: int, batch_size: int) -> dict[str, int]:
-    """Operations of the third step, which is between two solves for heads that solve every 10 steps."""
+    """Returns the number of operations in the third step, which is between two solves for heads that solve every 10 steps."""
     counts = {}
     for name, build in COUNTED.items():
-        # Meta tensors stand in for those of an accelerator, where solves are by products.
+        # Meta tensors stand in for tensors on an accelerator, where heads solve by products.
         device = "cpu" if name.endswith("factors") else "meta"
         head, tensors = build(feature_dim, num_classes).to(device).train(), batch(feature_dim, num_classes, batch_size)
         features, labels = (tensor.detach().to(device) for tensor in tensors)

@@ -3,7 +3,7 @@
     python -m benchmarks.training_loop
 
 The preset cifar10-small with its augmentation, on random images of CIFAR-10's size. The bare loop has its images ready as
-normalized floats and only runs forward, backward and step. Both alternate in one process; ratios are medians over turns.
+normalized floats and only runs forward, backward and step. The two loops alternate in one process; ratios are medians over turns.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""Could the solver "products" start from the previous step? Newton steps for a stored inverse square root.
+"""Tests whether the solver "products" could start from the inverse square root of the previous step, by Newton steps.
 
     python -m benchmarks.warm_start
 
@@ -6,9 +6,9 @@ With A = XX', the solution is Z X for Z = A^(-1/2). Z changes little from one st
 
     Z <- Z + (R Z + Z R)/4,      R = I - Z A Z,
 
-could start from the previous Z, at three products of C x C matrices each; from scratch, the solver takes 33 to 36 products in
+could start from the previous Z, with three products of C x C matrices per step; from scratch, the solver takes 33 to 36 products in
 total. Here it starts from the exact previous Z, in float64, on free features that train with a nearest-ETF head. The output is the
-error of the weight after 1, 2, and 4 Newton steps, median and maximum over training steps, next to that of the solver.
+error of the weight after 1, 2, and 4 Newton steps, median and maximum over training steps, next to the error of the solver.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DELTA = 1e-3
 
 
 def problems(feature_dim: int, num_classes: int, steps: int) -> list[tuple[Tensor, Tensor]]:
-    """Class means and proximal basis of every training step, in float64; each step sees half of the samples."""
+    """Returns the class means and proximal basis of every training step, in float64; each step sees half of the samples."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(num_classes).repeat(SAMPLES_PER_CLASS)
     features = torch.randn(len(labels), feature_dim, generator=generator).requires_grad_()

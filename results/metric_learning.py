@@ -3,8 +3,9 @@
     python -m results.metric_learning omniglot-lite0.npz
 
 docs/results-fine-tuning.md shows how to make the file of features. Writes `results/records/metric-learning.json` after every run,
-and continues an interrupted record. Every method gets the same grid, validated on one of five drawings of each character with seed
-1000. The best setting is trained with five fresh seeds and tested once: by the largest logit and the nearest training embedding.
+and continues an interrupted record. Every method gets the same learning rates and, except for nn.Linear, scales; ArcFaceLoss also
+gets two margins. Settings are validated with seed 1000 on one of five drawings of each character. The best setting is trained with
+five fresh seeds and tested once: by the largest logit, and by the nearest training embedding.
 """
 
 import json
@@ -40,14 +41,14 @@ METHODS = ("linear", "cosine", "fixed-etf", "nearest-etf-lagged", *LOSSES)
 
 
 def settings_of(method: str) -> list[dict[str, float]]:
-    """Returns the settings to try."""
+    """Returns the settings to try for a method."""
     scales = [{}] if method == "linear" else [{"scale": scale} for scale in SCALES]
     margins = [{"margin": margin} for margin in MARGINS] if method == "ArcFaceLoss" else [{}]
     return [{"learning_rate": rate} | scale | margin for rate, scale, margin in product(RATES, scales, margins)]
 
 
 def tests(method: str, settings: dict[str, float], seed: int, samples: Split, queries: Split) -> dict[str, float]:
-    """Trains and tests on features normalized as in a run."""
+    """Trains a method on features normalized as in a run, and returns top-1 by the largest logit and by the nearest embedding."""
     mean, std = feature_statistics(samples.images)  # type: ignore[arg-type]
     samples, queries = (Split((part.images - mean) / std, part.labels) for part in (samples, queries))  # type: ignore[operator]
     rate, *others = settings.values()
@@ -74,7 +75,7 @@ def tests(method: str, settings: dict[str, float], seed: int, samples: Split, qu
 
 
 def main(file: Path) -> None:
-    """Searches and trains every method."""
+    """Searches the settings of every method, trains it with the best ones, and records the results."""
     place = RECORDS / "metric-learning.json"
     record: dict[str, Any] = {
         "command": f"python -m results.metric_learning {file.name}",

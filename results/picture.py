@@ -3,7 +3,7 @@
     python -m results.picture
 
 A small network with two features trains twice on the digits 0, 1 and 2, from the same initial weights: with `nn.Linear`, and with
-`NearestETFHead`. Two features need no projection. It takes a few seconds on a CPU.
+`NearestETFHead`. Two features need no projection. The script takes a few seconds on a CPU.
 """
 
 import copy
@@ -37,14 +37,14 @@ class Step(NamedTuple):
 
 
 def digits() -> tuple[Tensor, Tensor]:
-    """Returns pixels from 0 to 1, (num_samples, 64), and labels."""
+    """Returns the images of `DIGITS` as pixels from 0 to 1, (num_samples, 64), and their labels."""
     pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     known = labels < len(DIGITS)
     return pixels[known].float() / 16, labels[known]
 
 
 def looked_at(model: Classifier, inputs: Tensor, labels: Tensor) -> Step:
-    """Returns the state of a model in eval mode."""
+    """Returns what a panel shows of a model, in eval mode."""
     model.eval()
     with torch.no_grad():
         points, rows = model.points(inputs), torch.as_tensor(model.head.weight)
@@ -78,13 +78,13 @@ def train(model: Classifier, inputs: Tensor, labels: Tensor) -> list[Step]:
 
 
 def animated(name: str, values: Sequence[str], *, mode: str = "linear") -> str:
-    """Returns an attribute that takes one value per step and keeps the last."""
+    """Returns the SVG animation of an attribute, which takes one value per step and keeps the last one for a while."""
     held = ";".join([*values, *[values[-1]] * HELD])
     return f'<animate attributeName="{name}" dur="{SECONDS}s" repeatCount="indefinite" calcMode="{mode}" values="{held}"/>'
 
 
 def pixel(values: Tensor) -> list[str]:
-    """Returns coordinates as text."""
+    """Returns coordinates in pixels, as text."""
     return [f"{RADIUS * value:.0f}" for value in values.tolist()]
 
 
@@ -95,7 +95,10 @@ def dot(places: Tensor, style: str) -> str:
 
 
 def shape(corners: Tensor, style: str) -> str:
-    """Returns a polygon that jumps through `corners`, (num_steps, num_corners, 2); there is no ETF halfway between two."""
+    """Returns a polygon that jumps through `corners`, (num_steps, num_corners, 2).
+
+    It does not move smoothly, because shapes halfway between two ETFs are not ETFs.
+    """
     texts = [" ".join(f"{x},{y}" for x, y in zip(pixel(step[:, 0]), pixel(-step[:, 1]), strict=True)) for step in corners]
     return f'<polygon points="{texts[-1]}" {style}>{animated("points", texts, mode="discrete")}</polygon>'
 
@@ -110,7 +113,7 @@ def words(texts: Sequence[str], style: str) -> str:
 
 
 def panel(steps: Sequence[Step], labels: Tensor, title: str, left: int) -> str:
-    """Returns the samples, their class means, and the classifier's rows with the triangle between them."""
+    """Returns a panel in SVG: samples, class means, and the rows of the classifier with the triangle between them."""
     points, means, rows = (torch.stack(values) for values in list(zip(*steps, strict=True))[:3])
     parts = [f'<g transform="translate({left + SIZE // 2} 165)">']
     parts.append(f'<circle r="{RADIUS}" fill="none" stroke="{GRAY}" stroke-opacity=".45" stroke-dasharray="2 4"/>')
@@ -127,7 +130,7 @@ def panel(steps: Sequence[Step], labels: Tensor, title: str, left: int) -> str:
 
 
 def picture() -> str:
-    """Returns the whole file."""
+    """Returns the content of the SVG file."""
     inputs, labels = digits()
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 2))

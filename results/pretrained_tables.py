@@ -1,6 +1,6 @@
 """The tables of heads on pretrained features, from `results/records/pretrained` and from experiments without run folders.
 
-They have the same form as those in `results.tables`.
+They have the form of the tables in `results.tables`.
 """
 
 import json
@@ -38,7 +38,7 @@ class Setting(NamedTuple):
 
     @property
     def title(self) -> str:
-        """A title for the row."""
+        """A title for the table row of the setting."""
         return f"{KINDS[self.kind]}, {self.per_class} of each class"
 
 
@@ -72,13 +72,13 @@ def all_tables(records: Path) -> dict[str, list[str]]:
 
 
 def order(experiment: str) -> tuple[int, int]:
-    """Returns the sort key of searches."""
+    """Returns the sort key of an experiment: its place in `KINDS`, and the number of samples per class."""
     kind, _, number = experiment.rpartition("-of-")
     return list(KINDS).index(kind), int(number)
 
 
 def fresh(record: Mapping[str, Any]) -> dict[str, dict[str, dict[int, dict[str, float]]]]:
-    """Returns the tests of the chosen settings, by samples of each class, head and seed."""
+    """Returns the tests of the chosen settings with fresh seeds, by number of samples per class, head and seed."""
     return {
         number: {
             head: {
@@ -117,13 +117,13 @@ def ahead(settings: list[Setting]) -> Rows:
 
 
 def gains_text(gains: list[float]) -> str:
-    """Returns median, range, and how many are above zero."""
+    """Returns the median and range of gains as text, and how many are above zero."""
     over = f"{statistics.median(gains):+.2f} ({min(gains):+.2f} to {max(gains):+.2f})"
     return f"{over}, {sum(gain > 0 for gain in gains)} of {len(gains)}"
 
 
 def accuracy(settings: list[Setting]) -> Rows:
-    """Returns test accuracy, median and range."""
+    """Returns test accuracy, median and range over seeds, with settings as rows and heads as columns."""
     heads = in_order({head for setting in settings for head in setting.accuracy})
     rows = [["test accuracy, %", *map(label, heads)]]
     for setting in settings:

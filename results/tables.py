@@ -51,11 +51,11 @@ TITLES = {
     "cifar10-small": "CIFAR-10, AGD",
 }
 TEN_CLASSES = {"fashion-mnist-sgd": "Fashion-MNIST, 10 classes", "cifar10-small": "CIFAR-10, 10 classes"}
-"""Experiments on natural images with few classes, in which nn.Linear took part."""
-DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "cifar10-turned": "CIFAR-10, turned"}
-"""Data with many classes."""
+"""Experiments with few classes in which nn.Linear took part, with their titles."""
+DATA = {"omniglot-small1": "Omniglot", "tiny-imagenet-100": "Tiny ImageNet", "cifar10-turned": "CIFAR-10, rotated"}
+"""Data sets with many classes, with their titles."""
 EARLY = (3, 5)
-# Of all classes, and of those with the most, medium and the fewest training images.
+# The test accuracies of all classes, and of the classes with the most, a medium number, and the fewest training images.
 PARTS = {"top1": "all classes", "top1_many": "classes with many images", "top1_medium": "medium", "top1_few": "few"}
 GALLERIES = {
     "clinc150": "CLINC150, old model trained on 75 of 150 intents",
@@ -63,7 +63,7 @@ GALLERIES = {
     "tiny-imagenet": "Tiny ImageNet, old model trained on 50 of 100 classes",
     "tiny-imagenet-smaller": "Tiny ImageNet, smaller old model trained on all classes",
 }
-"""Studies of upgrades."""
+"""Studies of upgrades, with their titles."""
 MAPS = tuple((kind, name) for kind in ("nn.Linear", "cosine") for name in ("Procrustes", "linear map"))
 VARIED = {"omniglot-small": "Omniglot", "tiny-imagenet-small": "Tiny ImageNet"}
 STEPPED = {"omniglot-of-4": "Omniglot of 4 images", "tiny-imagenet-small": "Tiny ImageNet of 100"}
@@ -73,7 +73,7 @@ NETWORKS = {
     "imagenet-resnet50": "ResNet-50",
 }
 SHARED = ("cifar10-resnet18", "imagenet-resnet50")
-"""Whole networks for which the head's share is given."""
+"""Experiments for which the head's share of a whole network's step is given."""
 METHODS = {
     "ours": "this library",  # recorded before there were two solvers
     "factors": "this library, factors",
@@ -163,7 +163,10 @@ def is_long_tailed(experiment: Experiment) -> bool:
 
 
 def names_of_heads(experiment: Experiment) -> dict[str, str]:
-    """Returns the names of heads in a row: with more classes than dimensions, no frame is an ETF, and the nearest one is lagged."""
+    """Returns the display name of each head in an experiment.
+
+    Without room for a simplex ETF, frames are not ETFs, and the nearest frame is lagged.
+    """
     frames = {} if has_room_for_a_simplex(experiment) else {"fixed-etf": "Fixed frame", "nearest-etf": NEAREST}
     return {head: frames.get(head, label(head)) for head in experiment.heads}
 
@@ -213,7 +216,7 @@ def accuracies(experiments: Sequence[Experiment]) -> Rows:
 
 
 def at_the_end(experiments: Sequence[Experiment]) -> Rows:
-    """Returns test accuracy after the last epoch."""
+    """Returns test accuracy after the last epoch, with experiments as rows and heads as columns."""
     heads = in_order(head for experiment in experiments for head in experiment.heads)
     names = {head: name for experiment in experiments for head, name in names_of_heads(experiment).items()}
     rows = [[title(each), *(_accuracy(each, head, TEST_TOP1) for head in heads)] for each in experiments]
@@ -280,7 +283,7 @@ def trials(record: Mapping[str, Any], named: Mapping[str, str], *, against: str)
 
 
 def verdicts(experiments: Iterable[Experiment], searched: Iterable[str]) -> Rows:
-    """Returns which heads end ahead of the linear layer, seed by seed; `searched` experiments have settings chosen per head."""
+    """Returns which heads end ahead of the linear layer or behind it on every seed, and which experiments had their own search."""
     rows = [["", "settings", "highest median", "ahead of nn.Linear on every seed", "behind it on every seed", "neither"]]
     for experiment in experiments:
         names = names_of_heads(experiment)
@@ -291,7 +294,7 @@ def verdicts(experiments: Iterable[Experiment], searched: Iterable[str]) -> Rows
             place = 0 if min(ahead) > 0 else 1 if max(ahead) < 0 else 2
             groups[place].append(f"{names[head]} ({statistics.median(ahead):+.2f})")
         best = " and ".join(names[head] for head in in_order(medians) if medians[head] == max(medians.values()))
-        settings = "searched" if experiment.name in searched else "taken over"
+        settings = "searched" if experiment.name in searched else "reused"
         rows.append([title(experiment), settings, best, *(", ".join(group) or NOTHING for group in groups)])
     return rows
 
@@ -386,7 +389,7 @@ def _passes(row: Mapping[str, Any], part: str) -> str:
 
 
 def steps_of_heads(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns each head's training step relative to nn.Linear; an average where the frame moves only every 10 steps."""
+    """Returns each head's training step relative to nn.Linear; for frames that move only every 10 steps, on average."""
     names = [name for name in recorded[0]["ratios"] if not name.startswith("compiled")]
     rows = []
     for name in names:
@@ -431,7 +434,7 @@ def over_autograd(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def solves(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns forward and backward time of one solve, by method."""
+    """Returns forward and backward time and memory of one solve, by size and method."""
     by_size: dict[str, dict[str, str]] = {}
     for row in recorded:
         if "forward and backward" in row:
@@ -445,7 +448,7 @@ def solves(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def ratios(recorded: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns forward and backward time relative to one thin SVD of the same matrix."""
+    """Returns forward and backward time of a solve relative to one thin SVD of the same matrix."""
     deltas = sorted({row["delta"] for row in recorded}, reverse=True)
     of = {(row["singular values"], row["delta"]): row["forward and backward"] / row["svd"] for row in recorded}
     names = dict.fromkeys(name for name, _ in of)
@@ -454,7 +457,7 @@ def ratios(recorded: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def large(recorded: Mapping[str, Any]) -> Rows:
-    """Returns a training step with very many classes, and the memory of the classifier in addition to the logits."""
+    """Returns the time of a training step with very many classes, and the memory of the classifier in addition to the logits."""
     sizes, times, memory = (recorded[name] for name in ("sizes", "times", "memory"))
     first = f"{sizes['num_classes']} classes, feature_dim {sizes['feature_dim']}, batch size {sizes['batch_size']}"
     rows = [[first, "step", "of nn.Linear's", "added at the peak, in weights", "of which state, in weights"]]
@@ -488,7 +491,7 @@ def upgrades(record: Mapping[str, Any]) -> Rows:
 
 
 def upgrades_in_short(records: Mapping[str, Mapping[str, Any]]) -> Rows:
-    """Returns top-1 in the old gallery for the old model, the best map and anchored heads, and for a new model in its own."""
+    """Returns top-1 in the old gallery of the old model, the best map and anchored heads, and of a new model in its own gallery."""
     rows = [["top-1, %", "old model", "best map", "anchored, `frame=0`", "anchored, `frame=0.5`", "gallery embedded again"]]
     for title, record in records.items():
         maps = [_percent(by_seed(record, f"{kind}, {name}", name.lower()), "top1") for kind, name in MAPS]
@@ -499,7 +502,7 @@ def upgrades_in_short(records: Mapping[str, Mapping[str, Any]]) -> Rows:
 
 
 def order_of_upgrades(records: Mapping[str, Mapping[str, Any]]) -> Rows:
-    """Returns, seed by seed: independent, mapped by the better of two maps, old/old, and anchored at the old means."""
+    """Returns top-1 on each seed: of independent models, those mapped by the better of two maps, old ones, and anchored ones."""
     rows = [["", "seed", "nn.Linear", "nn.Linear, mapped", "cosine, mapped", "old/old", "old means", "ordered", "with cosine"]]
     for title, record in records.items():
         alone, old, anchored = (
@@ -517,7 +520,7 @@ def order_of_upgrades(records: Mapping[str, Mapping[str, Any]]) -> Rows:
 
 
 def by_seed(record: Mapping[str, Any], method: str, test: str) -> dict[int, dict[str, float]]:
-    """Returns the results of a method's test with fresh seeds."""
+    """Returns the results of a method's test by seed, for fresh seeds."""
     kind = "old" if method == "old" else UPGRADES[method][0]
     asked = (kind, record["choice"][method])
     done = [run for run in record["trainings"] if (run["kind"], run["settings"]) == asked and run["seed"] in FRESH]

@@ -1,4 +1,4 @@
-"""CLINC150 as features, and heads trained jointly with token vectors.
+"""Writes CLINC150 as features, and trains heads jointly with token vectors.
 
     python -m results.text prepare --data clinc150.json --to clinc150.npz
     python -m results.text train --data clinc150.json
@@ -43,7 +43,7 @@ from results.token_vectors import token_vectors
 
 RECORDS = Path(__file__).parent / "records"
 HEADS: tuple[HeadName, ...] = ("linear", "cosine", "sphere-linear", "fixed-etf", "nearest-etf", "nearest-etf-lagged")
-EPOCHS = {5: 40, 10: 30, 50: 10}  # by queries of each class, as for frozen features
+EPOCHS = {5: 40, 10: 30, 50: 10}  # by the number of queries per class; the same epochs as for frozen features
 GRID: dict[str, list[float]] = {"learning_rate": [0.001, 0.003, 0.01], "scale": [5, 10, 20]}
 TRIAL_SEED, SEEDS = 1000, (0, 1, 2, 3, 4)
 NECK: dict[str, Any] = {"neck": "mlp", "feature_dim": 256}
@@ -51,14 +51,14 @@ SHARED = replace(FEATURES, **NECK).resolved()
 
 
 class Texts(NamedTuple):
-    """Queries as token numbers, (num_queries, longest query), padded with 0, and the vectors of those tokens."""
+    """Queries as token numbers, (num_queries, longest query), padded with 0, and the vectors of the tokens."""
 
     parts: dict[str, Split]  # train, test and oos_test, whose queries have no intent
     vectors: Tensor  # of the tokens that occur, (num_tokens, 256)
 
 
 def read(file: Path) -> Texts:
-    """Returns the queries of CLINC150, by the tokenizer of wordllama."""
+    """Returns the queries of CLINC150 in tokens of wordllama, with the vectors of the tokens."""
     tokenizer, vectors = token_vectors()
     tokenizer.enable_padding(pad_id=0)  # the unknown token, which no query contains
     texts = [(part, *pair) for part, pairs in json.loads(file.read_text()).items() for pair in pairs]
@@ -79,7 +79,7 @@ def means(tokens: Tensor, vectors: Tensor) -> Tensor:
 
 
 def prepare(file: Path, to: Path) -> None:
-    """Writes the file of features."""
+    """Writes the mean token vectors and the labels of the training and test queries to a file of features."""
     parts, vectors = read(file)
     arrays = {}
     for prefix, part in (("", parts["train"]), ("test_", parts["test"])):
@@ -88,7 +88,7 @@ def prepare(file: Path, to: Path) -> None:
 
 
 class TrainedVectors(nn.Module):
-    """The mean of trainable token vectors, normalized by the statistics of the frozen ones, and the neck of frozen features."""
+    """The mean of trainable token vectors, normalized by the statistics of the frozen vectors, and a neck."""
 
     def __init__(self, vectors: Tensor, tokens: Tensor, neck: Neck) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def new_model(configuration: Configuration, samples: Split, vectors: Tensor) -> 
 
 
 def fit(model: nn.Module, configuration: Configuration, samples: Split, loss_of: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Trains on stratified batches with a loss of inputs and labels."""
+    """Trains a model by AdamW on stratified batches; `loss_of` returns the loss for inputs and labels."""
     model.train()
     seed, epochs = configuration.seed, configuration.epochs
     optimizer = torch.optim.AdamW(model.parameters(), lr=configuration.learning_rate, weight_decay=configuration.weight_decay)
@@ -128,13 +128,13 @@ def fit(model: nn.Module, configuration: Configuration, samples: Split, loss_of:
 
 
 def cross_entropy_of(model: Classifier) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns the loss of inputs and labels."""
+    """Returns a function from inputs and labels to the cross-entropy of the model."""
     return lambda inputs, labels: functional.cross_entropy(model(inputs, labels), labels)
 
 
 @torch.no_grad()
 def tested(model: Classifier, train: Split, test: Split, others: Tensor) -> dict[str, float]:
-    """Returns top-1, and how well the largest logit and the distance to the nearest class mean detect queries without intent."""
+    """Returns top-1, and how well (AUROC) the largest logit and the distance to the nearest class mean tell known queries apart."""
     features = [model.features(part) for part in (train.images, test.images, others)]
     if isinstance(model.head, Head):
         features = [model.head.on_sphere(part) for part in features]
@@ -154,7 +154,7 @@ def auroc(known: Tensor, others: Tensor) -> float:
 
 
 def train(file: Path) -> None:
-    """Searches and trains every head, with 5, 10 and 50 queries per class; completes an existing record."""
+    """Searches and trains every head with 5, 10 and 50 queries per class, and records the results; completes an existing record."""
     place = RECORDS / "clinc150-trained.json"
     record: dict[str, Any] = {
         "command": f"python -m results.text train --data {file.name}",
@@ -197,7 +197,7 @@ def train(file: Path) -> None:
 
 
 def out_of_scope(file: Path, runs: Path) -> None:
-    """Measures every run with fresh seeds of the searches in a folder."""
+    """Tests every run with a fresh seed of the CLINC150 searches in a folder, and records the results."""
     parts, vectors = read(file)
     others, found = means(parts["oos_test"].images, vectors), {}
     for config in sorted(runs.glob(f"clinc150-*-search/{CHOSEN}/*/*/*/config.json")):

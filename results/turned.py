@@ -1,8 +1,8 @@
-"""Eighty classes from the ten of CIFAR-10: each image rotated by a multiple of 90 degrees, half of them as negatives.
+"""Makes 80 classes from the ten of CIFAR-10: every image is rotated by a multiple of 90 degrees, and half of them are negatives.
 
     python -m results.turned [--data-root DIR] [--out cifar10-turned]
 
-Writes class folders `train/<class>-<degrees>[-negative]`, 50 images each, and `test/...`, 25 each. Every image is in one class.
+Writes class folders `train/<class>-<degrees>[-negative]`, 50 images each, and `test/...`, 25 each. No image is used in two classes.
 """
 
 import argparse

@@ -133,7 +133,7 @@ def test_the_short_verdict_follows_from_the_measurements():
         expected[f"{data}, {facts['num_classes']} classes{amount}"] = [f"{statistics.median(linear.values()):.1f}", *cells]
         by_data[data] += 1
     rows = {first: cells for first, *cells in cells_of("does it beat")}
-    assert by_data == {"Omniglot": 3, "Tiny ImageNet": 5, "CIFAR-10, turned": 0}
+    assert by_data == {"Omniglot": 3, "Tiny ImageNet": 5, "CIFAR-10, rotated": 0}
     assert {name: cells for name, cells in rows.items() if "10 classes" not in name} == expected
     assert len(rows) == len(expected) + 2
 
@@ -172,7 +172,7 @@ def test_who_is_ahead_of_whom_follows_from_the_measurements():
         reached = {head: ends(runs) for head, runs in heads.items()}
         facts = first_facts(heads)
         settings, best, *said = rows[title(facts)]
-        assert settings == ("searched" if name in searches() else "taken over")
+        assert settings == ("searched" if name in searches() else "reused")
         medians = {names(facts)[head]: statistics.median(values) for head, values in reached.items()}
         assert set(best.split(" and ")) == {head for head, median in medians.items() if median == max(medians.values())}
         linear = reached.pop("linear")

@@ -62,7 +62,7 @@ def compare(
         configuration: settings shared by all runs.
         heads: names of heads.
         seeds: seeds, each used for every head.
-        placement: where to run. With several processes, each run is a subprocess.
+        placement: where to run. If a run needs several processes, each run starts in a subprocess.
         settings: settings that differ between heads, as `settings_of_search` returns them.
         jobs: number of concurrent runs.
 
@@ -92,9 +92,9 @@ def compare(
 
 
 def run_all(configurations: Sequence[Configuration], placement: Placement, *, jobs: int = 1) -> Comparison:
-    """Runs every configuration in its own folder and continues if a run fails.
+    """Trains every configuration in its own folder, and continues if a run fails, unless the others would fail too (InputError).
 
-    With several jobs, each run is a subprocess, with its own devices on CUDA.
+    With several jobs, or several processes per run, each run starts in a subprocess. On CUDA, each job has its own devices.
     """
     from guided_collapse.experiments.display import Series
 
@@ -141,8 +141,8 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
 
 
 def _train_in_subprocess(configuration: Configuration, placement: Placement, *, slot: int, jobs: int) -> None:
-    """Trains in a subprocess, which Fabric may replicate, with a share of the machine if other jobs run."""
-    # The flags set every field, including fields that this head ignores.
+    """Trains in a subprocess, which Fabric may replicate. With several jobs, it gets its share of CUDA devices and CPU threads."""
+    # The flags set every field, so ignore the warnings about fields that have no effect on this head.
     quiet = ["-W", f"ignore:head {configuration.head} has no option"]
     command = [sys.executable, *quiet, "-m", "guided_collapse.experiments.cli", "train", *_flags(configuration), *_flags(placement)]
     environment = dict(os.environ)

@@ -1,4 +1,4 @@
-"""`Configuration`, what a run computes, and `Placement`, where; without torch, so that the command line starts fast."""
+"""`Configuration` (what a run computes) and `Placement` (where). Imports no torch, so that the command line starts fast."""
 
 import functools
 import re
@@ -16,7 +16,7 @@ from guided_collapse.experiments.data.known import FEATURE_FILES
 from guided_collapse.experiments.errors import RequestError, check_choice
 from guided_collapse.experiments.heads import HEADS
 
-# The names are declared elsewhere. The command line shows them; type checkers need not know them.
+# The names of heads are declared in `heads.py`. The command line shows them at run time; to type checkers they are plain strings.
 if TYPE_CHECKING:
     HeadName: TypeAlias = str
 else:
@@ -74,7 +74,7 @@ def settings(kind: type[Kind]) -> type[Kind]:
     return checked  # type: ignore[return-value]
 
 
-# Pydantic's wording, and ours.
+# Phrases in pydantic's messages, and the phrases that replace them.
 _PLAIN = {
     "Input should be": "must be",
     "greater than or equal to": "at least",
@@ -89,8 +89,8 @@ def validation_message(error: ValidationError, field: str = "") -> str:
     """Returns the message for a validation error: the requirement, the value received, and what to do.
 
     Args:
-        error: raised for a dataclass, or for the value of a single field.
-        field: the name of the single field.
+        error: raised when a dataclass, or the value of a single field, was checked.
+        field: the name of the field, if a single value was checked.
     """
     found = []
     for problem in error.errors(include_url=False):
@@ -131,7 +131,7 @@ class Configuration:
     """
 
     experiment: Annotated[str, AfterValidator(_folder_name)]
-    """Name of the experiment, and of its folder in --out; by default, that of the data."""
+    """Name of the experiment and of its folder in --out; by default, the name of the data."""
     data: str
     """Data set, folder with a subfolder of images per class, or feature file."""
     backbone: Annotated[str, AfterValidator(_backbone_name)]
@@ -163,17 +163,17 @@ class Configuration:
     proximal_weight: NonNegative = 1e-3
     """Weight of the pull of nearest-etf heads toward the previous frame."""
     solver: Literal["factors", "products"] | None = None
-    """Solver of nearest-etf heads; factors on a CPU, products elsewhere."""
+    """Solver of nearest-etf heads; by default, factors on a CPU and products elsewhere."""
     every: Count = 1
     """Steps between updates of the nearest-etf-lagged frame."""
     frame: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Anchored rows, from the old class means (0) to the nearest frame (1)."""
+    """Position of anchored rows, from the old class means (0) to the nearest frame (1)."""
     upgrade_of: str | None = None
     """Checksum of the older model that an anchored head takes its rows from; set by `upgrade`."""
     pretrained: bool = False
     """Start from timm's pretrained weights."""
     weights: str | None = None
-    """File with a state dict to start from; timm models."""
+    """File with a state dict for a timm model to start from."""
     freeze: bool = False
     """Freeze the timm model; train only the layers after it."""
     freeze_batch_norm: bool = False
@@ -187,7 +187,7 @@ class Configuration:
     width: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Multiplier for the network's channel counts."""
     stem: Literal["imagenet", "cifar"] | None = None
-    """First layers of a ResNet: 7x7, stride 2 and max-pool, or 3x3."""
+    """First layers of a ResNet: 7x7, stride 2 and max-pool (imagenet), or 3x3 (cifar)."""
     affine: bool = False
     """Affine BatchNorm and biases; not possible with agd."""
     batch_norm: bool = True
@@ -201,9 +201,9 @@ class Configuration:
     image_size: Count | None = None
     """Resize images to this height and width."""
     test_fraction: Fraction = 0.2
-    """Fraction held out if there is no test split."""
+    """Fraction of the samples held out if there is no test split."""
     validation_fraction: Fraction | None = None
-    """Test on this fraction of the training images instead."""
+    """Test on this fraction of the training images instead of the test images."""
     images_per_class: Count | None = None
     """Train on this many images per class."""
     long_tail: Literal["none", "exponential", "step"] = "none"
@@ -321,7 +321,11 @@ class Configuration:
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     def lengthened(self, epochs: int) -> "Configuration":
-        """Returns the same configuration with no fewer epochs; RequestError if its learning rate depends on their number."""
+        """Returns the same configuration with this number of epochs.
+
+        Raises:
+            RequestError: for fewer epochs than before, or for more if the learning rate is not constant.
+        """
         if epochs < self.epochs:
             raise RequestError(
                 f"epochs must be at least the run's {self.epochs}; got {epochs}. A run can be extended but not shortened."
@@ -339,7 +343,7 @@ class Configuration:
         return "; ".join(f"{name} is {ours[name]!r}, not {theirs[name]!r}" for name in ours if ours[name] != theirs[name])
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain values, for JSON."""
+        """Returns the fields as plain values, for JSON."""
         return asdict(self)
 
 

@@ -22,15 +22,18 @@ REFRESH_SECONDS = 0.2
 class Series:
     """The progress of the runs of one command, with an estimate of the time left.
 
-    The estimate is based on the training that this command has done so far, including the current run but no skipped ones.
+    The estimate is based on the training that this command has done so far, including the current run but not skipped runs.
     """
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
-        self.trained, self.start = 0.0, time.perf_counter()  # runs trained by this command, and its start
+        self.trained, self.start = 0.0, time.perf_counter()  # number of runs that this command has trained, and when it started
 
     def left(self, part: float = 0.0, part_before: float = 0.0) -> str:
-        """Returns the estimated time left, or "" before any training. `part` of this run is done, `part_before` before a resume."""
+        """Returns the estimated time left as text, or "" before any training.
+
+        `part` is the fraction of the current run that is done, and `part_before` the fraction that was done when it resumed.
+        """
         trained = self.trained + part - part_before
         if trained <= 0:
             return ""
@@ -40,10 +43,10 @@ class Series:
 
 
 class Display:
-    """A progress bar on a terminal, or with `quiet` one line per measurement; also writes TensorBoard files to `curves`.
+    """Shows the progress of a run: a bar on a terminal, or only lines elsewhere or with `quiet`.
 
-    `silent` is for all but the first of several processes, and `done_steps` counts the steps before a resume. On a terminal, each
-    run of a series leaves behind a single line.
+    TensorBoard files go to `curves`. `silent` turns off all output, for every process but the first. `done_steps` is the number of
+    steps done before a resume. On a terminal, each run of a series leaves a single line behind.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class Display:
             self.progress.update(self.bar, numbers=numbers)
 
     def add(self, record: EpochRecord) -> None:
-        """Shows the measurement of an epoch, if any, and adds all its numbers to the TensorBoard curves."""
+        """Shows the measurement of an epoch, if there is one, and adds all numbers of the record to the TensorBoard curves."""
         measured = {split: record.measured(split) for split in SPLITS}
         if record.train:
             nc1 = record.train.get(NC1.name)
@@ -121,6 +124,6 @@ class Display:
                         self.writer.add_scalar(f"{part}/{name}", value, record.epoch)
 
     def say(self, words: str) -> None:
-        """Prints a line about the run, except on a terminal for a run of a series, which prints one line at its end."""
+        """Prints a line about the run, except on a terminal for a run of a series, because it leaves a single line at its end."""
         if self.plain or not self.several:
             self.console.print(f"{self.title}: {words}", soft_wrap=True)

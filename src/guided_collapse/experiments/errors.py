@@ -1,4 +1,4 @@
-"""The error types: a command exits with status 2 after a RequestError, and with 1 after any other error."""
+"""The error types. A command exits with status 2 after a RequestError or a missing package, and with 1 after any other error."""
 
 import errno
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,23 @@ class InputError(RequestError):
 
 
 class DamageError(ValueError):
-    """A file is damaged, was altered, or belongs elsewhere, like a checkpoint of another run."""
+    """A file is damaged, has been altered, or does not belong to this run, such as a checkpoint of another run."""
 
 
 class WorkError(RuntimeError):
     """A valid request failed at run time, for example because one of several processes died."""
 
 
-# The path does not exist, is of the wrong kind, or is not accessible. Every other system error is a failure at run time.
+# System errors about a path that is missing, of the wrong kind, or not accessible. All other system errors are run-time failures.
 WRONG_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 
 @contextmanager
 def requested(kind: type[RequestError] = RequestError) -> Iterator[None]:
-    """Turns a ValueError, or an OSError about an unusable path, into that kind of error: the code inside checks user input."""
+    """Converts a ValueError, or an OSError about an unusable path, to an error of this kind; for code that checks user input.
+
+    A DamageError stays as it is, because damaged files are not the user's mistake.
+    """
     try:
         yield
     except (kind, DamageError):
@@ -42,9 +45,9 @@ def requested(kind: type[RequestError] = RequestError) -> Iterator[None]:
 
 
 def check_choice(name: str, value: object, legal: Sequence[str], *, shown_by: str | None = None) -> None:
-    """Raises RequestError, with the closest of the legal values, for a value that is not among them.
+    """Raises RequestError if the value is not one of the legal ones; the message suggests the closest of them.
 
-    The message lists all legal values, unless it names the command that shows them.
+    The message lists all legal values or, with `shown_by`, names the command that shows them.
     """
     if value not in legal:
         near = get_close_matches(str(value), legal, n=2)
@@ -54,7 +57,7 @@ def check_choice(name: str, value: object, legal: Sequence[str], *, shown_by: st
 
 
 def error_message(error: BaseException) -> str:
-    """Returns the message of an error, on one line."""
+    """Returns the message of an error on one line, with advice if a package is missing or memory has run out."""
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"{text}. {how_to_install(error.name.split('.')[0], extra='experiments')}"

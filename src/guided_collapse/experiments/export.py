@@ -56,7 +56,7 @@ def trained_model(run: RunFolder) -> Classifier:
 
 
 def inference_model(run: RunFolder) -> nn.Module:
-    """Returns stock layers that map images from 0 to 1, or features, (num_samples, ...), to logits, (num_samples, num_classes)."""
+    """Returns a model of stock layers, from images with values from 0 to 1 or features, (num_samples, ...), to logits."""
     inputs = run.exportable()[1]
     return nn.Sequential(Normalize(inputs), trained_model(run).export()).eval()
 
@@ -64,8 +64,8 @@ def inference_model(run: RunFolder) -> nn.Module:
 def export_run(run: RunFolder, target: Path) -> None:
     """Writes the inference model of a finished run atomically; the model takes any batch size.
 
-    The target ends in .onnx, .pt2 (torch.export) or .safetensors (only the tensors). Each holds `inputs`, as JSON: the shape of the
-    inputs and the names of the classes, in the order of the logits.
+    The target ends in .onnx, .pt2 (torch.export) or .safetensors (only the tensors). Each holds `inputs`, as JSON: shape,
+    mean and std of the inputs, and the names of the classes in the order of the logits.
     """
     check_target(target, SUFFIXES)
     inputs, model = run.exportable()[1], inference_model(run)
@@ -89,7 +89,7 @@ def _program(model: nn.Module, inputs: Inputs, suffix: str) -> bytes:
         torch.export.save(program, buffer, extra_files={"inputs.json": json.dumps(asdict(inputs))})
         return buffer.getvalue()
     optional("onnxscript", extra="onnx")
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about packages that these layers do not need
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # torch.onnx warns about packages that these layers do not need
     names: dict[str, Any] = {"input_names": ["images" if len(inputs.shape) > 1 else "features"], "output_names": ["logits"]}
     exported: Any = torch.onnx.export(program, (), dynamic_shapes=(batch,), verbose=False, **names)
     exported.model.metadata_props["inputs"] = json.dumps(asdict(inputs))

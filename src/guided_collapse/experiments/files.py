@@ -20,7 +20,11 @@ class NotWrittenError(OSError):
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a temporary path, which replaces `path` on success and is removed on failure; NotWrittenError for system errors."""
+    """Yields a temporary path. The file written there replaces `path` on success and is removed on failure.
+
+    Raises:
+        NotWrittenError: if the file cannot be written, for example because the disk is full.
+    """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         yield beside
@@ -46,18 +50,18 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file atomically."""
+    """Writes a value to a JSON file atomically."""
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def checksum(content: bytes) -> str:
-    """Returns the SHA-256, in hexadecimal digits."""
+    """Returns the SHA-256 checksum of the content, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks the folder; WorkError if another process holds the lock. The lock ends with its process, even if it is killed."""
+    """Locks the folder, or raises WorkError if another process holds the lock. A process that is killed releases its lock."""
     lock = FileLock(folder / ".lock")
     try:
         with requested():

@@ -48,16 +48,16 @@ def planned_search(
     trial_epochs: int | None = None,
     validation_fraction: float = 0.2,
 ) -> SearchRecord:
-    """Plans a search, for `search` to run.
+    """Returns the plan of a search, for `search` to run.
 
     Args:
         configuration: settings shared by all runs.
         heads: names of heads.
-        grid: the values to try for each field, among `SEARCHED`; the search tries every combination.
+        grid: the values to try for each field; fields must be in `SEARCHED`, and the search tries every combination.
         seeds, trial_seeds, trial_epochs, validation_fraction: as in `SearchRecord`; `trial_epochs` defaults to the configuration's.
 
     Raises:
-        RequestError: for an invalid grid, seeds that the trials use too, or unconstrained features, which have no test images.
+        RequestError: for missing or invalid values, seeds that trials use too, or unconstrained features, which have no test set.
     """
     if configuration.is_unconstrained:
         raise RequestError("a search needs images to test on; got unconstrained features. Choose another experiment.")
@@ -72,7 +72,7 @@ def planned_search(
         legal = [field for field in SEARCHED if field not in IDLE[configuration.optimizer]]
         check_choice(f"a field of the grid with --optimizer {configuration.optimizer}", name, legal)
     epochs = configuration.epochs if trial_epochs is None else trial_epochs
-    for seed in (*trial_seeds, *seeds):  # checks these values
+    for seed in (*trial_seeds, *seeds):  # invalid values raise RequestError here
         replace(configuration, seed=seed, epochs=epochs, validation_fraction=validation_fraction)
     plan = SearchRecord(
         experiment=configuration.experiment,
@@ -86,16 +86,16 @@ def planned_search(
         rule=RULE,
         planned=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    _trial_configurations(plan)  # checks the values of the grid
+    _trial_configurations(plan)  # invalid values in the grid raise RequestError here
     return plan
 
 
 def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> SearchOutcome:
-    """Runs the trials, chooses settings, and runs the fresh seeds. Finished runs are not repeated.
+    """Runs the trials, chooses settings, and trains with them and the fresh seeds. Finished runs are not repeated.
 
     Args:
-        plan: as `planned_search` returns it; written to disk first.
-        placement: where to run. The search writes to the folder `<experiment>-search` there.
+        plan: the plan that `planned_search` returns, which is first written to disk.
+        placement: where to run. The search writes to the folder `<experiment>-search` in the output folder.
         jobs: number of concurrent runs.
 
     Raises:
@@ -147,7 +147,7 @@ def settings_of(head: HeadName, grid: Mapping[str, Sequence[Any]]) -> list[dict[
 
 
 def _trial_configurations(plan: SearchRecord) -> dict[Configuration, dict[str, Any]]:
-    """Returns the configuration of every trial, with its settings; each setting is a separate experiment."""
+    """Returns the settings of every trial, by its configuration; each setting is a separate experiment."""
     at_the_end = {"epochs": plan.trial_epochs, "measure_every": plan.trial_epochs, "measure_first": 0, "trace": False}
     shared = Configuration(**{**plan.configuration, **at_the_end, "validation_fraction": plan.validation_fraction})
     return {
@@ -183,7 +183,7 @@ def _choice(record: SearchRecord) -> dict[str, Any]:
         for settings in settings_of(head, record.grid):
             trials = [trial.measured or {} for trial in record.trials if trial.head == head and trial.settings == settings]
             accuracies, losses = ([measured.get(name) for measured in trials] for name in ("top1", "loss"))
-            if None not in (*accuracies, *losses):  # otherwise it diverged
+            if None not in (*accuracies, *losses):  # a missing value means that a trial diverged
                 right = round(math.fsum(value or 0.0 for value in accuracies), 9)  # removes rounding differences between equal sums
                 ranked.append((-right, math.fsum(value or 0.0 for value in losses), settings))
         if not ranked:

@@ -1,6 +1,6 @@
-"""The heads: one table from a head's name to its class, options and label, without torch, so that the command line starts fast.
+"""The table of heads, from a head's name to its class, options and label. Imports no torch, so that the command line starts fast.
 
-To add a head, add a row to the table below: the command line, records, tables and figures take it from there.
+To add a head, add a row to the table below: the command line, records, tables and figures all read the table.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ class HeadDeclaration:
     label: str  # in tables and figures
     about: str  # a one-line description
     style: int  # index of its color, dash pattern and marker in figures
-    built_by: str  # "module:class", called with feature_dim, num_classes, the options, and a generator
-    takes: tuple[str, ...] = ("scale",)  # fields of the configuration that are passed to it
-    options: Mapping[str, Any] = field(default_factory=dict)  # other keyword arguments
+    built_by: str  # "module:class" or "module:function", called with feature_dim, num_classes, the options, and a generator
+    takes: tuple[str, ...] = ("scale",)  # fields of the configuration that are passed to `built_by`
+    options: Mapping[str, Any] = field(default_factory=dict)  # other keyword arguments of `built_by`
     stratified: bool = False  # True if the paper trains it with stratified batches, which every head gets in the fair protocol
     learned: bool = False  # True if it has parameters
-    centering: Literal["always", "fair", "never"] = "always"  # when it centers features; if "fair", its class takes `center`
+    centering: Literal["always", "fair", "never"] = "always"  # when it centers features; if "fair", `built_by` takes `center`
 
     def centers(self, protocol: str) -> bool:
         """Returns whether the head centers features in that protocol, "fair" or "paper"."""
@@ -92,7 +92,7 @@ def build_head(
 
 
 def anchored_head(feature_dim: int, num_classes: int, *, scale: float, frame: float, generator: "torch.Generator") -> "Head":
-    """Returns an AnchoredHead of these sizes; its rows, moved by `frame`, come from a state dict or from `upgrade.anchors`."""
+    """Returns an AnchoredHead of these sizes; a state dict or `upgrade.anchors`, which applies `frame`, provides its rows later."""
     from guided_collapse.heads.anchored import AnchoredHead
 
     return AnchoredHead.from_config(feature_dim=feature_dim, num_classes=num_classes, scale=scale, centered=False)

@@ -1,4 +1,4 @@
-"""How a run's processes start, what hardware they use, and what happens when one is lost."""
+"""Starts the processes of a run, describes the hardware that they use, and reports the loss of a process."""
 
 import os
 import platform
@@ -24,9 +24,9 @@ from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessS
 from guided_collapse.experiments.configuration import Placement, Precision
 from guided_collapse.experiments.errors import RequestError, WorkError
 
-PEER_TIMEOUT = timedelta(minutes=30)  # for waits on another process, at startup and at every step
+PEER_TIMEOUT = timedelta(minutes=30)  # the longest wait for another process, at startup and at every step
 MIN_CPU_PROCESSES = 2  # a single-core machine may run this many, to try out distributed training
-# Each launcher's environment in Fabric, and the variable with its processes per node; in the order in which Fabric detects them.
+# Each launcher's environment in Fabric, and the variable with the processes per node. Fabric detects launchers in this order.
 LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
     "torchrun": (TorchElasticEnvironment, "LOCAL_WORLD_SIZE"),
     "Slurm": (SLURMEnvironment, "SLURM_NTASKS_PER_NODE"),
@@ -36,7 +36,7 @@ LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
 
 
 def check_launch(placement: Placement, precision: Precision) -> None:
-    """Raises RequestError for devices, nodes or a precision that this machine lacks or that do not match the launcher."""
+    """Raises RequestError if this machine lacks the devices or the precision, or if devices and nodes do not match the launcher."""
     has = {
         "cuda": torch.cuda.device_count(),
         "mps": int(torch.backends.mps.is_available()),
@@ -71,7 +71,7 @@ def check_launch(placement: Placement, precision: Precision) -> None:
 
 
 def build_fabric(placement: Placement, precision: Precision) -> Fabric:
-    """Returns the devices and processes of a run, not launched yet."""
+    """Returns the Fabric object for the devices and processes of a run, not launched yet."""
     return Fabric(
         accelerator=placement.accelerator,
         devices=placement.devices,
@@ -87,7 +87,7 @@ def lost_peers_reported(fabric: Fabric, folder: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # Gloo has no error type of its own, but names itself.
+        # Gloo has no error type of its own, but its messages contain its name.
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         launcher = fabric.strategy.launcher
@@ -152,7 +152,7 @@ def threads_as_before(begun: Mapping[str, Any]) -> Iterator[None]:
 
 
 def describe_devices(now: Mapping[str, Any], begun: Mapping[str, Any]) -> str:
-    """Returns the devices, and how they differ from those that the run began on, because other hardware may round differently."""
+    """Returns the devices as text, with any changes since the run began, because other hardware may round differently."""
     devices = now["devices"] if now["processes"] == 1 else f"{now['processes']} x {now['devices']}"
     changed = [name for name in begun if name != "cores" and now[name] != begun[name]]  # more cores do not change rounding
     changes = ", ".join(f"{name} {now[name]} instead of {begun[name]}" for name in changed)

@@ -58,7 +58,7 @@ def train(
         configuration: what to run.
         placement: where to run it.
         on_record: called by the first process with the record of every epoch that this call trains, for loggers.
-        anchors: returns the rows of an anchored head, for a run that has no checkpoint; see `upgrade`.
+        anchors: called for the rows of an anchored head if the run has no checkpoint; see `upgrade`.
         series: the runs that this one belongs to, for the display.
 
     Returns:
@@ -120,7 +120,7 @@ def loss_lower_bound(head: nn.Module) -> float | None:
         return None
     if isinstance(head, FrameHead) and can_be_centered(head.feature_dim, head.num_classes):
         return tight_frame_cross_entropy_bound(head.feature_dim, head.num_classes, head.scale)
-    return cross_entropy_lower_bound(head.num_classes, head.scale)  # with more classes than feature_dim + 1, it is not attained
+    return cross_entropy_lower_bound(head.num_classes, head.scale)  # with more than feature_dim + 1 classes, no head attains it
 
 
 def build_optimizer(configuration: Configuration, model: Classifier) -> torch.optim.Optimizer:
@@ -152,7 +152,7 @@ def learning_rate_factor(configuration: Configuration, progress: float) -> float
 
 
 class Training:
-    """One run in one process."""
+    """The training of a run, as one of its processes carries it out."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Training:
         if self.fabric.is_global_zero:
             self.run.begin(self.facts, self.records)
         if self.configuration.upgrade_of is not None and not self.records:
-            self._save()  # from now on the run does not need the old one
+            self._save()  # from now on, this run can resume without the old run
         steps, last_saved = self.task.steps_per_epoch(), time.monotonic()
         first_epoch, last_epoch = len(self.records) + 1, self.configuration.epochs
         with Display(
@@ -242,7 +242,7 @@ class Training:
             logits = self.model(inputs, labels)
             loss = functional.cross_entropy(logits, labels)
             weight = 1.0
-            if self.share.processes > 1:  # parts may differ by one sample; DDP averages over processes
+            if self.share.processes > 1:  # the parts may differ by one sample, but DDP gives every process the same weight
                 total = self.fabric.all_reduce(torch.tensor(float(len(labels)), device=device), reduce_op="sum")
                 weight = len(labels) * self.share.processes / float(torch.as_tensor(total))
             self.fabric.backward(loss * weight)

@@ -28,7 +28,7 @@ SAMPLES_PER_CLASS = 40  # in the animation
 
 @dataclass(frozen=True)
 class Measurement:
-    """The records of a measured epoch, and all cosine margins, sorted."""
+    """The metrics of a measured epoch by split, as its record holds them, and all cosine margins."""
 
     train: dict[str, float | None]
     test: dict[str, float | None] | None
@@ -47,7 +47,7 @@ class _Tally:
         self.totals.index_add_(1, labels, torch.stack([losses, correct.double(), torch.ones_like(losses)]))
 
     def averages(self, fabric: Fabric, parts: Mapping[str, Tensor]) -> dict[str, float | None]:
-        """Returns loss and accuracy over all samples, and the accuracy over the classes of each part."""
+        """Returns loss and accuracy over the samples of all processes, and the accuracy over the classes of each part."""
         totals = torch.as_tensor(fabric.all_reduce(self.totals, reduce_op="sum")).cpu()
         loss, correct, samples = totals.sum(dim=1).tolist()
         found: dict[str, float | None] = {"loss": loss / samples, "top1": correct / samples}
@@ -58,7 +58,10 @@ class _Tally:
 
 
 def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
-    """Returns the classes with many, medium and few training samples, a third each; empty if sizes differ less than twofold."""
+    """Returns the third of the classes with the most training samples ("many"), the next third, and the last ("few").
+
+    Returns an empty dict for fewer than three classes, or if their sizes differ less than twofold.
+    """
     counts = train_labels.bincount(minlength=num_classes)
     if num_classes < 3 or counts.max() < 2 * counts.min():
         return {}
@@ -69,8 +72,8 @@ def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
 def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) -> Measurement:
     """Measures loss, accuracy and collapse of the model in eval mode on the training samples, and on any test samples.
 
-    Features are measured as the head multiplies them by its weight: normalized for heads on spheres, raw for nn.Linear. NC1 of the
-    normalized features is recorded for every head, so that heads can be compared.
+    Features are measured in the form that the head multiplies by its weight: normalized for heads on spheres, raw for nn.Linear.
+    NC1 of the normalized features is recorded for every head, so that heads can be compared.
     """
     head = head_of(model)
     capture = Capture(model, classifier=head if isinstance(head, nn.Linear) else None)
@@ -116,9 +119,10 @@ def measure(model: Classifier, task: Task, share: ProcessShare, fabric: Fabric) 
 class TraceRecorder:
     """Records the points of the animation, in coordinates that put the rows of a simplex ETF at the corners of a regular simplex.
 
-    The corners have distance 1 from the origin. With y_k = (x - f_G) . w_k / |f| for the chosen classes k, the coordinates are
-    those of y in the plane or space of vectors that sum to 0. Features of at most three dimensions are shown directly, as
-    (x - f_G) / |f|, and with more classes.
+    For a point x, let y_k = (x - f_G) . w_k / |f| for the chosen classes k, with the global mean f_G, the norm |f| of the features,
+    and the rows w_k of the classifier. The coordinates are those of y in the plane or space of vectors that sum to 0, scaled so
+    that the corners have distance 1 from the origin. Features of at most three dimensions are shown directly, as (x - f_G) / |f|,
+    and with more classes.
     """
 
     def __init__(self) -> None:
@@ -128,7 +132,7 @@ class TraceRecorder:
 
     @torch.no_grad()
     def add(self, epoch: int, model: Classifier, task: Task) -> None:
-        """Records the model in eval mode, on the first samples of each chosen class."""
+        """Records the points of the model in eval mode, for the first samples of each chosen class."""
         head = head_of(model)
         low_dimensional = head.in_features <= 3
         num_shown = min(TRACED_CLASSES_IN_3D if low_dimensional else TRACED_CLASSES, task.num_classes)

@@ -25,7 +25,7 @@ OWN_DATA = (OWN_IMAGES, FINE_TUNING, FEATURES)
 """The starting points for a user's own data; the experiment is named after the data."""
 
 PRESETS: Mapping[str, Configuration] = _CONFIGURATIONS
-"""All configurations, by the name of their experiment."""
+"""All presets, by the name of their experiment."""
 
 
 def named_after(data: str) -> str:
@@ -35,10 +35,10 @@ def named_after(data: str) -> str:
 
 
 def preset(name: str) -> Configuration:
-    """Returns the configuration of that name.
+    """Returns the preset of this name.
 
     Raises:
-        RequestError: for an unknown name, with the closest ones.
+        RequestError: for an unknown name; the message suggests the closest ones.
 
     Example:
         >>> from guided_collapse.experiments import preset

@@ -35,7 +35,7 @@ from guided_collapse.metrics import declared as metrics
 from guided_collapse.metrics.declared import SPLITS, MetricDeclaration, Reference, Split
 
 SEARCH = "search.json"
-TRIALS = "trials"  # the folder of the trials of a search, next to its record
+TRIALS = "trials"  # the folder that holds the trials of a search, next to `search.json`
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -50,15 +50,15 @@ class Quantity:
     title: str  # on charts
     meaning: str  # what it measures
     formula: str
-    at_collapse: str  # its value there
+    at_collapse: str  # its value at collapse
     percent: bool  # True for fractions shown in percent
     log: bool  # True if its axis is logarithmic by default
-    reference: Reference | None  # its theoretical value
+    reference: Reference | None  # the theoretical value that it is compared with
     occasional: bool  # True if only some runs record it
 
     @property
     def factor(self) -> float:
-        """The factor from recorded to displayed values."""
+        """The factor that converts recorded values to displayed ones."""
         return 100.0 if self.percent else 1.0
 
 
@@ -95,7 +95,7 @@ class Epochs:
 
     numbers: Integers  # (num_epochs,), 1 ... num_epochs
     seconds: Floats  # (num_epochs,), training time of each epoch; NaN if missing
-    values: Mapping[tuple[Split, str], Floats]  # (num_epochs,) by split and name; NaN if not measured
+    values: Mapping[tuple[Split, str], Floats]  # by split and name, each (num_epochs,); NaN in epochs without a measurement
 
     @property
     def last(self) -> int:
@@ -109,61 +109,64 @@ class Epochs:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A few classes in the space of their classifier rows, or features of at most three dimensions: `trace.npz`."""
+    """The contents of `trace.npz`: the points of the animation, in the coordinates that `TraceRecorder` describes."""
 
-    epochs: Integers  # (num_moments,), epochs of the measurements
+    epochs: Integers  # (num_moments,), the epochs that were recorded
     classes: Integers  # (num_shown,), indices of the classes
     weights: Floats  # (num_moments, num_shown, 3), the classifier's rows
     means: Floats  # (num_moments, num_shown, 3), the class means
-    samples: Floats  # (num_moments, num_samples, 3), features of the same samples at every measurement
+    samples: Floats  # (num_moments, num_samples, 3), features; the samples do not change from epoch to epoch
     sample_labels: Integers  # (num_samples,), the position of each sample's class in `classes`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run(RunFacts):
-    """The facts and measurements of a run. No median includes a failed run; reports show its error instead."""
+    """The facts and measurements of a run. Medians leave out failed runs; reports show their errors instead."""
 
     folder: Place
     state: State
-    error: str | None  # why it failed
+    error: str | None  # why the run failed; None if it did not
     epochs: Epochs
-    margins: Mapping[Split, Floats]  # sorted, by split; of finished runs only
-    trace: Trace | None  # of finished runs only
+    margins: Mapping[Split, Floats]  # cosine margins by split, sorted; empty for unfinished runs
+    trace: Trace | None  # None for unfinished runs and for runs that recorded no trace
 
 
 @checked_dataclass(frozen=True, config=STRICT)
 class Trial:
     """The result of one setting of a head on the validation images, at the end of training."""
 
-    head: str  # its name
+    head: str  # the name of the head
     settings: Mapping[str, Any]  # values of the searched fields that affect the head, by name
-    seed: int  # of the run
-    measured: Numbers | None  # by name, as in the record of an epoch; None if the run diverged
+    seed: int  # the seed of the trial
+    measured: Numbers | None  # metrics by name, as in the record of an epoch; None if the run diverged
 
 
 @checked_dataclass(frozen=True, config=STRICT)
 class SearchRecord:
-    """A search for the settings of heads: `search.json`, written before the first trial and again before the final runs."""
+    """The contents of `search.json`: the plan of a search for the best settings of each head, its trials, and its choice.
 
-    experiment: str  # its name
-    configuration: Mapping[str, Any]  # what all runs share, as plain values
-    heads: tuple[str, ...]  # their names
-    grid: Mapping[str, Any]  # values of each searched field
-    validation_fraction: float  # of the training images, on which trials are tested
-    trial_epochs: int  # of each trial
-    trial_seeds: tuple[int, ...]  # each used for every trial
-    seeds: tuple[int, ...]  # of the final runs; no trial uses them
-    rule: str  # for choosing a setting, as text
-    planned: str  # when, in ISO 8601
-    trials: tuple[Trial, ...] = ()  # finished ones
-    choice: Mapping[str, Any] = field(default_factory=dict)  # the settings of each head; empty until all trials are done
-    decided: str | None = None  # when the choice was made
+    The file is written before the first trial, and again before the final runs.
+    """
+
+    experiment: str  # the name of the experiment
+    configuration: Mapping[str, Any]  # the settings that all runs share, as plain values
+    heads: tuple[str, ...]  # the names of the heads
+    grid: Mapping[str, Any]  # the values to try for each searched field
+    validation_fraction: float  # the fraction of the training images that trials are tested on
+    trial_epochs: int  # the length of each trial
+    trial_seeds: tuple[int, ...]  # every setting is tried with each of these seeds
+    seeds: tuple[int, ...]  # the seeds of the final runs; no trial uses them
+    rule: str  # how a setting is chosen, as text
+    planned: str  # when the search was planned, in ISO 8601
+    trials: tuple[Trial, ...] = ()  # the results of all trials; empty until they are done
+    choice: Mapping[str, Any] = field(default_factory=dict)  # the settings chosen for each head; empty until all trials are done
+    decided: str | None = None  # when the choice was made, in ISO 8601
     kind: Literal["search"] = "search"  # distinguishes searches from other records
     format: Literal[2] = 2  # format version; readers reject any other
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The fields decided before the first trial."""
+        """The fields that are fixed before the first trial, without the time of planning."""
         later = ("planned", "trials", "choice", "decided")
         return {name: value for name, value in asdict(self).items() if name not in later}
 
@@ -178,9 +181,10 @@ class Records:
 
 
 def read_records(paths: Sequence[Path]) -> Records:
-    """Returns all unique runs and searches in folders and zip archives, without the trials of searches.
+    """Returns all runs and searches in folders and zip archives, at any depth, without the trials of searches.
 
-    Skips damaged or altered records with a warning. Raises a ValueError if a path does not exist or no run remains.
+    Of several runs with the same experiment, head and seed, only one is returned, if possible a finished one. The others, and
+    damaged or altered records, are left out with a warning. Raises a ValueError if a path does not exist or no run remains.
     """
     skipped: list[str] = []
     found: dict[str, tuple[Place, frozenset[str]]] = {}
@@ -218,7 +222,7 @@ def read_records(paths: Sequence[Path]) -> Records:
 
 
 def _folders_below(path: Path, skipped: list[str]) -> list[tuple[Place, frozenset[str]]]:
-    """Returns every folder below a path or in a zip archive, with its file names, in order."""
+    """Returns a folder and all folders below it, or all folders in a zip archive, in order, each with the names of its files."""
     if not path.is_dir():
         try:
             archive = zipfile.ZipFile(path)
@@ -241,7 +245,7 @@ def _folders_below(path: Path, skipped: list[str]) -> list[tuple[Place, frozense
 
 
 def read_run(folder: Place) -> Run:
-    """Returns the run in a folder, without its model. Raises a DamageError if it is damaged or altered."""
+    """Returns the run in a folder, without its model. Raises a DamageError if a file of the run is damaged or altered."""
     status = run_status(folder)
     if status.facts is None or status.state == "damaged":
         raise DamageError(status.reason or f"{CONFIG} is damaged")
@@ -269,7 +273,7 @@ def in_columns(records: Sequence[EpochRecord]) -> Epochs:
 
 
 def read_margins(file: Place) -> dict[Split, Floats]:
-    """Returns sorted cosine margins by split."""
+    """Returns the cosine margins in a file by split, sorted."""
     arrays = _read_arrays(file)
     return {split: np.sort(arrays[split]) for split in SPLITS if split in arrays}
 
@@ -281,27 +285,27 @@ def _read_arrays(file: Place) -> dict[str, npt.NDArray[Any]]:
 
 
 def setting_text(settings: Mapping[str, Any]) -> str:
-    """Returns values of searched fields as text, "learning_rate=0.1,scale=5"; "as-it-is" if there are none."""
+    """Returns values of searched fields as text, such as "learning_rate=0.1,scale=5"; "as-it-is" if there are none."""
     return ",".join(f"{name}={value:g}" for name, value in settings.items()) or "as-it-is"
 
 
 def one_line(text: str) -> str:
-    """Returns text without line breaks, control characters, or bidirectional marks."""
+    """Returns text on one line; each run of whitespace, control characters and bidirectional marks becomes a single space."""
     return re.sub(r"[\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+", " ", text).strip()
 
 
 def short_commit(commit: str) -> str:
-    """Returns a commit shortened to seven digits, as git does; keeps a trailing plus."""
+    """Returns text in which every full commit hash is shortened to seven digits, as git shows it; a plus after it is kept."""
     return re.sub(r"\b([0-9a-f]{7})[0-9a-f]{33}\b", r"\1", commit)
 
 
 def shortened(text: str, most: int = 500) -> str:
-    """Returns text on one line, truncated to `most` characters."""
+    """Returns text on one line; text of more than `most` characters is truncated and ends in an ellipsis."""
     line = one_line(text)
     return line if len(line) <= most else f"{line[:most]} …"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a text table with aligned columns."""
+    """Returns the rows of a table as lines of text, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -7,9 +7,10 @@
 | `last.ckpt`, `previous.ckpt` | all state for an exact resume, with copies of the two files above | about every 30 s |
 | `margins.npz`, `trace.npz` | the last measurement's margins, and the animation | at the end |
 | `model.safetensors` | the trained model | at the end |
+| `failed.json` | the error and its traceback | when the run fails |
 
-`run_status` defines finished and intact: `config.json` is undamaged, says that the run finished, and the checksums of all files
-match those it lists. Running the same command again rebuilds a damaged file from the last checkpoint.
+`run_status` regards a run as finished and intact if `config.json` is undamaged and says that the run finished, and if the other
+files have the checksums that it lists. Running the same command again rebuilds damaged files from the last checkpoint.
 """
 
 import hashlib
@@ -43,9 +44,9 @@ LAST_CHECKPOINT = "last.ckpt"
 PREVIOUS_CHECKPOINT = "previous.ckpt"
 MODEL = "model.safetensors"
 FAILURE = "failed.json"
-FINISHED = (METRICS, MARGINS, TRACE, MODEL)  # whose checksums `config.json` lists at the end
+FINISHED = (METRICS, MARGINS, TRACE, MODEL)  # the files whose checksums `config.json` lists at the end
 OF_A_RUN = (CONFIG, *FINISHED, LAST_CHECKPOINT, PREVIOUS_CHECKPOINT)
-CHECKSUM = "sha256"  # the field of `config.json` with the checksum of all others
+CHECKSUM = "sha256"  # the field of `config.json` with the checksum of all its other fields
 
 Place = Path | zipfile.Path  # on disk or in a zip archive
 State = Literal["finished", "unfinished", "failed", "damaged"]
@@ -59,14 +60,14 @@ class Inputs:
     """What a model needs to know about its images or given features."""
 
     shape: tuple[int, ...]  # channels, height and width; or the width of features
-    mean: tuple[float, ...]  # of each channel, with values from 0 to 1; or of each feature
+    mean: tuple[float, ...]  # of each channel, for pixels from 0 to 1; or of each feature
     std: tuple[float, ...]  # of each channel or feature
     class_names: tuple[str, ...]  # in the order of the logits
 
 
 @dataclass(frozen=True, config=STRICT)
 class Finished:
-    """The end of a run: the checksums of its files, by name."""
+    """The checksums of the files of a finished run, by name."""
 
     files: Mapping[str, str]
 
@@ -78,7 +79,7 @@ class RunFacts:
     experiment: str
     head: str
     seed: int  # of all randomness
-    configuration: Mapping[str, Any]  # the requested one, as plain values
+    configuration: Mapping[str, Any]  # the requested configuration, as plain values
     protocol: str  # the rules by which heads are compared
     protocol_differences: tuple[str, ...]  # how this head's run differs from those of other heads
     num_classes: int  # of the data
@@ -86,11 +87,11 @@ class RunFacts:
     num_train: int
     num_test: int
     global_batch: int  # samples per step, over all processes
-    loss_lower_bound: float | None  # the lowest loss that such a head with this scale can reach; None without a scale
+    loss_lower_bound: float | None  # the lowest loss that the head can reach; None if the norm of features or rows is free
     versions: Mapping[str, Any]  # by package
-    commit: str | None  # of this package; None if it is installed
+    commit: str | None  # of this package; None unless it runs from a git checkout
     hardware: Mapping[str, Any]  # where the run started, as `launch.hardware` describes it
-    started: str  # when, in ISO 8601
+    started: str  # when the run started, in ISO 8601
     inputs: Inputs | None = None  # None for unconstrained features
     finished: Finished | None = None  # None until the run is finished
     format: Literal[2] = 2  # format version; readers reject any other
@@ -111,13 +112,13 @@ class EpochRecord:
     """The measurements of an epoch: a line of `metrics.jsonl`."""
 
     epoch: int  # counted from 1
-    running: Numbers | None = None  # loss and accuracy while training, which no curve or table uses
+    running: Numbers | None = None  # loss and accuracy while training, which reports do not use
     seconds: float | None = None  # of training; None in records stored without times
-    train: Numbers | None = None  # measured on the training samples in eval mode; None if not in this epoch
-    test: Numbers | None = None  # the same on the test samples
+    train: Numbers | None = None  # metrics of the training samples in eval mode; None if this epoch was not measured
+    test: Numbers | None = None  # metrics of the test samples in eval mode; None if there are none or they were not measured
 
     def measured(self, split: Split) -> Numbers:
-        """Returns the measurement on these samples; empty if there was none."""
+        """Returns the metrics of this split; empty if they were not measured."""
         return (self.train if split == "train" else self.test) or {}
 
     def to_json(self) -> dict[str, Any]:
@@ -143,7 +144,7 @@ class Status(NamedTuple):
 
 
 def run_status(folder: Place) -> Status:
-    """Returns the status of the run in a folder, on which training, comparisons, export and reports all rely."""
+    """Returns the status of the run in a folder. Training, comparisons, export and reports all rely on this function."""
     facts = None
     try:
         facts = _parse_facts(_read(folder / CONFIG))
@@ -160,7 +161,7 @@ def run_status(folder: Place) -> Status:
 
 
 def read_epoch_records(folder: Place) -> list[EpochRecord]:
-    """Returns the records in `metrics.jsonl`, none if it does not exist yet; DamageError if it is damaged."""
+    """Returns the records in `metrics.jsonl`, or an empty list if the file does not exist yet; DamageError if it is damaged."""
     file = folder / METRICS
     return _parse_epochs(_read(file)) if file.exists() else []
 
@@ -215,12 +216,12 @@ class Checkpoint(NamedTuple):
 
     file: Path
     facts: RunFacts  # of the run, which may have been extended since
-    records: list[EpochRecord]  # of all finished epochs
-    state: dict[str, Any]  # of the model, the optimizer, the random numbers and the trace
+    records: list[EpochRecord]  # of the epochs that were finished when it was written
+    state: dict[str, Any]  # of the model, the optimizer, the random number generator and the trace
 
 
 def save_checkpoint(folder: Path, facts: RunFacts, records: list[EpochRecord], state: Mapping[str, Any]) -> None:
-    """Writes `last.ckpt`, which starts with its checksum; the one before it becomes `previous.ckpt`."""
+    """Writes `last.ckpt`, which starts with its checksum; an existing `last.ckpt` becomes `previous.ckpt`."""
     import torch
 
     buffer = io.BytesIO()
@@ -253,7 +254,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 class RunFolder(NamedTuple):
-    """`OUT/<experiment>/<head>/seed-<k>`, as training writes it."""
+    """The folder of a run, `OUT/<experiment>/<head>/seed-<k>`, as training writes it."""
 
     path: Path
 
@@ -263,7 +264,7 @@ class RunFolder(NamedTuple):
         return cls(out / configuration.experiment / configuration.head / f"seed-{configuration.seed}")
 
     def as_here(self, configuration: Configuration) -> Configuration:
-        """Returns the configuration, with a trace if the run in this folder has one: a trace changes no result."""
+        """Returns the configuration, with `trace` on if the run in this folder has it on, because a trace changes no result."""
         has_trace = self.exists() and configuration_of(self.facts()).trace
         return replace(configuration, trace=configuration.trace or has_trace)
 
@@ -291,7 +292,12 @@ class RunFolder(NamedTuple):
             return checkpoint.facts
 
     def exportable(self) -> tuple[RunFacts, Inputs]:
-        """Returns a finished run's facts, and what its model must know about its inputs; RequestError or DamageError if none."""
+        """Returns the facts of a finished run, and what its model needs to know about its inputs.
+
+        Raises:
+            RequestError: if there is no finished run with a network in the folder.
+            DamageError: if the run is damaged.
+        """
         self.check_exists()
         state, reason, facts = run_status(self.path)
         if facts is None or state == "damaged":
@@ -305,14 +311,14 @@ class RunFolder(NamedTuple):
         return facts, facts.inputs
 
     def is_finished(self, configuration: Configuration) -> bool:
-        """Returns whether the run of this configuration is finished and intact. Warns about a damaged file."""
+        """Returns whether the folder has a finished and intact run of this configuration. Warns about a damaged file."""
         status = run_status(self.path)
         if status.state == "damaged" and status.facts is not None:
             warnings.warn(f"{self.path}: {status.reason}; rebuilding it from the last checkpoint.", RuntimeWarning, stacklevel=2)
         return status.state == "finished" and status.facts is not None and configuration_of(status.facts) == configuration
 
     def check(self, configuration: Configuration, *, lengthen: bool) -> None:
-        """Raises RequestError if the folder holds another run; `lengthen` also accepts a shorter version of this one."""
+        """Raises RequestError if the folder holds a run with another configuration; `lengthen` allows fewer epochs."""
         if not self.exists():
             return
         there = configuration_of(self.facts())
@@ -324,7 +330,11 @@ class RunFolder(NamedTuple):
             )
 
     def checkpoint(self, configuration: Configuration) -> Checkpoint | None:
-        """Returns the checkpoint to resume from, or None to start afresh. DamageError if that would overwrite a finished run."""
+        """Returns the checkpoint to resume from, or None to start from the beginning.
+
+        Raises:
+            DamageError: if the checkpoint belongs to another run, or if it is missing although the run has been finished before.
+        """
         found = load_checkpoint(self.path)
         if found is None:
             if (self.path / MODEL).exists():
@@ -342,7 +352,7 @@ class RunFolder(NamedTuple):
         return found
 
     def begin(self, facts: RunFacts, records: list[EpochRecord]) -> None:
-        """Writes `config.json` and `metrics.jsonl` for a run that starts, or resumes after these records."""
+        """Writes `config.json` and `metrics.jsonl` for a run that starts or resumes after these records; removes leftovers."""
         for leftover in self.path.glob(".*.part"):  # of a process that was killed
             leftover.unlink()
         (self.path / FAILURE).unlink(missing_ok=True)
@@ -355,19 +365,19 @@ class RunFolder(NamedTuple):
         write_bytes(self.path / METRICS, records_as_text(records).encode())
 
     def write_arrays(self, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Writes a file of arrays."""
+        """Writes arrays to an .npz file of this name, atomically."""
         with atomic_write(self.path / name) as beside, beside.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     def write_failure(self, error: BaseException) -> None:
-        """Records the error and its traceback, if the folder is still writable."""
+        """Writes the error and its traceback to `failed.json`, if the folder is still writable."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
         failure = Failure(f"{type(error).__name__}: {error}", time, "".join(traceback.format_exception(error)))
         with suppress(OSError):
             write_json(self.path / FAILURE, asdict(failure))
 
     def finish(self, facts: RunFacts) -> None:
-        """Marks the run as finished, once its other files are complete, by writing their checksums to `config.json`."""
+        """Marks the run as finished by writing the checksums of its files, which must be complete, to `config.json`."""
         files = {name: checksum((self.path / name).read_bytes()) for name in FINISHED if (self.path / name).exists()}
         write_bytes(self.path / CONFIG, replace(facts, finished=Finished(files)).as_text().encode())
         (self.path / PREVIOUS_CHECKPOINT).unlink(missing_ok=True)

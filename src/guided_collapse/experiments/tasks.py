@@ -51,7 +51,7 @@ class Task(ABC):
 
     @abstractmethod
     def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
-        """Returns a new backbone; `fresh=False` leaves out pretrained weights, for one that gets its state from a checkpoint."""
+        """Returns a new backbone; `fresh=False` skips pretrained weights, because a checkpoint will provide the state."""
 
     @property
     def summary(self) -> str:
@@ -70,15 +70,18 @@ class Task(ABC):
 
     @abstractmethod
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
-        """Yields the chosen samples, augmented if there is a source of randomness."""
+        """Yields batches of the chosen samples, as the network takes them; augmented if there is a source of randomness."""
 
     def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
-        """Yields this process's part of the batches of an epoch, counted from 1; the same for all heads with the same seed."""
+        """Yields this process's part of the batches of an epoch, counted from 1.
+
+        In the fair protocol, all heads with the same seed get the same batches.
+        """
         source = random_generator(self.configuration.seed, AUGMENTATION, epoch, share.rank)
         return self._load(share.of_batches(self._sampler(epoch)), share.device, source, test=False)
 
     def clean_batches(self, share: ProcessShare, *, test: bool) -> Iterator[Batch]:
-        """Yields every sample once, in order, without augmentation, in batches that fit into memory."""
+        """Yields this process's share of the samples, in order, without augmentation, in batches that fit into memory."""
         of_training = max(self.configuration.batch_size // share.processes, 1)
         size = min(LARGEST_MEASURED_BATCH, of_training) if self.fills_memory else LARGEST_MEASURED_BATCH
         chosen = share.in_order(self.num_test if test else self.num_train, batch_size=size)
@@ -94,7 +97,7 @@ class Task(ABC):
         return len(self._sampler(1))
 
     def _sampler(self, epoch: int) -> SeededBatchSampler:
-        """Returns the batches of an epoch, the same for every number of processes and, in the fair protocol, for every head."""
+        """Returns the sampler of an epoch, the same for every number of processes and, in the fair protocol, for every head."""
         size, seed = min(self.configuration.batch_size, self.num_train), self.configuration.seed
         sampler: SeededBatchSampler
         if self.configuration.takes_stratified_batches:
@@ -125,7 +128,7 @@ class ImageTask(Task):
         return network
 
     def input_facts(self) -> Inputs:
-        """Returns shape, normalization and class names."""
+        """Returns the shape and normalization of the inputs, and the names of the classes."""
         (channels, height, width), size = self.data.image_shape, self.configuration.crop_size
         return Inputs((channels, size or height, size or width), *self.statistics, self.data.class_names)
 
@@ -177,7 +180,7 @@ class FeatureTask(Task):
         return new_backbone(self.configuration, len(self.mean), generator)
 
     def input_facts(self) -> Inputs:
-        """Returns shape, normalization and class names."""
+        """Returns the shape and normalization of the inputs, and the names of the classes."""
         return Inputs((len(self.mean),), tuple(self.mean.tolist()), (self.std,) * len(self.mean), self.data.class_names)
 
     def normalized_for(self, inputs: Inputs) -> Self:
@@ -224,7 +227,7 @@ def build_model(
 
 
 def joined(backbone: Backbone, head: Head | nn.Linear, generator: torch.Generator) -> Classifier:
-    """Returns the backbone and the head as a model, with a neck, initialized from the generator, if their widths differ."""
+    """Returns the backbone and the head as a model; if their widths differ, a neck with random weights connects them."""
     if head.in_features == backbone.feature_dim:
         return Classifier(backbone, head)
     model = Classifier(backbone, head, neck=backbone.feature_dim)
@@ -261,7 +264,7 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
 
 
 def _images(configuration: Configuration, data_root: Path | None) -> tuple[ImageData, PixelStatistics]:
-    """Returns the images at the size that the network expects, and the statistics that normalize them."""
+    """Returns the images, if needed at the size that a timm model expects, and the statistics that normalize them."""
     model = expected(configuration.backbone.removeprefix("timm:")) if configuration.is_timm else None
     size = configuration.image_size or (model.image_size if model else None)
     if configuration.data in KNOWN:

@@ -1,4 +1,4 @@
-"""Trains a new model against an older run, so that its queries match the gallery that the old model embedded."""
+"""Trains a new model whose queries match the gallery that an old model embedded."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from guided_collapse.metrics.cross_tests import CompatibilityResult, compatibili
 from guided_collapse.metrics.embeddings import Embeddings
 from guided_collapse.sampling import world_size_and_rank
 
-# The fields that decide which samples a configuration trains and tests on.
+# The fields that decide which samples a configuration trains and tests on, and in which batches.
 DATA_FIELDS = (
     *("data", "test_features", "test_fraction", "validation_fraction", "images_per_class", "long_tail", "long_tail_ratio"),
     *("batch_size", "seed"),
@@ -35,14 +35,15 @@ class Upgrade(NamedTuple):
 
 
 def upgrade(old: RunFolder, configuration: Configuration, placement: Placement, *, galleries: Sequence[RunFolder] = ()) -> Upgrade:
-    """Trains a configuration against an older run, and tests the new model's queries in the galleries of the older ones.
+    """Trains a new model for the gallery of an old run, and tests its queries in the galleries of all older runs.
 
     The gallery is the training images of the configuration's data, and the queries are its test images.
 
     Args:
-        old: a finished run on images. An anchored head takes its rows from this run: the rows of its head if that is anchored
-            itself, so that all generations share the first one's space, and otherwise its class means on the new training images.
-        configuration: with head anchored, `upgrade_of` is the checksum of the old run's model.
+        old: a finished run on images or features. An anchored head takes its rows from this run: the class means of the old model
+            on the new training samples. If the old head is itself anchored, the classes that it knows keep its rows, so that all
+            generations share the space of the first one.
+        configuration: the new run; with head anchored, `upgrade_of` must be the checksum of the old run's model.
         placement: where to train and to compute embeddings.
         galleries: more finished runs whose galleries are tested, oldest first.
 
@@ -123,5 +124,5 @@ def samples_for(run: RunFolder, configuration: Configuration, placement: Placeme
 
 
 def on_one_device(configuration: Configuration, placement: Placement) -> ProcessShare:
-    """Returns all samples, on the placement's first device."""
+    """Returns the share of a single process, which has all samples, on the first device of the placement."""
     return ProcessShare(device=build_fabric(replace(placement, devices=1, nodes=1), configuration.precision).device)

@@ -1,4 +1,4 @@
-"""Networks that turn images into features, by name. This table loads no torch; each network is imported when it is built."""
+"""Networks that turn images into features, by name. Imports no torch; each network is imported when it is built."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,7 @@ Stem = Literal["imagenet", "cifar"]
 
 @dataclass(frozen=True)
 class BackboneDeclaration:
-    """One network: "module:class", the keyword arguments it takes besides `generator`, and its positional arguments."""
+    """How to build a network: its "module:class", its keyword arguments besides `generator`, and its positional arguments."""
 
     built_by: str
     options: tuple[str, ...]
@@ -39,7 +39,10 @@ BACKBONES: dict[str, BackboneDeclaration] = {
     ),
     "none": BackboneDeclaration(f"{_HERE}.neck:Neck", _NECK),
 }
-"""Every network by its name on the command line and in records; "timm" means timm:MODEL. Add your own here."""
+"""Every network by its name on the command line and in records. Add your own here.
+
+"timm" stands for timm:MODEL, and "none" for given features.
+"""
 
 
 NETWORK_FIELDS = tuple(
@@ -49,7 +52,7 @@ NETWORK_FIELDS = tuple(
 
 
 def build_backbone(name: str, *, generator: "torch.Generator | None" = None, **options: Any) -> "Backbone":
-    """Returns the network of that name.
+    """Returns the network of this name.
 
     Args:
         name: a key of `BACKBONES`, or timm:MODEL.
@@ -57,13 +60,13 @@ def build_backbone(name: str, *, generator: "torch.Generator | None" = None, **o
         options: options that the network declares; None leaves the network's default:
 
             in_channels: channels of the images, or the width of given features.
-            stem: "imagenet" or "cifar"; ResNets.
-            width: factor on all channel counts, which are rounded and at least 1; networks of this package.
-            affine: True for the usual form, with affine BatchNorm and biases; AGD and the paper need the form without them.
-            batch_norm: whether to use BatchNorm; the small network.
-            feature_dim: d; the small network, a neck, and ResNets, which then end in a linear layer.
-            neck: "none", "linear" or "mlp"; timm models and given features.
-            image_size, pretrained, weights, freeze, freeze_batch_norm: see `TimmBackbone`.
+            stem: "imagenet" or "cifar"; for ResNets.
+            width: factor on all channel counts, which are rounded to integers of at least 1; for networks of this package.
+            affine: whether BatchNorm is affine and layers have biases, as is usual; the paper and AGD do without both.
+            batch_norm: whether to use BatchNorm; for the small network.
+            feature_dim: dimension of the features; for the small network, a neck, and ResNets, which then end in a linear layer.
+            neck: "none", "linear" or "mlp"; for timm models and given features.
+            image_size, pretrained, weights, freeze, freeze_batch_norm, backbone_rate: see `TimmBackbone`.
     """
     family, _, model = name.partition(":")
     if family not in BACKBONES or (family == "timm") != bool(model):

@@ -60,7 +60,7 @@ class UnconstrainedFeatures(Backbone):
 
 
 def scaled(num_channels: int, width: float) -> int:
-    """Returns width x num_channels, rounded to the nearest integer (halves to even), at least 1."""
+    """Returns width x num_channels, rounded to the nearest integer (halves to even), but at least 1."""
     return max(1, round(width * num_channels))
 
 

@@ -1,4 +1,4 @@
-"""Layers between given features and a head."""
+"""Layers between a timm model, or given features, and a head."""
 
 from itertools import pairwise
 from typing import Literal, get_args
@@ -18,7 +18,7 @@ class Neck(Backbone):
     Args:
         neck: "none", "linear" or "mlp".
         in_channels: the width of the given features.
-        feature_dim: the width of the result; if None, that of the given features.
+        feature_dim: the width of the output; if None, the width of the given features.
         affine: whether layers have biases.
         generator: source of the initial weights.
     """

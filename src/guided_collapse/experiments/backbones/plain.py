@@ -10,7 +10,7 @@ SMALL_CHANNELS = (16, 32, 64)
 
 
 class VGG13(ImageBackbone):
-    """Five stages of two 3x3 convolutions with BatchNorm and a 2x2 max-pool; global average pooling replaces the hidden layers.
+    """Five stages of two 3x3 convolutions with BatchNorm and a 2x2 max-pool; global average pooling replaces the dense layers.
 
     Images must be at least 32 x 32. Arguments: see `build_backbone`.
     """
@@ -38,7 +38,7 @@ class VGG13(ImageBackbone):
 class SmallConvNet(ImageBackbone):
     """Three 3x3 convolutions with a 2x2 max-pool after each of the first two, global average pooling, and a linear layer.
 
-    Images must be at least 4 x 4. The linear layer has 64 inputs, times `width`, which bound the rank of the features.
+    Images must be at least 4 x 4. The linear layer has 64 x `width` inputs, which bound the rank of the features.
     Without BatchNorm, the features of a sample depend on that sample alone, even in training mode. Arguments: see `build_backbone`.
     """
 

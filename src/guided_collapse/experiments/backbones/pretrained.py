@@ -1,4 +1,4 @@
-"""Any timm model as a backbone, with pretrained weights from timm or from a file."""
+"""Any timm model as a backbone, optionally with pretrained weights from timm or from a file."""
 
 import pickle
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ MAX_KEYS_NAMED = 4
 
 
 class Expected(NamedTuple):
-    """The images that a timm model expects: height and width, and the mean and std of each channel, with pixels from 0 to 1."""
+    """The size and normalization of the images that a timm model expects: mean and std of each channel, for pixels from 0 to 1."""
 
     image_size: int
     mean: tuple[float, ...]
@@ -36,13 +36,13 @@ class TimmBackbone(Backbone):
     """A timm model up to the input of its classifier, `forward_head(..., pre_logits=True)`, followed by a neck.
 
     Args:
-        model: its name in timm.
+        model: name of the model in timm.
         in_channels: channels of the images, which must be 3.
-        image_size: height and width of the images; if None, the model's own.
+        image_size: height and width of the images; if None, the size that the model expects.
         pretrained: whether to load timm's pretrained weights, from its cache or the hub.
         weights: file with a state dict to load instead; a classifier in it is ignored.
         freeze: whether to keep the model, but not the neck, in eval mode and without gradients.
-        freeze_batch_norm: whether to freeze only the model's BatchNorm layers in this way.
+        freeze_batch_norm: whether to freeze the model's BatchNorm layers in this way, but no others.
         backbone_rate: not used here; the optimizer reads it from the configuration.
         neck, feature_dim, affine: as for `Neck`.
         generator: source of the initial weights.
@@ -101,7 +101,10 @@ class TimmBackbone(Backbone):
 
 
 def with_synchronized_batch_norm(model: nn.Module) -> nn.Module:
-    """Synchronizes BatchNorm among processes; torch's conversion would drop the activations inside timm's layers."""
+    """Returns the model with BatchNorm synchronized among processes.
+
+    Models of timm need timm's own conversion, because torch's would drop the activations that are part of timm's layers.
+    """
     of_timm = any(isinstance(module, TimmBackbone) for module in model.modules())
     owner = optional("timm.layers", extra="timm") if of_timm else nn.SyncBatchNorm
     converted: nn.Module = owner.convert_sync_batchnorm(model)
@@ -109,7 +112,7 @@ def with_synchronized_batch_norm(model: nn.Module) -> nn.Module:
 
 
 def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, source: str) -> None:
-    """Loads a state dict into a timm model without a classifier; ValueError, naming the keys and shapes, for a mismatch."""
+    """Loads a state dict into a timm model without a classifier; a ValueError names the keys and shapes that do not match."""
     wanted, classifier = network.state_dict(), _declared(name).classifier or ()
     prefixes = tuple(f"{layer}." for layer in ([classifier] if isinstance(classifier, str) else classifier))
     found = {key: value for key, value in found.items() if key in wanted or not key.startswith(prefixes)}
@@ -131,7 +134,11 @@ def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, 
 
 
 def read_state_dict(file: Path) -> dict[str, Tensor]:
-    """Returns the state dict in a file; ValueError if the file is unreadable or holds anything else, which is never unpickled."""
+    """Returns the state dict in a file, without unpickling other objects.
+
+    Raises:
+        ValueError: if the file is unreadable or holds anything other than a state dict of tensors.
+    """
     if file.suffix not in WEIGHT_FILES:
         raise ValueError(f"weights must be in a file that ends in {', '.join(WEIGHT_FILES)}; got {file}.")
     try:
@@ -157,7 +164,7 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
 
 
 def _declared(model: str) -> Any:
-    """Returns timm's configuration of the model."""
+    """Returns timm's declaration of the model; ValueError for an unknown name."""
     timm = optional("timm", extra="timm")
     if not timm.is_model(model):
         near = get_close_matches(model, timm.list_models())
@@ -180,7 +187,7 @@ def _created(model: str, *, pretrained: bool) -> nn.Module:
 
 @torch.no_grad()
 def _width_for(network: nn.Module, size: int, *, name: str, own_size: int) -> int:
-    """Adapts the network to images of this size and returns its number of features; ValueError if it cannot take them."""
+    """Adapts the network to images of this size and returns its number of features; ValueError if the size does not fit."""
     try:
         if size != own_size and hasattr(network, "set_input_size"):  # models with a position embedding for every patch
             network.set_input_size(img_size=(size, size))  # type: ignore[operator]

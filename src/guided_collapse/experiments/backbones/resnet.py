@@ -1,4 +1,4 @@
-"""Residual networks (He et al., 2016): 18 and 34 layers of basic blocks, 50 of bottlenecks."""
+"""Residual networks (He et al., 2016): 18 and 34 layers with basic blocks, and 50 layers with bottlenecks."""
 
 from typing import get_args
 
@@ -16,9 +16,9 @@ BOTTLENECK_EXPANSION = 4
 class ResNet(ImageBackbone):
     """A ResNet up to its global average pool, optionally followed by a linear layer; convolutions have no bias.
 
-    Depth 50 has bottlenecks, with the stride on their 3x3 convolution and four times the outputs. The stem "imagenet" is a 7x7
-    convolution and a 3x3 max-pool, both of stride 2, as in all of the paper's experiments, even on 32x32 images; "cifar" is a 3x3
-    convolution of stride 1. Arguments: see `build_backbone`.
+    Depth 50 has bottlenecks, with the stride on their 3x3 convolution and four times as many output channels. The stem "imagenet"
+    is a 7x7 convolution and a 3x3 max-pool, both of stride 2, as in all of the paper's experiments, even on 32x32 images. The stem
+    "cifar" is a 3x3 convolution of stride 1. Arguments: see `build_backbone`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ResNet(ImageBackbone):
         channels = [scaled(num_channels, width) for num_channels in CHANNELS_PER_STAGE]
         expansion = BOTTLENECK_EXPANSION if depth == 50 else 1
         outputs = expansion * channels[-1]
-        smallest_size = 17 if stem == "imagenet" else 5  # smaller images are a single pixel before the last stage
+        smallest_size = 17 if stem == "imagenet" else 5  # smaller images shrink to a single pixel before the last stage
         super().__init__(outputs if feature_dim is None else feature_dim, in_channels=in_channels, smallest_size=smallest_size)
         kernel, stride = (3, 1) if stem == "cifar" else (7, 2)
         self.stem = nn.Sequential(*_convolution(in_channels, channels[0], kernel, stride, affine), nn.ReLU(inplace=True))
@@ -61,7 +61,7 @@ class ResNet(ImageBackbone):
 
 
 class Residual(nn.Module):
-    """relu(branch(x) + shortcut(x)); the branch is two 3x3 convolutions, or in a bottleneck 1x1, 3x3 and 1x1.
+    """relu(branch(x) + shortcut(x)); the branch is two 3x3 convolutions or, in a bottleneck, a 1x1, a 3x3 and a 1x1 convolution.
 
     The shortcut is the identity, or a 1x1 convolution where the shape changes.
     """
@@ -87,6 +87,6 @@ class Residual(nn.Module):
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int, affine: bool) -> list[nn.Module]:
-    """Returns a convolution with its BatchNorm."""
+    """Returns a convolution and the BatchNorm layer after it."""
     convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
     return [convolution, nn.BatchNorm2d(outputs, affine=affine)]

@@ -1,4 +1,4 @@
-"""The command `guided-collapse`: errors and their exit status. The commands are in `commands.py`."""
+"""The entry point of `guided-collapse`, which reports errors and sets the exit status. The commands are in `commands.py`."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from guided_collapse.experiments.errors import RequestError, error_message
 __all__ = ["main"]
 
 FAILED, WRONG_REQUEST = 1, 2
-INTERRUPTED, BROKEN_PIPE = 130, 141  # what shells report for other tools
+INTERRUPTED, BROKEN_PIPE = 130, 141  # the statuses that shells report for other tools
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,14 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)  # addressed to the developers of other libraries
         try:
-            # Imported here to report a missing package.
+            # Imported here so that a missing package is reported like other errors.
             from guided_collapse.experiments.cli.commands import help_text, parsed
 
             if not words or words[0] in ("-h", "--help", "help"):
                 print(help_text(), file=sys.stdout if words else sys.stderr)
                 return 0 if words else WRONG_REQUEST
             status = parsed(words).run()
-            sys.stdout.flush()  # so that a broken pipe shows here
+            sys.stdout.flush()  # so that a broken pipe raises its error here
         except BrokenPipeError:
             # The rest of the buffer would fail again when the interpreter exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

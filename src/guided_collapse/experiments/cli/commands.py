@@ -1,4 +1,4 @@
-"""The commands: their fields are flags, and their docstrings are help. Slow imports wait until a command runs.
+"""The commands. The fields of each are its flags, and its docstring is its help. Slow imports wait until a command runs.
 
 `start` returns the configuration that the flags change, `of` builds the command from the values of the given flags, and `run`
 executes it and returns the exit status.
@@ -43,7 +43,7 @@ RunDir = Annotated[Path, Shown("RUN_DIR", positional=True)]
 
 
 class Command:
-    """The base class of commands; its methods are those of commands without a configuration."""
+    """The base class of commands. Its methods are for commands without a configuration; other commands override them."""
 
     hidden: ClassVar[tuple[str, ...]] = ()  # fields of its configuration or placement that are not flags
     defaults: ClassVar[Mapping[str, Any]] = {}  # for fields whose default is not that of `start`
@@ -123,7 +123,7 @@ class Train(Command):
 
 @settings
 class _SeveralRuns(Train):
-    """Runs of several heads and seeds."""
+    """The base class of commands that train several heads with several seeds."""
 
     heads: tuple[HeadName, ...] = ("linear", "cosine", "fixed-etf", "nearest-etf")
     """Heads; `guided-collapse list` describes them."""
@@ -211,13 +211,13 @@ class Search(_SeveralRuns):
 
     @classmethod
     def of(cls, given: Mapping[str, Any], start: Configuration) -> Self:
-        # A grid of learning rates needs an optimizer that has one.
+        # A grid of these fields needs an optimizer that has them.
         needed = {"learning_rate", "weight_decay", "momentum"} & set(grid_of(given.get("grid", ())))
         if needed and start.optimizer == "agd" and "optimizer" not in given:
             warnings.warn(f"agd has no {' and '.join(sorted(needed))}: this search uses --optimizer sgd.", stacklevel=2)
             given = {**given, "optimizer": "sgd"}
         request = super().of(given, start)
-        request.plan()  # checks the rest
+        request.plan()  # invalid grids and seeds raise RequestError here
         return request
 
     def plan(self) -> "SearchRecord":
@@ -240,7 +240,7 @@ class Search(_SeveralRuns):
 
 
 def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
-    """Parses words like "learning_rate=0.05,0.1" into a grid."""
+    """Returns the grid in words such as "learning_rate=0.05,0.1": the values to try, by field."""
     grid: dict[str, list[int | float]] = {}
     for word in words:
         name, _, values = word.partition("=")
@@ -393,7 +393,7 @@ class Data(Command):
 class Export(Command):
     """Write the model of a finished run to a file that does not need this package.
 
-    The model takes images with values from 0 to 1 and returns logits.
+    The model takes images with values from 0 to 1, or features, and returns logits.
 
     Example:
         guided-collapse export runs/digits/nearest-etf/seed-0 --to model.onnx
@@ -429,7 +429,7 @@ class Features(Command):
     to: Path
     """Output file: .npz or .safetensors."""
     data: str | None = None
-    """Data set, or folder with one subfolder of images per class; by default, that of the run."""
+    """Data set, or folder with one subfolder of images per class; by default, the data of the run."""
     weights: str | None = None
     """File with a state dict for the timm model."""
     image_size: int | None = None
@@ -516,7 +516,7 @@ def parsed(words: Sequence[str]) -> Any:
 
 
 def _conclude(comparison: "Comparison", runs: Sequence[Path], folder: Path) -> int:
-    """Prints the table, writes the report on the runs into the folder, names those that failed, and returns the exit status."""
+    """Prints the table, writes a report on the runs into the folder, lists failed runs, and returns the exit status."""
     from guided_collapse.experiments.report.write import write_report
 
     if comparison.finished:

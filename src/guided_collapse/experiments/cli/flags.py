@@ -16,7 +16,7 @@ from guided_collapse.experiments.configuration import Configuration, Placement, 
 from guided_collapse.experiments.errors import RequestError, check_choice
 from guided_collapse.experiments.presets import OWN_DATA
 
-# The fields of Configuration and Placement by group: those that --help shows, and those that only --help-all does.
+# The fields of Configuration and Placement by group: first those that --help shows, then those that only --help-all shows.
 GROUPS: Mapping[str, tuple[str, str]] = {
     "data": (
         "data test_fraction image_size flip data_root",
@@ -40,7 +40,7 @@ METAVARS = {int: "N", float: "X", Path: "PATH", str: "NAME", bool: None}
 NO_DEFAULT = (None, MISSING, "", Path(), (), False, "none")  # defaults that help leaves out
 COLUMN = 24  # width that tyro gives to flags
 LONGEST_CHOICE = 40  # in characters; longer lists are left to error messages and `guided-collapse list`
-FEWEST_COLUMNS = 40  # with fewer, tyro's line breaking never ends
+FEWEST_COLUMNS = 40  # with fewer columns, tyro's line breaking never ends
 
 
 class Shown(NamedTuple):
@@ -73,7 +73,7 @@ class Flag:
         return kind, several
 
     def for_tyro(self, *, for_help: bool) -> tuple[str, Any, Any]:
-        """Returns a dataclass field for tyro: name, type and default. All but switches stay strings, which `value` checks."""
+        """Returns a dataclass field for tyro: name, type and default. Only switches are parsed; `value` checks the rest."""
         kind, several = self.kind
         aliases, choices = ALIASES.get(self.name, ()), "|".join(typing.get_args(kind))
         fits = len(f"--{self.name} {choices}") <= COLUMN
@@ -99,14 +99,14 @@ class Flag:
         return self.name, Annotated[words, settings, *markers], field(default=start)
 
     def is_given(self, names: Collection[str], words: Any) -> bool:
-        """Returns whether a command line with these flags sets the field."""
+        """Returns whether a command line sets the field, by the names of its flags or, if positional, by its words."""
         if self.shown.positional:
             return words not in ("", ())
         name = self.shown.flag or self.name
         return not {name, f"no_{name}", *(alias.strip("-") for alias in ALIASES.get(name, ()))}.isdisjoint(names)
 
     def value(self, words: Any) -> Any:
-        """Returns the checked value."""
+        """Returns the value that these words stand for; RequestError if it is invalid."""
         kind, several = self.kind
         if kind is bool:
             return words
@@ -139,13 +139,13 @@ def flags_of(command: Any, start: Configuration) -> Iterator[Flag]:
                     default = command.defaults.get(name, getattr(sources[source], name))
                     depends = name == "experiment" or (command.takes_a_run and source == "configuration")
                     if start in OWN_DATA and depends and name not in command.defaults and not isinstance(default, bool):
-                        default = ""  # the data or the run decide
+                        default = ""  # the data or the run decides
                     yield Flag(name, of_source[name], default, _doc(type(sources[source]), name), shown, group)
 
 
 def _doc(kind: Any, name: str) -> str:
     declared = [base.__pydantic_fields__[name] for base in kind.__mro__ if name in getattr(base, "__pydantic_fields__", ())]
-    return next(found.description for found in declared if found.description)  # a subclass has only its own
+    return next(found.description for found in declared if found.description)  # a subclass describes only its own fields
 
 
 def read(name: str, command: Any, words: Sequence[str], start: Configuration) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Turns the values of flags into a checked configuration, from presets and without idle fields. Imports no torch."""
+"""Builds a checked configuration from a preset and the values of flags, and the placement. Imports no torch."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from guided_collapse.experiments.run import configuration_of as configuration_of
 
 
 def starting_point(words: Sequence[str]) -> Configuration:
-    """Returns the configuration that flags override: the preset of that name, or a recipe for the user's own images or features."""
+    """Returns the configuration that flags override: the preset that comes first, or a starting point for the user's data."""
     flags = {word.partition("=")[0] for word in words}
     if words and not words[0].startswith("-"):
         if words[0] not in PRESETS and Path(words[0]).exists():
@@ -50,10 +50,10 @@ def starting_point_of_upgrade(words: Sequence[str]) -> Configuration:
 
 
 def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequence[str]) -> Configuration:
-    """Returns the configuration `start`, changed by the given values; ignores values of other fields.
+    """Returns the configuration `start`, changed by the given values of its fields; ignores all other values.
 
-    Values of `start` that no longer have an effect return to their defaults. A given value without effect raises RequestError, but
-    only warns if the heads do not use it, because the same flags may be meant for runs of several heads.
+    Values of `start` that no longer have an effect return to their defaults. A given value without effect raises RequestError. If
+    only the heads do not use it, there is a warning instead, because the same flags may be meant for runs of several heads.
     """
     defaults = {field.name: field.default for field in fields(Configuration)}
     values = start.to_dict() | {name: value for name, value in given.items() if name in defaults}
@@ -78,7 +78,7 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
     if values["neck"] == "none" and values["backbone"].startswith(("timm:", "none")) and "feature_dim" not in given:
         values["feature_dim"] = None
     if values["neck"] == "none" and (values["freeze"] or values["backbone"] == "none") and "head" not in given:
-        values["head"] = heads[0]  # the default has no parameters, and there is nothing else to train
+        values["head"] = heads[0]  # the default head has no parameters, and there is nothing else to train
     configuration = Configuration(**values)
     centering = [head for head in heads if HEADS[head].centers(configuration.protocol)]
     if configuration.batch_size == 1 and centering:
@@ -93,7 +93,7 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
 
 
 def placement_of(given: Mapping[str, Any], data: str) -> Placement:
-    """Returns the placement with these values; RequestError if its output folder is impossible or would be a class of the data."""
+    """Returns the placement with these values; RequestError if its output folder is impossible or lies inside the data."""
     placement = Placement(**{field.name: given[field.name] for field in fields(Placement) if field.name in given})
     out = placement.out
     with requested():
@@ -112,8 +112,8 @@ def _networks_without(option: str) -> tuple[str, ...]:
     return tuple(name for name, network in BACKBONES.items() if option not in network.options)
 
 
-# Each field has no effect if another field, named first, has one of the values that follow. `Configuration` itself rejects learning
-# rates for agd, and sizes of unconstrained features for images.
+# For each field, the name of another field, and the values of that other field for which the first one has no effect.
+# `Configuration` itself rejects learning rates for agd, and sizes of unconstrained features for images.
 _IDLE: Mapping[str, tuple[str, Collection[str]]] = {
     "gain": ("optimizer", ("sgd", "adamw")),
     "momentum": ("optimizer", ("agd", "adamw")),

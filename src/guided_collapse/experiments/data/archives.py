@@ -22,7 +22,7 @@ from guided_collapse.experiments.data.split import ImageData, Split
 from guided_collapse.experiments.files import atomic_write
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
-"""train_images, train_labels, test_images, test_labels and, unless the table of known data has them, class_names."""
+"""Arrays by name; those of an archive are train_images, train_labels, test_images, test_labels and class_names."""
 
 PARTS = ("train", "test")
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -30,7 +30,7 @@ ANNOTATIONS = "val_annotations.txt"
 
 
 def compare_checksum(name: str, path: Path, expected: str | None) -> None:
-    """Raises ValueError unless the file, decompressed if it is an IDX file, has this sha256 or, with 32 digits, md5."""
+    """Raises ValueError unless the file, decompressed if it is an IDX file, has this SHA-256 or, for 32 digits, MD5 checksum."""
     if expected is None:
         return
     algorithm = "md5" if len(expected) == 32 else "sha256"
@@ -61,7 +61,8 @@ def load_idx(folder: Path, *, name: str, known: KnownData) -> ImageData:
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     """Returns the array in an IDX file of unsigned bytes.
 
-    The file has two zeros, the code of the type, the number of dimensions, a big-endian size of each dimension, and the bytes.
+    The file starts with two zero bytes, a byte for the type, and a byte for the number of dimensions. Then come the size of each
+    dimension, as a big-endian 32-bit integer, and the elements.
     """
     contents = _contents(path)
     end = 4 + 4 * contents[3]
@@ -78,7 +79,7 @@ def _contents(path: Path) -> bytes:
 def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache: Path | None = None) -> ImageData:
     """Returns a data set from `path`, a copy of its published `archive`; ValueError if it is damaged or altered.
 
-    The checksum is compared when the images are decoded; later calls load them from the .npz file `cache`.
+    The checksum is compared when the images are decoded; later calls load the decoded images from the .npz file `cache`.
     """
 
     def build() -> Arrays:
@@ -91,7 +92,7 @@ def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache
 
 
 def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *, variant: str) -> Arrays:
-    """Returns the arrays cached in an .npz file, or else those of `build`, which are then cached there.
+    """Returns the arrays in the .npz file `cache` if it is valid; otherwise calls `build` and caches the arrays that it returns.
 
     The cache is valid for one `variant`, as long as the names, sizes and modification times of the source files stay the same.
     """
@@ -101,7 +102,7 @@ def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *
             return {name: stored[name] for name in stored.files if name != "stamp"}
     arrays = build()
     with contextlib.suppress(OSError), atomic_write(cache) as beside, beside.open("wb") as written:
-        np.savez(written, **arrays, stamp=np.array(stamp))  # type: ignore[arg-type]  # numpy's stub takes them for allow_pickle
+        np.savez(written, **arrays, stamp=np.array(stamp))  # type: ignore[arg-type]  # its stub takes arrays for allow_pickle
     return arrays
 
 
@@ -119,7 +120,10 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
 
 
 def read_cifar(path: Path, known: KnownData) -> Arrays:
-    """Reads CIFAR-10 or CIFAR-100: per image, a byte for the label (in CIFAR-100 after a coarse one), then pixels by channel."""
+    """Returns the arrays of CIFAR-10 or CIFAR-100.
+
+    Each image starts with a byte for its label, in CIFAR-100 after a byte for its coarse label. Then come its pixels, by channel.
+    """
     names, before_pixels, files = "fine_label_names.txt", 2, {"train": ["train.bin"], "test": ["test.bin"]}
     if known.num_classes == 10:
         names, before_pixels = "batches.meta.txt", 1
@@ -139,7 +143,7 @@ def read_cifar(path: Path, known: KnownData) -> Arrays:
 
 
 class Sample(NamedTuple):
-    """An image in an archive: train or test, the name of its class, and the name of its file."""
+    """An image in an archive: its part (train or test), the name of its class, and the name of its file."""
 
     part: str
     class_name: str
@@ -147,10 +151,10 @@ class Sample(NamedTuple):
 
 
 def read_tiny_imagenet(path: Path, known: KnownData) -> Arrays:
-    """Reads all classes of Tiny ImageNet: train/CLASS/images/FILE for training, the validation part, val/images/FILE, for testing.
+    """Returns the arrays of Tiny ImageNet: train/CLASS/images/FILE for training, and val/images/FILE for testing.
 
-    The class of a validation image is in val/val_annotations.txt: file, class and a box in each line. The published test part has
-    no labels and is skipped.
+    The classes of validation images are in val/val_annotations.txt; each line has a file, its class, and a bounding box. The
+    published test part has no labels and is skipped.
     """
     contents = read_members(path, lambda name: _is_picture(name) or PurePosixPath(name).name == ANNOTATIONS)
     annotations = next((text for name, text in contents.items() if PurePosixPath(name).name == ANNOTATIONS), b"")
@@ -167,7 +171,7 @@ def read_tiny_imagenet(path: Path, known: KnownData) -> Arrays:
 
 
 def read_tiny_imagenet_100(path: Path, known: KnownData) -> Arrays:
-    """Reads the part of Tiny ImageNet that `listed_samples` names, wherever its files are in the archive."""
+    """Returns the arrays of the images of Tiny ImageNet that `listed_samples` names, in any folders of the archive."""
     listed = listed_samples()
     files = {sample.member for sample in listed}
     members = read_members(path, lambda name: PurePosixPath(name).name in files)
@@ -178,9 +182,9 @@ def read_tiny_imagenet_100(path: Path, known: KnownData) -> Arrays:
 
 
 def listed_samples() -> list[Sample]:
-    """Returns the files of tiny-imagenet-100, in order; all are files of the published training part.
+    """Returns the images of tiny-imagenet-100, in order; all are from the published training part.
 
-    A line has a class and the numbers of its training and of its test files, as in `n03255030 0-299 300-349`.
+    Each line of the list has a class and the numbers of its training and of its test files, as in `n03255030 0-299 300-349`.
     """
     text = resources.files("guided_collapse.experiments.data").joinpath("tiny_imagenet_100.txt").read_text(encoding="ascii")
     listed = []
@@ -192,7 +196,7 @@ def listed_samples() -> list[Sample]:
 
 
 def read_omniglot(path: Path, known: KnownData) -> Arrays:
-    """Reads characters of Omniglot, ALPHABET/CHARACTER/FILE; a class is a character of an alphabet.
+    """Returns the arrays of Omniglot, whose files are ALPHABET/CHARACTER/FILE; each character of an alphabet is a class.
 
     Of the 20 drawings of a character, the third, eighth, thirteenth and eighteenth by file name are held out for testing. Files are
     numbered by the person who drew them, so the same four people are held out throughout an alphabet.

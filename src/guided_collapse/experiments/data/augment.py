@@ -12,17 +12,17 @@ from guided_collapse.experiments.data import Augmentation
 from guided_collapse.experiments.data.split import Split
 
 SMALLEST_AREA = 0.08  # of a randomly resized crop, as a fraction of the image
-WIDEST = 4 / 3  # largest aspect ratio (width to height) of such a crop; the smallest is its inverse
-RESIZED_TOGETHER = 1024  # images, to bound the memory of their floating-point copies
-MAX_IMAGES = 10_000  # used for pixel statistics
+WIDEST = 4 / 3  # largest aspect ratio (width to height) of a randomly resized crop; the smallest is its inverse
+RESIZED_TOGETHER = 1024  # number of images, which bounds the memory of their floating-point copies
+MAX_IMAGES = 10_000  # number of images used for pixel statistics
 
 
 def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """Applies the random changes to a batch.
+    """Returns the images of a batch after random changes.
 
     Each sample always takes six numbers from the generator, in order, even if it uses fewer. So the result depends only on the
     generator's state and, with a generator on the CPU, the two halves of a batch give the same result as the whole. The generator
-    may be on another device than the images; one on the CPU gives the same changes everywhere.
+    may be on another device than the images; a generator on the CPU gives the same changes on every device.
 
     Images are uint8 (num_samples, channels, height, width), and so is the result, with crop_size for height and width.
     """
@@ -47,7 +47,7 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 
 
 def windows(images: Tensor, tops: Tensor, lefts: Tensor, mirrored: Tensor, *, size: tuple[int, int]) -> Tensor:
-    """Crops a window from each image, out[n, c, i, j] = images[n, c, tops[n] + i, lefts[n] + j], and mirrors where `mirrored`."""
+    """Returns a window of each image, images[n, c, tops[n] + i, lefts[n] + j], mirrored where `mirrored` is true."""
     num_samples, channels, _, full_width = images.shape
     height, width = size
     columns = torch.arange(width, device=images.device)
@@ -60,7 +60,10 @@ def windows(images: Tensor, tops: Tensor, lefts: Tensor, mirrored: Tensor, *, si
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Rotates each uint8 image counterclockwise about its center by its own angle, (num_samples,); corners turn black."""
+    """Returns uint8 images, each rotated counterclockwise about its center by its own angle, (num_samples,).
+
+    Parts of the result that lie outside the image are black.
+    """
     height, width = images.shape[-2:]
     angle = degrees.to(device=images.device, dtype=torch.float32).deg2rad()
     cosine, sine, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
@@ -71,7 +74,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _random_resized(images: Tensor, uniform: Tensor, size: tuple[int, int]) -> Tensor:
-    """Crops to a random area, aspect ratio and position, and resizes; a side longer than the image's is clipped to it."""
+    """Returns resized crops of random area, aspect ratio and position; sides longer than those of the image are clipped."""
     height, width = images.shape[2:]
     area = SMALLEST_AREA + uniform[:, 2] * (1 - SMALLEST_AREA)
     shape = torch.exp((2 * uniform[:, 3] - 1) * math.log(WIDEST)) * height / width
@@ -89,7 +92,7 @@ def _resample(images: Tensor, maps: Tensor, size: tuple[int, int], *, outside: s
 
 
 def center_crop(images: Tensor, size: int) -> Tensor:
-    """Returns the central size x size pixels of each image, which must not be smaller than that."""
+    """Returns the central size x size pixels of each image; ValueError if images are smaller."""
     height, width = images.shape[-2:]
     if size > min(height, width):
         raise ValueError(f"images must be at least as large as the crop; got {height} x {width} for a crop of {size}.")
@@ -98,14 +101,14 @@ def center_crop(images: Tensor, size: int) -> Tensor:
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """Resizes uint8 images to size x size, bilinearly and with antialiasing."""
+    """Returns uint8 images resized to size x size, bilinearly and with antialiasing."""
     parts = (part.to(torch.float32) for part in torch.split(images, RESIZED_TOGETHER))
     resized = (functional.interpolate(part, size=(size, size), mode="bilinear", antialias=True) for part in parts)
     return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in resized])
 
 
 class PixelStatistics(NamedTuple):
-    """Mean and standard deviation of each channel, with pixels from 0 to 1."""
+    """Mean and standard deviation of each channel, for pixels from 0 to 1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Batches on a device, drawn and divided among processes."""
+"""Draws batches, divides them among processes, and moves them to a device."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -15,7 +15,7 @@ PREFETCHED_BATCHES = 4  # per worker process
 
 
 class ProcessShare(NamedTuple):
-    """Which part of every batch belongs to this process, and the device it goes to."""
+    """Which part of every batch belongs to this process, and the device that it is moved to."""
 
     rank: int = 0
     processes: int = 1
@@ -32,7 +32,7 @@ class ProcessShare(NamedTuple):
         yield from sampler.parts(self.rank, self.processes)
 
     def in_order(self, num_samples: int, *, batch_size: int) -> list[list[int]]:
-        """Returns every `processes`-th sample, in order, in batches of at most that size."""
+        """Returns the indices of every `processes`-th sample from `rank` on, in order, in batches of at most `batch_size`."""
         own = range(self.rank, num_samples, self.processes)
         return [list(own[start : start + batch_size]) for start in range(0, len(own), batch_size)]
 
@@ -44,14 +44,14 @@ class ShuffledBatchSampler(SeededBatchSampler):
         return self.parts(0, 1)
 
     def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
-        """Deals the samples of every batch to the processes one by one."""
+        """Yields the part of one process of every batch; samples are dealt to the processes one by one."""
         order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_samples)
         for batch in np.array_split(order, len(self)):
             yield batch[rank::processes].tolist()
 
 
 class Batch(NamedTuple):
-    """The samples of one step: images, uint8 as stored or float32 as a network takes them, and int64 labels, (num_samples,)."""
+    """The samples of one step: inputs, as stored or as the network takes them, and int64 labels, (num_samples,)."""
 
     inputs: Tensor
     labels: Tensor
@@ -61,8 +61,8 @@ def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device 
     """Yields batches of unchanged images, in the order of the sampler.
 
     Images in memory are indexed on their own device. Streamed images are read and decoded ahead by `num_workers`
-    processes, which live for one epoch, so that the sampler may change between epochs; 0 reads them in this process. Neither draws
-    from torch's global generator.
+    processes, which live for one epoch, so that the sampler may change between epochs; with 0, this process reads them. Neither way
+    draws from torch's global generator.
     """
     device = torch.device(device)
     if isinstance(split.images, Tensor):

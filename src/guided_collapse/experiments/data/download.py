@@ -1,4 +1,4 @@
-"""Downloads a data set, or takes it from an archive, and checks and describes it: `guided-collapse data NAME`."""
+"""Implements `guided-collapse data NAME`, which downloads a data set or copies its archive, checks it, and describes it."""
 
 import http.client
 import shutil
@@ -18,7 +18,7 @@ DOWNLOAD_TIMEOUT = 60  # seconds without data before a download times out
 
 
 def download(name: str, *, root: Path | None = None, archive: Path | None = None) -> str:
-    """Downloads a data set unless it is already there, checks counts and checksums, and describes it in a few lines.
+    """Downloads a data set unless it is in its folder, checks counts and checksums, and returns a description of a few lines.
 
     ImageNet is never downloaded: it is large, and a person must accept its license.
 
@@ -27,7 +27,7 @@ def download(name: str, *, root: Path | None = None, archive: Path | None = None
         archive: an archive to copy into place instead of downloading it; nothing is written if it fails the checks.
 
     Raises:
-        MissingData: if it is missing and cannot be downloaded; the message says what to do.
+        MissingData: if the data set is missing and cannot be downloaded; the message says what to do.
         ValueError: for an unknown name, or files that are damaged or altered.
     """
     known, folder = known_data(name), data_folder(name, root)
@@ -59,7 +59,7 @@ def check_counts(data: ImageData, known: KnownData) -> None:
 
 
 def by_hand(name: str, known: KnownData, folder: Path) -> str:
-    """Returns every way to put the data set into this folder by hand."""
+    """Returns a text that lists the ways to put the data set into this folder by hand."""
     addresses = [address for address in known.archives.values() if address]
     ways = [f"{address}: put it into '{folder}', or run guided-collapse data {name} --from FILE" for address in addresses]
     if name == "fashion-mnist":
@@ -77,7 +77,7 @@ def by_hand(name: str, known: KnownData, folder: Path) -> str:
 
 
 def _take(name: str, known: KnownData, file: Path, folder: Path) -> ImageData:
-    """Checks an archive, then copies it into the data folder under its published name."""
+    """Checks an archive, copies it into the data folder under its published name, and returns its data."""
     zipped = zipfile.is_zipfile(file)
     archive = next((archive for archive in known.archives if archive.endswith(".zip") == zipped), None)
     if archive is None or not file.is_file():
@@ -93,14 +93,14 @@ def _take(name: str, known: KnownData, file: Path, folder: Path) -> ImageData:
 
 
 def _fetch(name: str, known: KnownData, folder: Path) -> None:
-    """Downloads the data set from the hub or, if that fails or lacks it, from where its archive is published."""
+    """Downloads the data set from the hub or, if that fails or the hub does not have it, from the address of its archive."""
     published = {archive: address for archive, address in known.archives.items() if address}
     if name == "imagenet" or not (known.hub_name or published):
         raise MissingData(f"{name} must be in {folder}; it is not. {by_hand(name, known, folder)}")
     reasons = []
     folder.mkdir(parents=True, exist_ok=True)
     if known.hub_name:
-        # Into this folder, not the cache of `datasets`, so that files copied from another machine work the same way.
+        # Downloaded to this folder, not to the cache of `datasets`, so that files copied here from another machine work too.
         hub = optional("huggingface_hub", extra="experiments")
         try:
             hub.snapshot_download(known.hub_name, repo_type="dataset", local_dir=folder, allow_patterns=["*.parquet"])

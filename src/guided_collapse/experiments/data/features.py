@@ -19,11 +19,12 @@ CLASS_NAMES = "class_names"  # an array in .npz files, a JSON list in the metada
 
 
 def load_features(file: Path, test_file: Path | None = None, *, test_fraction: float = 0.2) -> ImageData:
-    """Loads the features and labels in a file, as `read_arrays` reads them, with its class names, or else numbers.
+    """Loads the features and labels in a file that `read_arrays` can read. Classes without names in the file are named by number.
 
     Args:
         file: holds the arrays features, (num_samples, width), and labels, (num_samples,).
-        test_file: the same for testing; if None, test_features and test_labels in `file`, or else held-out samples.
+        test_file: a file with test samples in arrays of the same names; if None, test samples are test_features and test_labels in
+            `file` or, if it has neither, held-out samples.
         test_fraction: fraction of the samples of every class to hold out, always the same ones.
 
     Raises:
@@ -62,7 +63,7 @@ def load_features(file: Path, test_file: Path | None = None, *, test_fraction: f
 
 
 def as_file(arrays: dict[str, Tensor], class_names: tuple[str, ...], suffix: str) -> bytes:
-    """Returns the contents of a file that holds these arrays, for `load_features` to read."""
+    """Returns the contents of a file with these arrays and class names, as `load_features` reads it."""
     if suffix == ".safetensors":
         tensors = {name: array.contiguous() for name, array in arrays.items()}
         return save(tensors, metadata={CLASS_NAMES: json.dumps(class_names)})

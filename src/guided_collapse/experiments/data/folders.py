@@ -1,4 +1,4 @@
-"""Folders of images, one folder per class.
+"""Loads images from folders, one folder per class.
 
 The `imagefolder` of Hugging Face `datasets` is not used because it guesses splits from parts of names, copies all images into Arrow
 files, and does not say which file is damaged.
@@ -28,14 +28,14 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
 
     Split folders may have any name in `SPLITS`, in upper or lower case. If the test folder has no class folders, the validation
     folder is the test split; if there is neither, a fraction of every class is held out, always the same images. Hidden files and
-    folders are skipped, links are followed. A split that does not fit in memory is streamed: its images are decoded when they are
-    needed, and an unreadable one is reported then.
+    folders are skipped, and links are followed. A split that does not fit in memory is streamed: its images are decoded only when
+    they are needed, so an unreadable image is reported only then.
 
     Args:
         path: the folder.
         image_size: height and width to scale and center-crop the images to; if None, the most common size of the training
             images, at most 256.
-        test_fraction: fraction of the images to hold out if there is no test folder.
+        test_fraction: fraction of the images to hold out if there is neither a test nor a validation folder.
     """
     if not path.is_dir():
         raise ValueError(f"data must be a folder with one folder of images for each class; there is no folder {path}.")
@@ -69,7 +69,11 @@ def load_folder(path: Path, *, image_size: int | None = None, test_fraction: flo
 
 
 def find_splits(path: Path) -> dict[str, Path]:
-    """Returns the folders of the splits train, test and validation; empty if `path` holds classes; ValueError if it holds both."""
+    """Returns the folders of the training, test and validation splits, by name; empty if `path` holds class folders instead.
+
+    Raises:
+        ValueError: if `path` holds both, several folders for one split, or no training folder next to the others.
+    """
     folders = _subfolders(path)
     named = [folder for folder in folders if folder.name.lower() in SPLITS]
     splits = {SPLITS[folder.name.lower()]: folder for folder in named}
@@ -108,7 +112,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def _samples(classes: dict[str, list[str]], known: Iterable[str]) -> tuple[list[str], Tensor]:
-    """Returns the paths of all images, and their labels among the known classes."""
+    """Returns the paths of all images, and their labels: the positions of their classes among the known ones."""
     index = {name: position for position, name in enumerate(known)}
     if unknown := [name for name, files in classes.items() if files and name not in index]:
         raise ValueError(

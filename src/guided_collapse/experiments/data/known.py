@@ -17,15 +17,15 @@ FEATURE_FILES = (".npz", ".safetensors")
 class KnownData:
     """Facts about a data set.
 
-    `archives` maps the file names of zip and tar archives to their addresses, empty for one that is not published. The first
-    one found is read, and the first one with an address is downloaded.
+    `archives` maps the file names of zip and tar archives to their addresses, which are empty for archives that are not
+    published. The first archive found is read; a download tries the addresses in order.
     """
 
     channels: int  # 1 or 3
     image_size: int  # height and width as loaded
     num_classes: int
     num_train: int
-    num_test: int  # for ImageNet those of the validation part, whose labels are public
+    num_test: int  # for ImageNet, the validation images, whose labels are public
     mean: tuple[float, ...]  # of the training pixels, for each channel, with pixels from 0 to 1
     std: tuple[float, ...]
     hub_name: str | None = None  # the repository on the Hugging Face hub that holds it as parquet files
@@ -33,7 +33,7 @@ class KnownData:
     class_names: tuple[str, ...] | None = None  # None if the files state them
     checksums: Mapping[str, str] = field(default_factory=dict)  # sha256 (64 digits) or md5 (32) of archives and unzipped IDX files
     archives: Mapping[str, str] = field(default_factory=dict)
-    archive_reader: str = ""  # the key in `archives.READERS` of the function that reads them
+    archive_reader: str = ""  # the key in `archives.READERS` of the function that reads the archives
 
 
 _TABLES = tomllib.loads(resources.files("guided_collapse.experiments.data").joinpath("known.toml").read_text(encoding="utf-8"))

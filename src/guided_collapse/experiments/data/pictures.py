@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 IN_MEMORY_BYTES = 2 * 2**30  # decoded splits up to this size, 2 GiB, are kept in memory; larger ones are streamed
-LARGEST_SIDE = 256  # of an image when no size is requested
-MAX_INSPECTED = 1000  # images, to find the most common size
+LARGEST_SIDE = 256  # the largest height and width of images if no size is requested
+MAX_INSPECTED = 1000  # images that are opened to find the most common size
 MAX_PIXELS = 89_478_485  # of an image after scaling; the same as Pillow's limit for stored images
 MAX_PIXELS_RATIO = 1000  # of a scaled image before it is cropped, relative to the result
 # No other format is opened, whatever the file's name: some of Pillow's other formats start programs (EPS starts Ghostscript).
@@ -34,7 +34,7 @@ class Pictures(Dataset[Tensor]):
     """Images that are decoded on access, all to the same shape.
 
     Args:
-        sources: item i is the path of image i as a string, its encoded bytes, or a mapping with its `bytes`, as `datasets` has it.
+        sources: item i is the path of image i as a string, its encoded bytes, or a mapping with its `bytes`, as in `datasets`.
         shape: (channels, height, width) of the result, with 1 or 3 channels.
         names: the name of each image in errors; if None, its row number in `where`.
         where: the file or folder with the images, for errors.
@@ -69,7 +69,7 @@ class Pictures(Dataset[Tensor]):
 
 @contextmanager
 def opened(source: str | bytes, *, name: str) -> Iterator[Image.Image]:
-    """Opens an image, reading only its header; any failure in the block becomes a ValueError with the name."""
+    """Yields an image, of which only the header has been read; any error inside the context becomes a ValueError with the name."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -85,10 +85,12 @@ def opened(source: str | bytes, *, name: str) -> Iterator[Image.Image]:
 
 
 def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
-    """Decodes an image file, or its contents, to uint8 (channels, height, width), scaled to cover that shape and center-cropped.
+    """Returns an image as uint8 (channels, height, width), scaled to cover that size and center-cropped.
+
+    The source is the path of an image file, or its contents.
 
     Raises:
-        ValueError: with the name, for an unreadable image, or one so narrow that scaling it would take too much memory.
+        ValueError: for an unreadable image, or one so narrow that scaling it would take too much memory; the message has the name.
     """
     channels, height, width = shape
     with opened(source, name=name) as image:

@@ -23,12 +23,12 @@ SYSTEM_FOLDER = Path("/usr/share/datasets")  # where Debian's package dataset-fa
 LABEL_COLUMNS = ("fine_label", "label", "labels")  # CIFAR-100 has a coarse_label too
 
 
-class MissingData(InputError):  # noqa: N818  # a state of the disk, named as such
-    """A data set is missing; the message names the command that gets it."""
+class MissingData(InputError):  # noqa: N818  # its name states what is wrong on the disk, without the suffix Error
+    """A data set is missing; the message says how to get it."""
 
 
 def data_folder(name: str, root: Path | None) -> Path:
-    """Returns a data set's folder in `root`; if None, in $GUIDED_COLLAPSE_DATA, or `guided-collapse` in the user's cache folder."""
+    """Returns a data set's folder in `root`, by default $GUIDED_COLLAPSE_DATA or else `guided-collapse` in the user's cache."""
     if root is None and (chosen := os.environ.get(VARIABLE)):
         root = Path(chosen).expanduser()
     if root is None:
@@ -39,17 +39,17 @@ def data_folder(name: str, root: Path | None) -> Path:
 def load_data(name: str, *, root: Path | None = None, image_size: int | None = None) -> ImageData:
     """Loads the named data set from its folder under `root`.
 
-    The folder may hold one of its archives, IDX files, class folders (in train and test), or parquet files from the hub; the first
-    of these is used. Known checksums are verified; counts are checked by `download` alone.
+    The folder may hold an archive, IDX files, class folders (in train and test), or parquet files from the hub. The first
+    of these that exists is used. Known checksums are verified. Only `download` also checks the numbers of images and classes.
 
     Args:
         name: a key of `KNOWN`.
-        root: the folder of all data sets; if None, the usual one, see `data_folder`.
-        image_size: height and width to resize images to; if None, the usual ones, which are 256 for imagenet.
+        root: the folder of all data sets; for the default, see `data_folder`.
+        image_size: height and width to resize images to; if None, those in `KNOWN`, for example 256 for imagenet.
 
     Raises:
-        MissingData: if it is missing, with the command that gets it.
-        ValueError: for an unknown name, damaged files, or files with another checksum.
+        MissingData: if the data set is missing; the message has the command that gets it.
+        ValueError: for an unknown name, damaged files, or files with the wrong checksum.
     """
     known = known_data(name)
     size = image_size or known.image_size
@@ -64,7 +64,7 @@ def load_data(name: str, *, root: Path | None = None, image_size: int | None = N
 
 
 def load_digits() -> ImageData:
-    """Loads scikit-learn's handwritten digits, gray levels 0 ... 16 scaled to 0 ... 255, always with the same 360 for testing."""
+    """Loads scikit-learn's handwritten digits, gray levels 0 ... 16 scaled to 0 ... 255, always with the same test images."""
     bundle = optional("sklearn.datasets", extra="experiments", package="scikit-learn").load_digits()
     levels = np.rint(bundle.images * (255 / 16)).astype(np.uint8)
     everything = Split(torch.from_numpy(levels)[:, None], torch.from_numpy(bundle.target.astype(np.int64)))
@@ -90,7 +90,7 @@ def _load(name: str, known: KnownData, folder: Path, size: int) -> ImageData:
 
 
 def load_parquet(folder: Path, *, name: str, channels: int, image_size: int, test_part: str) -> ImageData:
-    """Loads a data set of parquet files, anywhere below the folder, with an image column and a label column.
+    """Loads a data set from parquet files, anywhere below the folder, with a column of images and a column of labels.
 
     Hugging Face `datasets` converts them once to memory-mapped Arrow files, from which splits too large for memory are streamed.
     """
@@ -131,7 +131,7 @@ def _cached(pictures: Pictures, files: list[Path], cache: Path) -> Tensor | Pict
 
 
 def find_parquet(folder: Path, part: str) -> list[Path]:
-    """Returns the files of a part as the hub names them, such as train-00000-of-00002.parquet, at any depth, in order."""
+    """Returns the parquet files of a part at any depth, in order; the hub names them like train-00000-of-00002.parquet."""
     found = sorted(folder.rglob(f"{part}-*-of-*.parquet"))
     totals = {int(number) for path in found for number in re.findall(r"-of-(\d+)", path.stem)}
     if totals != {len(found)}:

@@ -1,4 +1,4 @@
-"""Labeled images (in memory or streamed) or features, and subsets: held-out sets, a few samples per class, long tails."""
+"""Labeled images (in memory or streamed) or features, and subsets of them: held-out sets, few samples per class, long tails."""
 
 from collections.abc import Sized
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
     """Labeled samples.
 
     Attributes:
-        images: uint8 (num_samples, channels, height, width) if they are in memory; otherwise a map-style dataset whose item i is
-            the uint8 image (channels, height, width) of sample i, all of the same size. Or features, float32 (num_samples, width).
+        images: if in memory, uint8 (num_samples, channels, height, width); if streamed, a map-style dataset whose item i is the
+            image of sample i, uint8 (channels, height, width), all of the same size; or features, float32 (num_samples, width).
         labels: int64 (num_samples,), class indices, on the CPU.
     """
 
@@ -58,7 +58,7 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
 class ImageData:
     """A training and a test split with the same image shape, and the name of each class.
 
-    `location` is the file or folder they were read from; None if they came with a package.
+    `location` is the file or folder that the samples were read from; None if they came with a package.
     """
 
     name: str
@@ -102,9 +102,10 @@ class HeldOut(NamedTuple):
 
 
 def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
-    """Divides samples so that each class has its proportional share in both parts, within one sample, and at least one in each.
+    """Divides samples into a training part and a test part of `num_test` samples, class by class.
 
-    `seed` selects the samples of the test part; if None, they are evenly spaced. ValueError if a part would lack a class.
+    Each class has its proportional share in both parts, up to rounding, and at least one sample in each. `seed` selects the samples
+    of the test part; if None, they are evenly spaced within each class. ValueError if a part would lack a class.
     """
     array = labels.numpy()
     classes, counts = np.unique(array, return_counts=True)
@@ -132,13 +133,13 @@ def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
 
 
 def hold_out_fraction(labels: Tensor, fraction: float, *, seed: int | None) -> HeldOut:
-    """Holds out this fraction of the samples, adjusted if needed to leave both parts room for every class; see `hold_out`."""
+    """Holds out this fraction of the samples, adjusted if needed so that both parts have room for every class; see `hold_out`."""
     num_samples, num_classes = len(labels), len(np.unique(labels.numpy()))
     return hold_out(labels, min(max(round(fraction * num_samples), num_classes), num_samples - num_classes), seed=seed)
 
 
 def few_of_each(split: Split, number: int) -> Split:
-    """Returns `number` samples of each class, always the same and in order; a smaller number gives a subset."""
+    """Returns `number` samples of each class, always the same ones, in their original order; a smaller number selects a subset."""
     counts = split.labels.bincount().numpy()
     if counts.min() < number:
         raise ValueError(f"every class must have at least the {number} samples requested; got {counts.min()}. Request fewer.")
@@ -146,12 +147,14 @@ def few_of_each(split: Split, number: int) -> Split:
 
 
 def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
-    """Returns a subset of the samples, always the same and in order, whose first class is `ratio` times as frequent as the last.
+    """Returns a subset of the samples in which the first class is `ratio` times as frequent as the last.
 
-    With C classes, class c = 0 ... C-1 keeps floor(n s_c) samples, where s_c is ratio^(-c / (C-1)) for "exponential", and for
-    "step" 1 in the first half of the classes and 1 / ratio in the second (which includes the middle class if C is odd). n is the
-    largest number for which every class has enough samples: the size of a class if all are equal. ValueError if a class would be
-    left without samples.
+    The subset is always the same, and its samples are in their original order.
+
+    With C classes, class c = 0 ... C-1 keeps floor(n s_c) samples, where s_c is ratio^(-c / (C-1)) for "exponential". For
+    "step", s_c is 1 in the first half of the classes and 1 / ratio in the second, which includes the middle class if C is odd. The
+    number n is the largest for which every class has enough samples: the size of a class if all are equal. ValueError if a class
+    would be left without samples.
     """
     counts = split.labels.bincount().numpy()
     num_classes, position = len(counts), np.arange(len(counts))
@@ -159,7 +162,7 @@ def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
         fraction = float(ratio) ** (-position / (num_classes - 1))
     else:
         fraction = np.where(position < num_classes // 2, 1.0, 1 / ratio)
-    # The powers are rounded: without the small term 5000 / 100 could come out as 49.
+    # The powers are rounded: without the small term, 5000 / 100 could come out as 49.
     kept = np.floor(fraction * (counts / fraction).min() + 1e-6).astype(np.int64)
     if kept.min() == 0:
         raise ValueError(
@@ -169,7 +172,7 @@ def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
 
 
 def _thinned(split: Split, numbers: npt.NDArray[np.int64]) -> Split:
-    """Returns `numbers` samples of each class, (num_classes,). The seed is fixed, so all runs get the same subset."""
+    """Returns numbers[c] samples of each class c. The seed is fixed, so that all runs get the same subset."""
     generator = np.random.default_rng(0)
     labels = split.labels.numpy()
     chosen = [generator.permutation(np.flatnonzero(labels == label))[:number] for label, number in enumerate(numbers)]

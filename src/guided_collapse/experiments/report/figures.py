@@ -1,4 +1,4 @@
-"""Matplotlib figures: those of the paper, for print, and `plot_collapse`, for interactive work."""
+"""Matplotlib figures: for print, in the form of the paper's figures, and `plot_collapse` for interactive work."""
 
 import io
 import re
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 THEORY: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 0.8}
 PANELS_PER_ROW = 4
-LONGEST_NAME, SHORT_NAME = 120, 30  # characters that fit the width of a figure, and a quarter of it
+LONGEST_NAME, SHORT_NAME = 120, 30  # number of characters that fit the width of a figure, and a quarter of the width
 
 Styles = Mapping[str, HeadStyle]
 
@@ -103,7 +103,7 @@ def _result_figure(result: "CollapseResult") -> Figure:
 
 
 def _runs_figure(table: DataFrame) -> Figure:
-    """Returns the curves of all experiments, one below the other, without failed runs."""
+    """Returns a figure with the curves of all experiments, one experiment below the other; failed runs are left out."""
     lacking = [name for name in NEEDED if name not in table]
     if lacking:
         raise ValueError(f"a table of runs must have the columns {', '.join(NEEDED)}; it lacks {', '.join(lacking)}. Keep them.")
@@ -143,7 +143,7 @@ def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, 
 
 
 def experiment_figure(experiment: Experiment, styles: Styles) -> Figure:
-    """Returns a figure of seven panels; without test samples, of six, the first showing the loss."""
+    """Returns a figure of an experiment with seven panels or, without test samples, with six, of which the first shows the loss."""
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     panels = figure.subplot_mosaic("AABBCC..\nAABBCCGG\nDDEEFFGG\nDDEEFF.." if experiment.has_test else "ABC\nDEF")
     shown = {"B": (MARGIN, "Mean cosine margin"), "D": (NC1, "NC1"), "E": (NC3, "NC3"), "F": (EQUINORM, "WH-equinorm")}
@@ -201,7 +201,7 @@ def _line(style: HeadStyle) -> dict[str, Any]:
 
 
 def _draw_legend(figure: Figure | SubFigure, styles: Styles) -> None:
-    """Draws a legend of heads and the dotted line below the panels."""
+    """Draws a legend below the panels, with the heads and the dotted line for theoretical values."""
     handles = [Line2D([], [], **_line(style), label=plain(label(head), SHORT_NAME)) for head, style in styles.items()]
     handles.append(Line2D([], [], **THEORY, label="theory"))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=4)
@@ -209,7 +209,7 @@ def _draw_legend(figure: Figure | SubFigure, styles: Styles) -> None:
 
 @contextmanager
 def print_style() -> Iterator[None]:
-    """Applies the print style to figures created and saved in this context; missing glyphs raise no warnings."""
+    """Applies the print style to figures that are created and saved in this context, and hides warnings about missing glyphs."""
     style = files("guided_collapse.experiments.report").joinpath("assets", "print.mplstyle")
     with as_file(style) as path, matplotlib.rc_context(fname=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -223,7 +223,7 @@ def plain(text: str, most: int = LONGEST_NAME) -> str:
 
 def as_files(figure: Figure, name: str) -> dict[str, bytes]:
     """Returns the figure as PDF and PNG, by file name; the PDF is reproducible."""
-    # One layout and one drawing per file; savefig would draw twice.
+    # Computes the layout once and draws once per file; savefig would draw twice.
     if (layout := figure.get_layout_engine()) is not None:
         layout.execute(figure)
     figure.set_layout_engine("none")
@@ -235,6 +235,9 @@ def as_files(figure: Figure, name: str) -> dict[str, bytes]:
 
 
 def file_name(name: str) -> str:
-    """Returns the name itself if it has only letters, digits, dots, underscores and hyphens; otherwise a unique name of these."""
+    """Returns the name unchanged if it is safe in file names; otherwise a shortened, unique name of safe characters.
+
+    Letters, digits, dots, underscores and hyphens are safe.
+    """
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80]
     return safe if safe == name else f"{safe}-{checksum(name.encode())[:8]}"

@@ -12,10 +12,10 @@ from pandas import DataFrame
 from guided_collapse.experiments.records import aligned, one_line
 from guided_collapse.experiments.report.summaries import Spread
 
-COLUMNS = 100  # of a terminal
+COLUMNS = 100  # the width of a terminal
 NOTHING, NEVER = "-", "never"
 NUMBER = rf"[+-]?\d[\d.]*(?:e[+-]\d+)?|{NEVER}"
-# The median in a cell, its range, and the rest of the text.
+# Matches the text of a cell: its median, the range of the median, and the rest.
 MEDIAN_AND_RANGE = re.compile(rf"({NUMBER})(?: \(({NUMBER}) to ({NUMBER})\))?(|[ ,].*)")
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "{}$&#_%"}
@@ -25,11 +25,11 @@ _LATEX = str.maketrans(
 
 
 class Table(NamedTuple):
-    """A table: text for readers, and the same numbers for programs."""
+    """A table, as text for readers and as numbers for programs."""
 
-    name: str  # of its files
+    name: str  # the name of its files, without suffix
     title: str
-    cells: DataFrame  # of text; two levels of columns if headings span several of them
+    cells: DataFrame  # text; columns have two levels if some headings span several columns
     numbers: Sequence[Mapping[str, Any]] = ()  # one row per cell, in full precision
     notes: Sequence[str] = ()
     stub: int = 2  # number of leading columns that are row headings
@@ -42,18 +42,18 @@ class Table(NamedTuple):
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """Headings that span columns, each with the number of columns."""
+        """The headings that span columns, each with the number of columns that it spans."""
         over = self.cells.columns.get_level_values(0)[self.stub :] if self.cells.columns.nlevels > 1 else []
         return [(heading, len(list(spanned))) for heading, spanned in itertools.groupby(over)]
 
 
 def number_text(value: float, *, percent: bool = False) -> str:
-    """Returns a percentage with two decimals, other numbers with four significant digits; `never` for infinity."""
+    """Returns a percentage with two decimals, and other numbers with four significant digits; `never` for infinity."""
     return NEVER if math.isinf(value) else f"{value:.2f}" if percent else f"{value:.4g}"
 
 
 def spread_text(over: Spread | None, *, percent: bool = False) -> str:
-    """Returns `median (low to high)`, or the value of a single seed."""
+    """Returns `median (low to high)`, only the value for a single seed, or a hyphen for None."""
     if over is None:
         return NOTHING
     median, low, high = (number_text(value, percent=percent) for value in over[:3])
@@ -88,10 +88,10 @@ def wrapped(text: str, separator: str = "\n") -> str:
 
 
 def csv_text(table: Table) -> str:
-    """Returns the numbers as comma-separated values."""
+    """Returns the numbers of the table as comma-separated values."""
 
     def harmless(value: Any) -> Any:
-        # A spreadsheet would treat such text as a formula and might run it.
+        # A spreadsheet would treat text that starts like this as a formula and might run it.
         return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
 
     rows = [{name: harmless(value) for name, value in row.items()} for row in table.numbers]
@@ -124,7 +124,7 @@ def escape_latex(text: str) -> str:
 
 
 def _latex_cell(text: str) -> str:
-    """Returns a median with its range as in the paper; other text unchanged."""
+    """Returns a median with its range as a formula in the style of the paper; other text is only escaped."""
     found = MEDIAN_AND_RANGE.fullmatch(text)
     if found is None:
         return escape_latex(text)

@@ -17,7 +17,10 @@ SIGNS = {"!=": "≠", "<=": "≤", "-": "\u2212", "<": "⟨", ">": "⟩", " > ":
 
 
 def mathml(formula: str) -> Markup:
-    """Typesets a formula such as "tr(S_W pinv(S_B))/C of h/|h|": symbols as MathML, with line breaks at spaces, words as text."""
+    """Returns a formula such as "tr(S_W pinv(S_B))/C of h/|h|" as HTML.
+
+    Words stay text and everything else becomes MathML. A line can break at a space.
+    """
     parts: list[str] = []
     end = 0
     for found in TOKEN.finditer(formula):

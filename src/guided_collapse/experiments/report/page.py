@@ -1,4 +1,4 @@
-"""`report.html`, a single file that makes no requests. Templates lay out what this module collects."""
+"""Builds `report.html`, a single file that makes no requests. This module collects its contents, and templates lay them out."""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ from guided_collapse.experiments.report.tables import end_tables, outcome_table,
 from guided_collapse.experiments.report.verdict import Verdict, verdict
 
 SCRIPTS = ("state.js", "curves.js", "reading.js", "animation.js", "controls.js")
-# Tables shown with each experiment or with the runs.
+# Names of the tables that are shown with each experiment or with the runs, and not in the list of other tables.
 ELSEWHERE = ("pairs", "final", "epochs-to-accuracy", "seconds-to-accuracy", "runs")
 PROTOCOLS = {
     "fair": ", every head with the same stratified batches and, except for nn.Linear, the same centering",
@@ -34,7 +34,7 @@ OWN = ("experiment", "head", "seed")  # fields that identify a run
 
 
 def page(records: Records, experiments: Sequence[Experiment], tables: Sequence[Table], styles: Mapping[str, HeadStyle]) -> str:
-    """Returns the page as HTML with plotly.js inlined. Its content security policy allows its own scripts only, and no requests."""
+    """Returns the page as HTML with plotly.js inlined. Its content security policy allows only its own scripts, and no requests."""
     searched = {search.experiment for search in records.searches}
     verdicts = {each.name: verdict(each.runs, searched=each.name in searched) for each in experiments}
     panels = [panels_of(experiment) for experiment in experiments]
@@ -110,7 +110,7 @@ def experiment_section(
 
 
 def configurations(experiment: Experiment) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Returns the settings that all runs share, and those that differ, with their heads."""
+    """Returns the settings that all runs share, and the settings that differ, each value with its heads."""
     shared, differences = [], []
     for name in dict.fromkeys(name for run in experiment.runs for name in run.configuration if name not in OWN):
         heads = _heads_by_text((_text(run.configuration.get(name)), run) for run in experiment.runs)

@@ -15,9 +15,9 @@ from guided_collapse.experiments.report.styles import HeadStyle, label
 from guided_collapse.experiments.report.summaries import ABOVE_FLOOR, Experiment, Spread
 from guided_collapse.metrics.declared import SPLITS
 
-MAX_POINTS = 1000  # per curve: more than a chart has pixels
-MAX_MOMENTS = 120  # per animation
-LARGEST = 32767  # of 16-bit integers
+MAX_POINTS = 1000  # in a curve, more than a chart has pixels
+MAX_MOMENTS = 120  # measurements in an animation
+LARGEST = 32767  # the largest 16-bit integer
 SIGNIFICANT_DIGITS = 6
 BEST_FRAME = "best frame"
 
@@ -33,7 +33,7 @@ class Panel(NamedTuple):
     curves: Mapping[str, DataFrame]  # by head
 
     def endpoints(self) -> dict[str, str]:
-        """Returns the first and last point of each curve, by head."""
+        """Returns the first and last point of each curve as text, by head."""
         said = {}
         for head, curve in self.curves.items():
             ends = []
@@ -50,7 +50,7 @@ def panels_of(experiment: Experiment) -> list[Panel]:
     panels = []
     for quantity in (ABOVE_FLOOR, *QUANTITIES):
         if quantity is TRAIN_LOSS:
-            continue  # the loss above its floor shows the same and makes heads comparable
+            continue  # the loss above its floor is shown instead, because it is comparable between heads
         if curves := experiment.curves(quantity):
             references = [(BEST_FRAME, value) for value in experiment.references(quantity)]
             panels.append(Panel(quantity.title, "epoch", quantity.percent, quantity.log, references, curves))
@@ -94,8 +94,9 @@ def animations_of(experiment: Experiment) -> list[Animation]:
 
 
 def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[Animation]], styles: Mapping[str, HeadStyle]) -> str:
-    """Returns panels and animations by experiment, as JSON that cannot end a script element; curves with the same x share it."""
+    """Returns panels and animations by experiment, as JSON that cannot end a script element."""
     heads = list(styles)
+    # Curves with the same x coordinates share one list of them.
     place_of: dict[tuple[float, ...], int] = {}
     experiments = []
     for group, moving in zip(panels, animations, strict=True):
@@ -127,7 +128,7 @@ def page_data(panels: Iterable[Sequence[Panel]], animations: Iterable[Sequence[A
 def packed(trace: Trace) -> dict[str, float | str]:
     """Returns all points at all measurements as 16-bit integers in base64, and the factor that turns them into coordinates.
 
-    Their shape is (num_moments, 2 num_shown + num_samples, 3): weights, means, samples.
+    The shape of the points is (num_moments, 2 num_shown + num_samples, 3): weights, means, samples.
     """
     points = np.concatenate([trace.weights, trace.means, trace.samples], axis=1)
     scale = float(np.abs(points).max()) / LARGEST or 1.0
@@ -135,5 +136,5 @@ def packed(trace: Trace) -> dict[str, float | str]:
 
 
 def rounded(values: Iterable[float]) -> list[float | None]:
-    """Returns numbers rounded to the visible digits; None for NaN."""
+    """Returns numbers rounded to the digits that are visible in a chart; None for NaN and infinity."""
     return [float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None for value in values]

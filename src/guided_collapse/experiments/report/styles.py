@@ -1,4 +1,4 @@
-"""Order, labels and styles of heads. Color, dash and marker each identify a head.
+"""The order, labels and styles of heads. Color, dash pattern and marker each identify a head.
 
 The colors are the color-blind safe ones of Okabe and Ito, some darkened for a white background.
 """
@@ -43,7 +43,7 @@ def in_order(heads: Iterable[str]) -> list[str]:
 
 
 def styles_of(heads: Iterable[str]) -> dict[str, HeadStyle]:
-    """Returns a style for each head, in order: a known head always has its own; others get the remaining ones."""
+    """Returns a style for each head, in order: a known head always has its own style, and others get those that remain."""
     order = in_order(heads)
     known = {head: STYLES[HEADS[head].style % len(STYLES)] for head in order if head in HEADS}
     free = [style for style in STYLES if style not in known.values()] or list(STYLES)

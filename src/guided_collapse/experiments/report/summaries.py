@@ -15,10 +15,10 @@ from guided_collapse.experiments.report.styles import in_order
 from guided_collapse.experiments.run import read_epoch_records
 from guided_collapse.metrics.declared import SPLITS, Split, best_margin
 
-MAX_MARGINS = 501  # points of a curve of margins
-LEVELS = (50, 80, 90, 95, 99, 100)  # of train accuracy, in percent
+MAX_MARGINS = 501  # number of points in a curve of margins
+LEVELS = (50, 80, 90, 95, 99, 100)  # levels of train accuracy, in percent
 TOLERANCE = 1e-5  # for accuracies in percent, which may be rounded to float32; less than one sample in any data set
-NEAR_THE_FLOOR = 1.01  # times the floor of the loss
+NEAR_THE_FLOOR = 1.01  # a loss up to this factor times its floor counts as near the floor
 ABOVE_FLOOR = replace(
     TRAIN_LOSS,
     title="Loss above its floor, train",
@@ -65,7 +65,7 @@ class Experiment:
         return sorted((run for run in self.runs if run.head == head), key=lambda run: run.seed)
 
     def references(self, quantity: Quantity) -> list[float]:
-        """Returns theoretical values of a quantity: one, unless runs differ in scale or sizes."""
+        """Returns the theoretical values of a quantity: none or one, or several if runs differ in scale or sizes."""
         return theory(quantity, ((run.feature_dim, run.num_classes, run.loss_lower_bound) for run in self.runs))
 
     def curves(self, quantity: Quantity) -> dict[str, DataFrame]:
@@ -79,14 +79,14 @@ class Experiment:
 
 
 def by_experiment(runs: Iterable[Run]) -> list[Experiment]:
-    """Runs grouped by experiment and sorted by name; unconstrained features come last, sorted by number of classes."""
+    """Returns runs grouped by experiment, sorted by name; unconstrained features come last, sorted by number of classes."""
     ordered = sorted(runs, key=lambda run: run.experiment)
     experiments = [Experiment(name, tuple(group)) for name, group in groupby(ordered, key=lambda run: run.experiment)]
     return sorted(experiments, key=lambda e: (e.unconstrained, e.runs[0].num_classes if e.unconstrained else 0, e.name))
 
 
 def theory(quantity: Quantity, sizes: Iterable[tuple[int, int, float | None]]) -> list[float]:
-    """Returns theoretical values of a quantity for runs with these (feature_dim, num_classes, lower bound of the loss)."""
+    """Returns the theoretical values of a quantity for runs with these (feature_dim, num_classes, lower bound of the loss)."""
     if quantity.reference is None:
         return []
     is_bound = quantity.reference == "loss_lower_bound"
@@ -122,7 +122,7 @@ def first_epoch(reached: Series) -> float:
 
 
 def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None = None) -> Spread | None:
-    """Returns the last value of a quantity up to an epoch, or in the whole run; None if no run recorded one."""
+    """Returns the median and range of each run's last value up to an epoch, by default its last; None if no run recorded one."""
     ends = (measured(run, quantity).loc[:epoch].tail(1) for run in runs)
     found = [(float(end.iat[0]), int(end.index[0])) for end in ends if len(end)]
     return spread([value for value, _ in found], [last for _, last in found]) if found else None
@@ -197,9 +197,10 @@ class Outcome:
 
 
 def outcome(experiment: Experiment) -> Outcome:
-    """Returns the test accuracy at the end of training; without test samples, how soon the loss gets near its floor, or how near.
+    """Returns the result that compares heads: test accuracy at the end of training or, without test samples, a result of the loss.
 
-    The epochs to 1.01 times the floor require that every run has a floor and room for a simplex ETF, which attains it.
+    If every run has a floor of the loss, and room for a simplex ETF, which attains it, the result is the number of epochs to 1.01
+    times the floor; otherwise, it is the final loss above the floor.
     """
     runs = [run for head in experiment.heads for run in experiment.of(head)]
     values: dict[str, dict[int, float]] = {}
@@ -231,7 +232,7 @@ def seconds_of(run: Run) -> float:
 
 
 def span(values: Sequence[int]) -> str:
-    """Returns `30`, or `30 to 50` if values differ."""
+    """Returns the range of the values as text, such as `30 to 50`, or `30` if they are equal."""
     return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
 
 

@@ -30,7 +30,7 @@ from guided_collapse.experiments.report.summaries import (
 )
 from guided_collapse.experiments.report.verdict import Verdict
 
-# The headings of a cell's row, its column, its text, and its numbers in full precision.
+# The row headings of a cell, its column heading, its text, and its numbers in full precision.
 Cell = tuple[tuple[str, ...], Any, str, Mapping[str, Any]]
 
 
@@ -44,7 +44,7 @@ def all_tables(
 
 
 def end_tables(experiments: Sequence[Experiment]) -> list[Table]:
-    """Returns the last measurements, and the time to reach each train accuracy."""
+    """Returns the tables of the last measurements and of the epochs and seconds to reach each train accuracy."""
     return [final_table(experiments), reaching_table(experiments, "epochs"), reaching_table(experiments, "seconds")]
 
 
@@ -90,14 +90,14 @@ def accuracy_table(experiments: Sequence[Experiment], quantity: records.Quantity
 
 
 def paper_accuracy(split: str, experiment: str) -> dict[tuple[int, str], Spread]:
-    """Returns published values by epoch and head; on ImageNet, the paper omits the gradient through the solve."""
+    """Returns published values by epoch and head; on ImageNet, the paper's head omits the gradient through the solve."""
     with files("guided_collapse.experiments.report").joinpath("assets", "published.csv").open() as file:
         found = read_csv(file).query("split == @split and experiment == @experiment")
     return {(row.epoch, row.head): Spread(row.median, row.low, row.high, 5, (row.epoch,)) for row in found.itertuples()}
 
 
 def pairs_table(experiments: Sequence[Experiment]) -> Table:
-    """Returns differences in test accuracy between heads on the same seeds, for experiments whose heads share several seeds."""
+    """Returns a table of differences in test accuracy between heads on the same seeds, where heads share several seeds."""
     heads = in_order(head for experiment in experiments if experiment.has_test for head in experiment.heads)
     entries: list[Cell] = []
     for experiment, (place, head) in itertools.product(experiments, enumerate(heads)):
@@ -116,7 +116,7 @@ def pairs_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def _gains(experiment: Experiment, head: str, other: str) -> list[float]:
-    """Returns differences in points of test accuracy, one for each seed of both heads."""
+    """Returns how far `head` is ahead of `other` in points of test accuracy, on each seed that both have run."""
     others = {run.seed: measured(run, records.TEST_TOP1) for run in experiment.of(other)}
     shared = [run for run in experiment.of(head) if run.seed in others]
     gains = ((measured(run, records.TEST_TOP1) - others[run.seed]).dropna() for run in shared)
@@ -124,7 +124,7 @@ def _gains(experiment: Experiment, head: str, other: str) -> list[float]:
 
 
 def final_table(experiments: Sequence[Experiment]) -> Table:
-    """Returns every quantity at the last measurement of each run, heads as columns."""
+    """Returns a table of every quantity at the last measurement of each run, with heads as columns."""
     heads = in_order(head for experiment in experiments for head in experiment.heads)
     entries: list[Cell] = []
     notes = []
@@ -142,14 +142,14 @@ def final_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "seconds"]) -> Table:
-    """Returns the epochs or seconds until train accuracy reaches each level."""
+    """Returns a table of the epochs or seconds until train accuracy reaches each level."""
     entries: list[Cell] = []
     for each, head in ((experiment, head) for experiment in experiments for head in experiment.heads):
         reached = {level: found for level in summaries.LEVELS if (found := summaries.when_reached(each.of(head), level))}
         for level, found in reached.items() if any(getattr(found, unit) for found in reached.values()) else ():
             over, seeds = getattr(found, unit), found.epochs.seeds
             text = spread_text(over) + ("" if found.reached == seeds else f", {found.reached} of {seeds}")
-            # Unknown times and events that never happened are both empty.
+            # In the numbers, unknown times and events that never happened are both left empty.
             ends = {name: getattr(over, name, math.inf) for name in ("median", "low", "high")}
             known = {name: value if math.isfinite(value) else None for name, value in ends.items()}
             start = {"experiment": each.name, "head": head, "train_accuracy_percent": level}
@@ -162,7 +162,7 @@ def reaching_table(experiments: Sequence[Experiment], unit: Literal["epochs", "s
 
 
 def search_table(searches: Sequence[records.SearchRecord]) -> Table:
-    """Returns every setting of a search, with its accuracy on the validation images."""
+    """Returns a table of every setting that the searches tried, with its accuracy on the validation images."""
     rows, numbers, notes = [], [], []
     for search in searches:
         tried: dict[tuple[str, str], list[float | None]] = {}
@@ -191,7 +191,7 @@ def search_table(searches: Sequence[records.SearchRecord]) -> Table:
 
 
 def runs_table(experiments: Sequence[Experiment]) -> Table:
-    """Returns every run, with its state and provenance."""
+    """Returns a table of all runs, with their states and provenance."""
     numbers = []
     for run in (run for experiment in experiments for head in experiment.heads for run in experiment.all_of(head)):
         seconds = seconds_of(run)
@@ -204,7 +204,7 @@ def runs_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def outcome_table(experiment: Experiment) -> Table:
-    """Returns the outcome, collapse and cost of each head, under headings that say whether higher or lower is better."""
+    """Returns a table of the outcome, collapse and cost of each head, under headings that say whether higher or lower is better."""
     found, heads = outcome(experiment), [head for head in experiment.heads if experiment.of(head)]
     higher, lower = "higher is better", "lower is better"
     of_runs: dict[tuple[str, str], tuple[str, Callable[[Run], float]]] = {
@@ -215,7 +215,7 @@ def outcome_table(experiment: Experiment) -> Table:
     }
     titles = {"points": (higher, "test accuracy, %"), "epochs": (lower, f"epochs to {NEAR_THE_FLOOR} x floor")}
     main = titles.get(found.unit, (lower, "loss - floor"))
-    # Only the outcome has its range, so that the table fits a terminal and a phone.
+    # Only the outcome is shown with its range, so that the table fits a terminal and a phone.
     columns = {main: [short_text(found.spreads.get(head), percent=found.percent) for head in heads]}
     for title, (form, value) in of_runs.items():
         values = [[number for run in experiment.of(head) if math.isfinite(number := value(run))] for head in heads]
@@ -239,14 +239,14 @@ def _last(curve: Series) -> float:
 
 
 def verdicts_table(verdicts: Mapping[str, Verdict]) -> Table:
-    """Returns the verdict on each experiment, one per row."""
+    """Returns a table of the verdicts, with one experiment per row."""
     rows = [[name, found.call, found.best, found.reference, found.lead or NOTHING] for name, found in verdicts.items()]
     cells = DataFrame(rows, columns=["experiment", "verdict", "best head", "against", "lead"])
     return Table("verdicts", "The best head of each experiment", cells, stub=1)
 
 
 def seed_notes(experiments: Sequence[Experiment]) -> list[str]:
-    """Returns the number of seeds behind each median, and how many failed."""
+    """Returns notes on the number of seeds behind each median, and on how many failed."""
     notes: dict[str, list[str]] = {}
     for experiment in experiments:
         counts = {}

@@ -1,18 +1,19 @@
 """The verdict on a comparison, from records alone: which head is ahead, and by more than equal heads would be by chance?
 
 Heads are compared on the same seeds, which share the initial network and the batches. The lead of head A over head B on S seeds is
-d = mean_s (a_s - b_s). Its interval, d - h to d + h, combines the variation between seeds with that between samples of n test
-images:
+d = mean_s (a_s - b_s). Its interval, d - h to d + h, combines the variation between seeds with the variation between samples of
+n test images:
 
     h^2 = (t_{S-1} sd_s(a_s - b_s) / sqrt(S))^2 + z^2 (p_A (1 - p_A) + p_B (1 - p_B)) / (n + 2),   p = (n accuracy + 1) / (n + 2)
 
-The first term is the t interval of paired seeds. It misses the second, because all seeds are tested on the same images. Records
-hold accuracies, not which images were wrong, so the images cannot be paired as in McNemar's test: the second term is the variance
-for two heads that err independently, with the correction of Agresti and Caffo. Heads tend to err on the same images, which makes h
-too wide rather than too narrow: equal heads differ by more than h in at most 5% of comparisons. With k heads against the same one,
-t and z are the quantiles for 5%/k, so that this holds for all of them together (Bonferroni).
+The first term is the t interval of paired seeds. It does not cover the second, because all seeds are tested on the same images.
+Records hold accuracies, not which images were wrong, so the images cannot be paired as in McNemar's test: the second term is the
+variance for two heads that err independently, with the correction of Agresti and Caffo. Heads tend to err on the same images, which
+makes h too wide rather than too narrow: equal heads differ by more than h in at most 5% of comparisons. With k heads against one
+reference, t and z are the quantiles for 5%/k, so that this holds for all of them together (Bonferroni).
 
-Where epochs are compared and there are no test images, the step between two measured epochs is added to h instead.
+If the heads are compared by numbers of epochs, there are no test images, and h is the first term alone plus the step between two
+measured epochs.
 """
 
 import math
@@ -31,22 +32,22 @@ from guided_collapse.experiments.report.styles import label
 from guided_collapse.experiments.report.summaries import Experiment, Outcome, at_epoch, measured, outcome, seconds_of
 
 Call = Literal["ahead", "behind", "draw", "too few seeds", "nothing to compare"]
-RISK = 0.05  # of calling a head ahead or behind when all are equal
-FEWEST_SEEDS = 3  # with two, one degree of freedom is left
+RISK = 0.05  # the risk of calling a head ahead or behind when all heads are equal
+FEWEST_SEEDS = 3  # with two seeds, the t interval has only one degree of freedom
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The conclusion of a comparison."""
 
-    call: Call  # of the best head against the reference
+    call: Call  # the call on the best head against the reference
     headline: str  # which head is ahead, in a sentence
-    details: str = ""  # by how much, which head is the most collapsed, and what it cost
+    details: str = ""  # how the other heads compare, which head is the most collapsed, and the training times
     advice: str = ""  # what to do next
-    command: str = ""  # the command for it, if there is one
+    command: str = ""  # the command that follows the advice, if there is one
     best: str = ""  # the label of the head with the largest lead
-    reference: str = ""  # the label of nn.Linear, or of the first head without it
-    lead: str = ""  # of the best head over the reference, with its interval
+    reference: str = ""  # the label of nn.Linear or, without finished runs of it, of the first head
+    lead: str = ""  # the lead of the best head over the reference, with its interval
 
     @property
     def text(self) -> str:
@@ -64,7 +65,7 @@ class Verdict:
 
 
 class Lead(NamedTuple):
-    """How far one head is ahead of another, negative if behind, and its interval."""
+    """The lead of one head over another (negative if it is behind), and its interval."""
 
     mean: float
     low: float
@@ -78,10 +79,10 @@ class Lead(NamedTuple):
 
 
 def lead_over(own: Sequence[float], other: Sequence[float], num_test: int, *, step: float = 0.0, risk: float = RISK) -> Lead:
-    """Returns the lead of one head over another and its interval, by the formula above.
+    """Returns the lead of one head over another and its interval, by the formula in the docstring of this module.
 
     Args:
-        own, other: values of the same seeds, larger is better; accuracies from 0 to 1 if there are test images.
+        own, other: values of the same seeds, of which larger ones are better; with test images, accuracies from 0 to 1.
         num_test: number of test images; 0 for values that are not accuracies.
         step: resolution of the values, added to the half-width.
         risk: probability that the interval misses zero if the heads are equal.
@@ -102,7 +103,7 @@ def verdict(runs: Sequence[Run], *, searched: bool = False) -> Verdict:
     """Returns the verdict on every head against nn.Linear, or against the first head if nn.Linear has no finished run.
 
     Args:
-        runs: those of one experiment; only finished runs count.
+        runs: the runs of one experiment; only finished ones count.
         searched: True if a search chose the settings of each head, so that the verdict does not recommend one.
     """
     experiment = Experiment("", tuple(run for run in runs if run.state == "finished"))
@@ -140,7 +141,7 @@ def _lead(experiment: Experiment, judged: Outcome, head: str, other: str, risk: 
             value, numbers = judged.values[name][seed], measured(runs[name, seed], TRAIN_LOSS).index
             if judged.unit == "epochs":
                 steps += np.diff(numbers, prepend=0).tolist()
-            # A run that never got there counts as if it had at its end, which makes the lead over it a lower bound.
+            # A run that never gets near the floor counts as if it did so at its last epoch, so the lead over it is a lower bound.
             pair.append(value if math.isfinite(value) else float(numbers[-1]))
         pairs.append(pair)
     own, others = np.transpose(pairs) * (-1 if judged.lower_is_better else 1) / judged.quantity.factor

@@ -1,4 +1,4 @@
-"""Writes a report."""
+"""Writes the files of a report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,9 +30,9 @@ def write_report(runs: Sequence[Path], out: Path, *, epochs: Sequence[int] | Non
     Computes everything before it writes the first file, and writes each file atomically.
 
     Args:
-        runs: folders; every folder below them with a `config.json` is a run.
+        runs: folders or zip archives with the folders of runs, at any depth.
         out: output folder, created if needed.
-        epochs: epochs in the accuracy tables; by default those in the paper that a run reached, or else the last.
+        epochs: epochs in the accuracy tables; by default 50 and 200, as in the paper, if a run reached them, or else the last.
 
     Raises:
         ValueError: if no run is usable, `out` cannot be created, or an epoch is below 1 or beyond the longest run.
