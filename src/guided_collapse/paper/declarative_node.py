@@ -12,7 +12,7 @@ from torch import Tensor
 
 from guided_collapse.paper.trust_region import ProximalProblem, solve_by_trust_region
 
-# The Riemannian gradient norm at which the trust region stops, pymanopt's default.
+# The trust region stops at this norm of the Riemannian gradient, which is pymanopt's default.
 GRADIENT_TOLERANCE = 1e-6
 
 
@@ -54,9 +54,9 @@ def jacobian_by_declarative_node(problem: ProximalProblem, basis: Tensor, *, ava
     """Returns dU/dH~ at the solution U, dense: G^-1 A' (A G^-1 A')^-1 A G^-1 B - G^-1 B (Proposition 1).
 
     Args:
-        problem: in float64, with a proximal point, without which G is singular.
+        problem: in float64, with a proximal point and a positive weight, because G would be singular otherwise.
         basis: the solution U, (feature_dim, num_classes).
-        available_bytes: memory limit; if None, what the operating system reports as available.
+        available_bytes: memory limit; if None, the memory that the operating system reports as available.
 
     Returns:
         (feature_dim * num_classes, feature_dim * num_classes): row-major U by row-major H~.
