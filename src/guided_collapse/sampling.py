@@ -170,7 +170,7 @@ class _Batches(NamedTuple):
     size: int
 
     def bounds(self, counts: Indices) -> "_Bounds":
-        """Returns bounds on how many samples of each class these batches hold in total, with floor or ceil of n B/N in each batch."""
+        """Returns bounds on how many samples of each class these batches hold in total: each batch holds floor or ceil of n B/N."""
         total = counts.sum()
         return _Bounds(self.number * (counts * self.size // total), self.number * -(-counts * self.size // total))
 
