@@ -88,10 +88,14 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
 
 def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dtype: torch.dtype) -> ClassStatistics:
     """Returns the statistics with products in `dtype`; `samples` holds the row indices of each class that has samples."""
-    feature_dim = features.shape[1] # One buffer for all groups, because reused memory is several times faster than new memory.
-    buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim, dtype=dtype) scatter =
-    torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=features.device) groups: list[list[Tensor]] = []  # each with
-    one class of at least feature_dim samples, or with smaller classes that fill a chunk room = 0 for indices in samples:
+    feature_dim = features.shape[1]
+    # One buffer for all groups, because reused memory is several times faster than new memory.
+    buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim, dtype=dtype)
+    scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=features.device)
+    # Each group is one class of at least feature_dim samples, or several smaller classes that fill a chunk.
+    groups: list[list[Tensor]] = []
+    room = 0
+    for indices in samples:
         is_large = len(indices) >= feature_dim
         if is_large or len(indices) > room:
             groups.append([])
