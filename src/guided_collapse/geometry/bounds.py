@@ -25,7 +25,7 @@ def largest_cosine_bound(feature_dim: int, num_classes: int) -> float:
     | d = 2 | cos(2 pi / C) | by the regular polygon |
     | d + 1 < C <= 2d | 0 (Rankin) | by vectors of the orthoplex, e_k and -e_k |
     | 2d < C <= d (d+3) / 2 | s with C = d (1-s) (2 + (d+1) s) / (1 - d s^2) (Levenshtein) | for few sizes |
-    | larger C | that of d (d+3) / 2 vectors | never |
+    | larger C | the bound for d (d+3) / 2 vectors | never |
     """
     check_num_classes(num_classes)
     check_feature_dim(feature_dim)

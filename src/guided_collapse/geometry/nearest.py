@@ -139,7 +139,7 @@ def nearest_etf(
         if proximal_basis is None:
             proximal_basis, proximal_weight = frame_basis(feature_dim, num_classes, dtype=means.dtype).to(means.device), 0.0
         rows, _, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
-        # frame_weight(rows.T), without transposing twice.
+        # The weight is frame_weight(rows.T), computed without transposing twice.
         return NearestETF(rows.T, math.sqrt(num_classes / (num_classes - 1)) * center_classes(rows), means, values)
 
 

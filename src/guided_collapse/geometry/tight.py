@@ -341,7 +341,8 @@ def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype |
     spread = (available.double().square() * ((1 + math.sqrt(5)) / 2)).frac().argsort()
     order = available[spread].tolist()
     frequencies, num_pairs = order[: (feature_dim + 1) // 2], feature_dim // 2
-    # Rows repeat if C and all frequencies share a divisor. A cosine alone does not count: it repeats for some classes anyway.
+    # Rows repeat if C and all frequencies share a divisor. The frequency of a cosine without its sine does not count, because such
+    # a cosine is equal for some classes anyway.
     alternating = [num_classes // 2] if feature_dim % 2 and num_classes % 2 == 0 else []
     shared = math.gcd(num_classes, *frequencies[1:num_pairs], *alternating)
     if num_pairs and math.gcd(shared, frequencies[0]) > 1:
@@ -366,11 +367,11 @@ def rounds_in_training(feature_dim: int, num_classes: int) -> int:
 
 
 def default_every(feature_dim: int, num_classes: int) -> int:
-    """Returns the number of steps between moves of a lagged frame: 1 for a simplex ETF; otherwise it depends on the cost of a move.
+    """Returns the number of steps between updates of a lagged frame: 1 for a simplex ETF, otherwise more if updates are costly.
 
-    The result is at most 1000. Up to this limit, moves take at most a tenth of the operations of training, estimated as follows: a
-    move with r rounds takes 4 C d^2 (1 + 3 r) operations; a training step has a batch of 128 samples, each of which takes 4 C d
-    operations in the head and 6e7 in a small network. For example, the result is 1 for 1000 classes and 128 features, 14 for 1000
+    The result is at most 1000. Up to this limit, updates take at most a tenth of the operations of training, estimated as follows:
+    an update with r rounds takes 4 C d^2 (1 + 3 r) operations; a training step has a batch of 128 samples, each of which takes 4 C
+    d operations in the head and 6e7 in a small network. For example, the result is 1 for 1000 classes and 128 features, 14 for 1000
     classes and 512 features, and 51 for 100,000 classes and 256 features.
     """
     if has_simplex_etf(feature_dim, num_classes):

@@ -198,7 +198,7 @@ def present_class_means(batch: Batch, counts: Tensor, global_mean: Tensor) -> Pr
     points = features - global_mean if batch.factors is None else torch.addcmul(-global_mean, features, batch.factors)
     points, labels = gather_over_processes(points), gather_over_processes(batch.labels)
     if not batch.is_clean:
-        # Ignored samples count as zeros of class 0.
+        # Ignored samples are treated as zero vectors of class 0.
         points, labels = torch.where((labels != IGNORE_INDEX)[:, None], points, 0.0), labels.clamp(min=0)
     numbers = torch.arange(len(labels), device=labels.device)
     first = numbers.new_full((len(counts),), len(labels)).scatter_reduce_(0, labels, numbers, "amin")[labels]

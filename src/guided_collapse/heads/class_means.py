@@ -98,7 +98,7 @@ class RunningClassMeans(SinglePrecisionState):
     seen: Tensor
     """Whether each class has been in a batch, (num_classes,)."""
     smallest_share: float = 1e-4
-    """The minimum weight of a batch."""
+    """The minimum weight of a batch in the running means."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class RunningClassMeans(SinglePrecisionState):
         return self.global_mean.steps
 
     def update(self, features: Tensor, labels: Tensor) -> BatchMeans:
-        """Updates the means with one batch and returns them, differentiable in its features.
+        """Updates the means with one batch and returns them, differentiable in the features of the batch.
 
         Args:
             features: (num_samples, feature_dim) or (..., feature_dim).

@@ -1,4 +1,4 @@
-"""Lagged heads, which classify before they update their frame: when frames move, and how labels arrive after the forward pass."""
+"""Lagged heads, which classify before they update their frame, and can receive labels after the forward pass."""
 
 import math
 from collections.abc import Callable
@@ -173,9 +173,9 @@ def nearest_tight_frame(
 def nearest_tight_frame_lagged(
     class_means: Tensor, basis: Tensor, seen: Tensor, *, proximal_weight: float, solver: Solver | None, first_step: bool
 ) -> NearestFrame:
-    """Returns the result of `nearest_tight_frame` for a lagged head, without its separate solve on the first step.
+    """Returns the result of `nearest_tight_frame` for a lagged head.
 
-    On the first step, a vanishing proximal weight is used instead.
+    On the first step, a vanishing proximal weight replaces the separate solve without a proximal term.
     """
     vanishing = vanishing_pull(basis.shape[0] + 1, proximal_weight)
     pull = vanishing if first_step else max(proximal_weight, vanishing)

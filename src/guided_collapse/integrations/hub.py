@@ -163,6 +163,6 @@ def _card(config: Mapping[str, Any], place: str) -> str:
 
 
 def _table(heading: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    """Returns a Markdown table, with cells escaped and on one line."""
+    """Returns a Markdown table, in which every cell is escaped and on a single line."""
     cells = ([html.escape(" ".join(str(value).split()), quote=False).replace("|", "&#124;") for value in row] for row in rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in (heading, ("---",) * len(heading), *cells))

@@ -28,7 +28,7 @@ class MetricDeclaration:
     at_collapse: str = "0"  # value at collapse, in plain text
     section: str | None = None  # of the printed table; None for metrics that only runs measure, from the logits of their head
     needs: Sequence[Need] = ()  # in addition to class statistics
-    splits: Sequence[Split] = ("train",)  # samples it is measured on; in a result, test metrics are named "test_..."
+    splits: Sequence[Split] = ("train",)  # samples that the metric is measured on; in a result, the name for "test" is "test_..."
     recorded: bool = True  # whether runs record it
     charts: Mapping[Split, str] = field(default_factory=dict)  # chart titles in the report
     percent: bool = False  # whether it is a fraction to show in percent

@@ -1,8 +1,8 @@
 """The metrics as functions of class statistics, class means and weights.
 
-For C <= d + 1 classes in d dimensions, frames are compared with a simplex ETF, whose Gram matrix is proportional to the projector P
-= I - 11'/C. For more classes, no simplex ETF exists, and frames are compared with a tight frame, whose Gram matrix is proportional
-to one of many projectors of rank d on the complement of 1.
+For C <= d + 1 classes in d dimensions, frames are compared with a simplex ETF, whose Gram matrix is proportional to the projector
+P = I - 11'/C. For more classes, no simplex ETF exists, and frames are compared with a tight frame, whose Gram matrix is
+proportional to one of many projectors of rank d on the complement of 1.
 """
 
 import math

@@ -426,7 +426,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
             raise ValueError(f"{path} must hold features and labels; it lacks {name} and holds {', '.join(arrays) or 'neither'}.")
     tensors = {}
     for name, array in arrays.items():
-        with suppress(TypeError):  # text, for example
+        with suppress(TypeError):  # raised for text, for example
             tensors[name] = torch.as_tensor(array)
         if name not in tensors or tensors[name].is_floating_point() == name.endswith("labels"):
             kind = "integers" if name.endswith("labels") else "floating-point"

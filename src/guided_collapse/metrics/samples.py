@@ -51,9 +51,10 @@ class SampleCounts(NamedTuple):
 def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
     """Returns counts of predictions and nearest class means, and cosine margins, for features with labels.
 
-    The nearest class mean is that of argmin_c |h - mu_c| over classes that have a mean, and the prediction argmax_j <w_j, h> + b_j
-    over all classes. The cosine margin of a sample of class c is cos_c - max_{j != c} cos_j, where cos_j is the cosine between h -
-    mu_G and w_j - w_G, and w_G the mean weight. Samples at mu_G and weights at w_G have no margin and are left out.
+    The class of the nearest mean is argmin_c |h - mu_c| over classes that have a mean. The predicted class is
+    argmax_j <w_j, h> + b_j over all classes. The cosine margin of a sample of class c is cos_c - max_{j != c} cos_j, where cos_j is
+    the cosine between h - mu_G and w_j - w_G, and w_G is the mean row of the weight. A margin is undefined, and left out, if
+    h = mu_G or if w_j = w_G for some j.
 
     Large products are in the dtype of the features, at least float32. Decisions that are too close for this dtype are made in
     float64.

@@ -147,7 +147,7 @@ class CollapseMetrics(_ResultMetric):
         return collapse_in_passes(self, (), (), (), weight=weight, bias=bias)  # from the features that were kept
 
     def second_pass(self, weight: Tensor | None = None, bias: Tensor | None = None) -> "SecondPass":
-        """Returns a metric for a second pass over the same samples, which computes all metrics.
+        """Returns a metric for a second pass over the same samples, which also computes NC4, accuracies and cosine margins.
 
         `weight` is (num_classes, feature_dim) and `bias` (num_classes,), as in `nn.Linear`.
         """
@@ -229,7 +229,7 @@ class SecondPass(_ResultMetric):
             (self.test_margins if test else self.margins).append(batch.margins)
 
     def compute(self) -> CollapseResult:
-        """Returns all metrics. Raises a ValueError if samples were added, but not as many as in the first pass."""
+        """Returns the metrics of both passes. Raises a ValueError if samples were added, but not as many as in the first pass."""
         expected, found = self.measured.statistics.num_samples, int(self.counts[0])
         if found not in (0, expected):
             raise ValueError(

@@ -97,7 +97,7 @@ def constraint_jacobian(basis: Tensor) -> Tensor:
 
 
 def elimination_matrix(size: int, dtype: torch.dtype) -> Tensor:
-    """Returns L with L rvec(S) = rvech(S), the lower triangle row by row: (size(size+1)/2, size^2)."""
+    """Returns L, (size(size+1)/2, size^2), with L rvec(S) = rvech(S), the lower triangle of S row by row."""
     rows, columns = torch.tril_indices(size, size)
     matrix = torch.zeros(len(rows), size**2, dtype=dtype)
     matrix[torch.arange(len(rows)), rows * size + columns] = 1
@@ -105,7 +105,7 @@ def elimination_matrix(size: int, dtype: torch.dtype) -> Tensor:
 
 
 def commutation_matrix(size: int, dtype: torch.dtype) -> Tensor:
-    """Returns K with K rvec(N) = rvec(N') for square N: (size^2, size^2)."""
+    """Returns K, (size^2, size^2), with K rvec(N) = rvec(N') for square N."""
     swapped = torch.arange(size**2).reshape(size, size).T.flatten()
     return torch.eye(size**2, dtype=dtype)[swapped]
 
