@@ -185,7 +185,7 @@ class _Bounds(NamedTuple):
 def _split_classes(
     counts: Indices, larger: _Batches, smaller: _Batches, uneven: _Batches, generator: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Returns how many samples of each class go to the uneven batch and to the larger batches; the rest go to the smaller ones.
+    """Returns how many samples of each class go to the uneven batch and to the larger batches; the rest go to the smaller batches.
 
     This is a transportation problem with integer bounds. The exact shares solve it, so an integer solution exists, too. If several
     solutions exist, the choice is random.
@@ -193,7 +193,7 @@ def _split_classes(
     of_larger, of_smaller, wanted = larger.bounds(counts), smaller.bounds(counts), larger.number * larger.size
 
     def possible(left: Indices) -> _Bounds:
-        """Returns bounds on what the larger batches may take when they share the `left` samples with the smaller ones."""
+        """Returns bounds on what the larger batches may take when they share the `left` samples with the smaller batches."""
         return _Bounds(np.maximum(of_larger.least, left - of_smaller.most), np.minimum(of_larger.most, left - of_smaller.least))
 
     in_uneven = _split_off_uneven(counts, uneven, possible, wanted)

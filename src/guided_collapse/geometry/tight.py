@@ -88,9 +88,10 @@ def nearest_frame(
     num_classes = feature_dim + 2, or in one dimension, cannot be centered. Classes with equal means keep equal rows, unless a
     proximal point separates them; the gradient that would separate them is limited in size.
 
-    Without a proximal point, or with weight 0, directions that the means leave open are those of the limit for a vanishing proximal
-    weight, toward `proximal_basis` or, if None, toward the canonical frame of `tight_frame`. Classes whose mean is zero start the
-    rounds from their row of the proximal frame. If all means are zero, the solution before the rounds is the proximal point.
+    Without a proximal point, or with weight 0, directions that the means leave open are taken from the limit for a vanishing
+    proximal weight, toward `proximal_basis` or, if None, toward the canonical frame of `tight_frame`. Classes whose mean is zero
+    start the rounds from their row of the proximal frame. If all means are zero, the solution before the rounds is the proximal
+    point.
 
     Args:
         centered_class_means: (num_classes, feature_dim), as for `nearest_etf`.
@@ -134,7 +135,7 @@ def nearest_frame(
             return NearestFrame(columns.T, math.sqrt(num_classes / feature_dim) * columns, means, values)
         target = centered_unit(means) * (2 / math.sqrt(feature_dim)) + proximal_weight * proximal
         target = torch.where(torch.linalg.vector_norm(target) > 0, target, proximal)
-        # Centering gives all classes without a mean the same row.
+        # After centering, all classes without a mean have equal rows.
         has_mean = (means != 0).any(dim=1, keepdim=True)
         columns, chosen = torch.where(has_mean, columns, proximal), checked_solver(solver, means.device)
         weight = with_unit_rows(columns, target, proximal, has_mean, rounds=rounds, solver=chosen)
@@ -155,10 +156,10 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
 
     Rounds without a pull are the alternating projections of Tropp, Dhillon, Heath and Strohmer (2005), which only make the frame
     tight. They work on the smaller of two sides: the columns V, or orthonormal columns E that complete V (and 1, for centered
-    frames) to a basis of R^C. The rows of V have equal norms exactly when those of E do, and a round multiplies the defect by about
-    the number of columns over C: at most a half on the smaller side. E is never formed. Let D be diagonal with the row norms of E,
-    D^2 = 1 - |v|^2 (minus 1/C if V is centered). The orthogonal complement of D^-1 E is the span of D V; that of D^-1 E after
-    centering is the part of the span of D V and D 1 that sums to zero.
+    frames) to a basis of R^C. The rows of V have equal norms exactly when the rows of E do, and a round multiplies the defect by
+    about the number of columns over C: at most a half on the smaller side. E is never formed. Let D be diagonal with the row norms
+    of E, D^2 = 1 - |v|^2 (minus 1/C if V is centered). The orthogonal complement of D^-1 E is the span of D V. If D^-1 E is
+    centered, its complement is the part of the span of D V and D 1 that sums to zero.
 
     Args:
         columns: V, (num_classes, feature_dim), orthonormal columns.
@@ -370,9 +371,9 @@ def default_every(feature_dim: int, num_classes: int) -> int:
     """Returns the number of steps between updates of a lagged frame: 1 for a simplex ETF, otherwise more if updates are costly.
 
     The result is at most 1000. Up to this limit, updates take at most a tenth of the operations of training, estimated as follows:
-    an update with r rounds takes 4 C d^2 (1 + 3 r) operations; a training step has a batch of 128 samples, each of which takes 4 C
-    d operations in the head and 6e7 in a small network. For example, the result is 1 for 1000 classes and 128 features, 14 for 1000
-    classes and 512 features, and 51 for 100,000 classes and 256 features.
+    an update with r rounds takes 4 C d^2 (1 + 3 r) operations; a training step has a batch of 128 samples, and each sample takes
+    4 C d operations in the head and 6e7 in a small network. For example, the result is 1 for 1000 classes and 128 features, 14 for
+    1000 classes and 512 features, and 51 for 100,000 classes and 256 features.
     """
     if has_simplex_etf(feature_dim, num_classes):
         return 1

@@ -132,7 +132,7 @@ class Batch:
         by_class = product(self.shares(len(counts)).T, points) if rows is None else self._by_row(points, rows, len(counts))
         sums = sum_over_processes(by_class)
         if self.scale is None:
-            # Far from zero, the rounding error of the mean exceeds that of the differences.
+            # Far from zero, the rounding error of the mean exceeds the rounding errors of the differences.
             sums = torch.addr(sums, counts, sums.sum(dim=0) / counts.sum().clamp(min=TINY), alpha=-1)
         return sums / counts.clamp(min=TINY)[:, None]
 

@@ -1,4 +1,4 @@
-"""Running means of the features: those of each class, for the nearest-ETF problem, and that of all samples, for the bias."""
+"""Running means of the features: class means, for the nearest-ETF problem, and the mean of all samples, for the bias."""
 
 import math
 from typing import Any, NamedTuple

@@ -45,7 +45,7 @@ class Head(nn.Module, ABC):
 
     of features $h$, (num_samples, feature_dim). In training mode, $\bar f$ is the mean of the batch, with gradient; in eval
     mode, it is a running mean, so the logits of a sample never depend on the rest of its batch. In distributed training,
-    statistics are those of the global batch. Computation is in float32 or wider, even under autocast.
+    statistics are computed over the global batch. Computation is in float32 or wider, even under autocast.
 
     Heads whose `needs_labels` is False also take `head(features)` in training mode. If the head is inside a model whose forward
     pass takes only inputs, pass labels as in `with head.labels(labels): logits = model(inputs)`.

@@ -31,8 +31,9 @@ def replace_classifier(
     To train, pass labels as in `with head.labels(labels): logits = model(inputs)`, or call `head.update(labels)` after the forward
     pass of a lagged head. In eval mode, call `model(inputs)`.
 
-    Without `layer`, the replaced layer is the one that timm's `get_classifier()` returns; otherwise the last linear layer in `fc`,
-    `classifier`, `heads.head` or `head`; otherwise the last layer of an `nn.Sequential`; otherwise the only linear layer.
+    Without `layer`, the replaced layer is the result of timm's `get_classifier()` if the model has this method; otherwise the last
+    linear layer in `fc`, `classifier`, `heads.head` or `head`; otherwise the last layer of an `nn.Sequential`; otherwise the only
+    linear layer.
 
     Args:
         model: any module.

@@ -49,7 +49,7 @@ def _kept_dtype(state: Tensor, requested: torch.dtype) -> torch.dtype:
 
 
 def snapshot(state: Tensor, *, only_compiled: bool = False) -> Tensor:
-    """Returns a differentiable copy of a buffer or parameter that the same forward pass overwrites later.
+    """Returns a differentiable copy of a buffer or parameter that may be overwritten before the backward pass.
 
     With `only_compiled`, eager mode returns the state itself. This is safe if the result is not used after the state is
     overwritten.

@@ -170,7 +170,7 @@ class CompatibilityResult:
 
     @property
     def average_multimodel_accuracy(self) -> float:
-        """AM = 2/(T(T+1)) sum_(i>=j) M(i,j): the mean top-1 of queries in the galleries of their own model and of older ones.
+        """AM = 2/(T(T+1)) sum_(i>=j) M(i,j): the mean top-1 of queries in the galleries of their own and older models.
 
         M, T and the reference are those of `average_compatibility`. Pairs that were not tested are left out.
         """
@@ -268,7 +268,7 @@ def compatibility(
         models: the models by name, oldest first, as `embeddings_of` takes them; or names only, if all embeddings are stored.
         gallery: a loader of (inputs, labels) that every model embeds; or, for existing galleries, the stored embeddings and labels
             by the name of the model that made them, for some or all models.
-        queries: a loader or stored embeddings, as for `gallery`. They must be the same samples for all models.
+        queries: a loader or stored embeddings, as for `gallery`. The samples must be the same for all models.
         ks: as for `retrieval`.
 
     Raises:

@@ -146,7 +146,7 @@ class BetweenClasses(NamedTuple):
 
 
 def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
-    """Returns the singular directions of the centered class means, without those that are rounding errors.
+    """Returns the singular directions and values of the centered class means, without directions that are only rounding errors.
 
     Centered means have at most rank C-1. Further singular values are rounding errors, which an inverse would turn into the largest
     terms. Singular values below the rounding errors of the means before centering are left out, too; `magnitude` is the largest
@@ -203,7 +203,7 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     within *= units * units[:, None]
     reflectors, lengths = torch.geqrf(spread)
     rotated = torch.ormqr(reflectors, lengths, within, left=True, transpose=True)
-    # The span of the means comes last, where the Cholesky factor contains that of the Schur complement.
+    # The span of the means comes last, because the last block of the Cholesky factor is the factor of the Schur complement.
     rotated = torch.ormqr(reflectors, lengths, rotated, left=False).flip(0, 1)
     # Directions without scatter contain rounding errors instead of zeros. These errors must not explain any scatter.
     rotated.diagonal().add_(8 * EPSILON * rotated.diagonal().sum())

@@ -149,7 +149,7 @@ def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
 
 
 def nc4(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None) -> float:
-    """Returns the fraction of samples whose predicted class is not that of the nearest class mean: 0 at collapse.
+    """Returns the fraction of samples whose predicted class is not the class of the nearest mean: 0 at collapse.
 
     Arguments are those of `measure_collapse`.
 

@@ -59,8 +59,8 @@ class CollapseMetrics(_ResultMetric):
     """`measure_collapse` for a stream of batches, as a torchmetrics metric.
 
     Call `update(features, labels)` with every batch, then `compute()`, or `measure(weight, bias)` to include the classifier. NC4,
-    accuracies and cosine margins require the final class means: pass the same batches again to `second_pass(weight, bias)`, or
-    keep the features.
+    accuracies and cosine margins require the final class means. For these metrics, pass the same batches again to
+    `second_pass(weight, bias)`, or keep the features.
 
     The metric takes one pass in float64 and O(feature_dim^2 + num_classes feature_dim) memory. Up to rounding, the result does not
     depend on the order of samples, on the batch size, or on the distribution of samples over processes. For features on MPS
@@ -178,7 +178,7 @@ class CollapseMetrics(_ResultMetric):
         return Moments(self.counts, self.references, self.offsets, self.scatter, self.class_scatter)
 
     def _merged(self) -> Moments:
-        """Returns the merged moments of all processes if torchmetrics has gathered them, otherwise those of this process."""
+        """Returns the merged moments of all processes if torchmetrics has gathered them, otherwise the moments of this process."""
         if self.counts.ndim == 1:
             return self._moments()
         total = no_moments(self.feature_dim, self.num_classes, self.counts.device)
