@@ -1,4 +1,4 @@
-"""Lazy imports: the public names of a package, and optional dependencies."""
+"""Lazy imports of the public names of a package, and imports of optional dependencies."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -9,8 +9,8 @@ from typing import Any
 def on_demand(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns the module-level `__getattr__` and `__dir__` of a package that imports its public names on first access.
 
-    `package` is its `__name__`; `homes` maps each public name to its module below `guided_collapse`. No submodule may have the name
-    of a public object: once imported, it would shadow the object.
+    `package` is the `__name__` of the package; `homes` maps each public name to its module below `guided_collapse`. No submodule
+    may have the name of a public object, because the submodule, once imported, would shadow the object.
     """
 
     def value_of(name: str) -> Any:
@@ -30,14 +30,14 @@ def imported(place: str) -> Any:
 
 
 class MissingPackageError(ImportError, ValueError):
-    """An optional dependency is missing. Also a `ValueError`, like every error that users can fix themselves."""
+    """Raised if an optional dependency is missing. It is also a `ValueError`, like every error that users can fix themselves."""
 
 
 def optional(module: str, *, extra: str, package: str | None = None) -> Any:
     """Imports and returns a module of an optional dependency.
 
     Args:
-        module: its full name.
+        module: the full name of the module.
         extra: the extra of guided-collapse that installs the package.
         package: the package's name on PyPI, if it differs from the module's.
 
@@ -54,5 +54,5 @@ def optional(module: str, *, extra: str, package: str | None = None) -> Any:
 
 
 def how_to_install(package: str, *, extra: str) -> str:
-    """Returns advice on a missing package that works whether or not guided-collapse itself came from an index."""
+    """Returns advice on how to install a missing package, valid for guided-collapse from an index and from a source folder."""
     return f"Install guided-collapse with its extra {extra}, as in pip install '.[{extra}]', or {package} alone."

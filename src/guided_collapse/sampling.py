@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 Indices = npt.NDArray[np.int64]
 
 LARGEST_LABEL = 2**20
-"""Labels up to this value serve as array indices as they are; larger ones are renumbered."""
+"""Labels up to this value serve as array indices without change. If any label is larger, all labels are renumbered."""
 
 
 class SeededBatchSampler(Sampler[list[int]], ABC):
@@ -44,18 +44,19 @@ class SeededBatchSampler(Sampler[list[int]], ABC):
 
 
 class StratifiedBatchSampler(SeededBatchSampler):
-    r"""Yields stratified batches: every class in proportion in every batch, every sample once per epoch.
+    r"""Yields stratified batches: every batch has every class in proportion to its size, and an epoch has every sample once.
 
     Pass it as `DataLoader(dataset, batch_sampler=sampler)` and call `sampler.set_epoch(epoch)` before each epoch. The order depends
     only on (seed, epoch).
 
-    From a class with $n$ of the $N$ samples, a global batch of $B$ contains $\lfloor nB/N \rfloor$ or $\lceil nB/N \rceil$,
-    regardless of the number of processes. Samples within a batch are shuffled, so that MixUp and CutMix, which mix neighbors, mix
-    classes.
+    If a class has $n$ of the $N$ samples, a global batch of $B$ samples contains $\lfloor nB/N \rfloor$ or $\lceil nB/N \rceil$ of
+    them, regardless of the number of processes. Samples within a batch are shuffled, so that MixUp and CutMix, which mix
+    neighbors, mix classes.
 
     An epoch has `ceil(N / batch_size)` batches of nearly equal size, so it does not end in a small batch: sizes are multiples of
     `num_replicas` and differ by at most `num_replicas`, except that one batch takes the remainder if `num_replicas` does not
-    divide N. The sampler itself splits each global batch between processes, whose counts of a class differ by at most one.
+    divide N. The sampler itself splits each global batch between processes, so that their numbers of samples of a class differ by
+    at most one.
 
     Args:
         labels: class indices of all samples, (num_samples,).
@@ -112,12 +113,12 @@ class StratifiedBatchSampler(SeededBatchSampler):
     def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
         """Yields the part of each batch that goes to process `rank`, sorted by class."""
         for batch in self._global_batches():
-            # The batch is sorted by class, so a strided slice has its share of every class.
+            # The batch is sorted by class, so a strided slice contains a proportional share of every class.
             yield batch[rank::processes].tolist()
 
     @property
     def drop_last(self) -> bool:
-        """False: no sample is dropped. With several processes, reading it raises a ValueError.
+        """False: no sample is dropped. With several processes, reading this attribute raises a ValueError.
 
         Libraries that shard batch samplers, such as accelerate in `prepare`, read this attribute. These batches are already split
         between processes and differ in size, so sharding them again would skip samples.
@@ -132,7 +133,7 @@ class StratifiedBatchSampler(SeededBatchSampler):
         return False
 
     def _global_batches(self) -> list[Indices]:
-        """Returns the batches of the epoch, each sorted by class; samples are dealt to them like cards, class by class."""
+        """Returns the batches of the epoch, each sorted by class. Class by class, samples are dealt to the batches like cards."""
         generator = np.random.default_rng([self.seed, self.epoch])
         shuffled = generator.permutation(len(self.labels))
         class_order = generator.permutation(int(self.labels.max()) + 1)
@@ -142,7 +143,7 @@ class StratifiedBatchSampler(SeededBatchSampler):
         starts = np.flatnonzero(np.diff(self.labels[by_class], prepend=-1))
         counts = np.diff(starts, append=len(by_class))
 
-        # All batch sizes are multiples of num_replicas, except that of the one batch that takes the remainder.
+        # All batch sizes are multiples of num_replicas, except the size of the one batch that takes the remainder.
         rows, left_over = divmod(len(self.labels), self.num_replicas)
         rows_each, num_larger = divmod(rows, len(self))
         larger = _Batches(num_larger, (rows_each + 1) * self.num_replicas)
@@ -169,7 +170,7 @@ class _Batches(NamedTuple):
     size: int
 
     def bounds(self, counts: Indices) -> "_Bounds":
-        """Returns bounds on how many samples of each class these batches hold in total: floor or ceil of n B/N in each batch."""
+        """Returns bounds on how many samples of each class these batches hold in total: each batch holds floor or ceil of n B/N."""
         total = counts.sum()
         return _Bounds(self.number * (counts * self.size // total), self.number * -(-counts * self.size // total))
 
@@ -184,15 +185,15 @@ class _Bounds(NamedTuple):
 def _split_classes(
     counts: Indices, larger: _Batches, smaller: _Batches, uneven: _Batches, generator: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Returns how many samples of each class go to the uneven batch and to the larger batches; the rest go to the smaller ones.
+    """Returns how many samples of each class go to the uneven batch and to the larger batches; the rest go to the smaller batches.
 
-    This is a transportation problem with integer bounds. The exact shares solve it, so an integer solution exists, too. Where the
-    bounds leave a choice, it is random.
+    This is a transportation problem with integer bounds. The exact shares solve it, so an integer solution exists, too. If several
+    solutions exist, the choice is random.
     """
     of_larger, of_smaller, wanted = larger.bounds(counts), smaller.bounds(counts), larger.number * larger.size
 
     def possible(left: Indices) -> _Bounds:
-        """Returns bounds on what the larger batches may take when they share the `left` samples with the smaller ones."""
+        """Returns bounds on what the larger batches may take when they share the `left` samples with the smaller batches."""
         return _Bounds(np.maximum(of_larger.least, left - of_smaller.most), np.minimum(of_larger.most, left - of_smaller.least))
 
     in_uneven = _split_off_uneven(counts, uneven, possible, wanted)
@@ -206,9 +207,9 @@ def _split_off_uneven(counts: Indices, uneven: _Batches, possible: Callable[[Ind
 
     Each class gives the uneven batch the floor of its share, and some give one sample more. That one sample lowers by one the
     minimum, the maximum, both or neither of what the class can give to the larger batches. The sum of the minima must drop to
-    `wanted` or below, and the sum of the maxima must not. So classes that lower only the minimum come first and those that lower
-    only the maximum come last; in between come as many as needed of those that lower both, then those that lower neither, then the
-    rest of those that lower both. Class numbers are shuffled beforehand, so this favors no class.
+    `wanted` or below, and the sum of the maxima must not drop below `wanted`. So classes that lower only the minimum come first,
+    and classes that lower only the maximum come last. In between come as many classes as needed that lower both, then classes that
+    lower neither, then the remaining classes that lower both. Class numbers are shuffled beforehand, so this order favors no class.
     """
     share, most = uneven.bounds(counts)
     before, after = possible(counts - share), possible(counts - most)
@@ -238,7 +239,7 @@ def _checked_labels(labels: Tensor | Sequence[int] | npt.NDArray[np.integer]) ->
     if array.min() < 0:
         raise ValueError(f"labels must not be negative; got {array.min()}.")
     if array.max() > LARGEST_LABEL:
-        # Labels with large gaps, such as IDs of people, would otherwise take memory for every number in between.
+        # Otherwise, labels with large gaps, such as IDs of people, would take memory for every number in between.
         return np.unique(array, return_inverse=True)[1].astype(np.int64)
     return array.astype(np.int64)
 

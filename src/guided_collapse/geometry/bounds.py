@@ -25,7 +25,7 @@ def largest_cosine_bound(feature_dim: int, num_classes: int) -> float:
     | d = 2 | cos(2 pi / C) | by the regular polygon |
     | d + 1 < C <= 2d | 0 (Rankin) | by vectors of the orthoplex, e_k and -e_k |
     | 2d < C <= d (d+3) / 2 | s with C = d (1-s) (2 + (d+1) s) / (1 - d s^2) (Levenshtein) | for few sizes |
-    | larger C | that of d (d+3) / 2 vectors | never |
+    | larger C | the bound for d (d+3) / 2 vectors | never |
     """
     check_num_classes(num_classes)
     check_feature_dim(feature_dim)
@@ -47,14 +47,14 @@ def largest_cosine_bound(feature_dim: int, num_classes: int) -> float:
 def tight_frame_cross_entropy_bound(feature_dim: int, num_classes: int, scale: float) -> float:
     """Returns a lower bound on the mean cross-entropy of a tight, centered weight with unit rows and features of norm tau.
 
-    For C <= d + 1 it is log(1 + (C-1) exp(-tau C/(C-1))), which holds for any unit rows. For C > d + 1 it is
+    For C <= d + 1, the bound is log(1 + (C-1) exp(-tau C/(C-1))), which holds for any unit rows. For C > d + 1, it is
 
         log(1 + exp(-tau) (p exp(-tau) + q exp(tau s))),   s = (C/d - 2)/(C - 2),   q = (C - 2)/(1 + s),   p = C - 1 - q.
 
     Proof: in a tight, centered frame the cosines t of a row with the others satisfy sum t = -1 and sum t^2 = C/d - 1. The parabola
-    that touches exp(tau t) at s and meets it at -1 lies below it on [-1, 1], and its sum over t depends on these two moments only;
-    the bound is that sum, as if p cosines were -1 and q were s. It is attained for C = d + 1 and, by the orthoplex, for C = 2d; for
-    other sizes it need not be.
+    in t that is tangent to exp(tau t) at s and meets it at -1 lies below exp(tau t) on [-1, 1]. Its sum over the cosines depends
+    only on these two moments, so the sum is as large as if p cosines were -1 and q were s, which gives the bound. The bound is
+    attained for C = d + 1 and, by the orthoplex, for C = 2d; for other sizes it need not be attained.
 
     Args:
         feature_dim: d, at least 2 for more than two classes.

@@ -1,6 +1,6 @@
 """The simplex ETF nearest to given class means: the paper's inner problem, in closed form.
 
-    minimize over U in St(d, C):  |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2          (the paper's eq. 8; H~ is d x C there)
+    minimize over U in St(d, C):  |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2          (eq. 8 of the paper; H~ is d x C here)
 
 Up to a constant, the objective is linear in U on the Stiefel manifold, which makes this an orthogonal Procrustes problem: the
 minimizer is the polar factor of X = 2 H~ M~ + delta U_prox.
@@ -28,15 +28,15 @@ class NearestFrame:
     """The frame nearest to class means, and how well the means determine it."""
 
     basis: Tensor
-    """U, (feature_dim, num_classes): the proximal point of the next solve. Its columns are orthonormal for feature_dim >=
-    num_classes. Otherwise its rows are orthonormal and orthogonal to 1, up to the defects below if `weight` has unit rows."""
+    """U, (feature_dim, num_classes): the proximal point of the next solve. For feature_dim >= num_classes, its columns are
+    orthonormal. Otherwise, its rows are orthonormal and orthogonal to 1; in a tight frame with unit rows only approximately."""
     weight: Tensor
     """W, (num_classes, feature_dim): the weight of the classifier."""
     centered_class_means: Tensor
     """The class means that the frame is nearest to, (num_classes, feature_dim)."""
     singular_values: Tensor | None
-    """Singular values of X up to a common factor, 0 in directions that the means leave open. None from the solver "products",
-    which does not compute them."""
+    """Singular values, up to a common factor, of the matrix X whose polar factor the solver computes; 0 in directions that the
+    means leave open. None for the solver "products", which does not compute singular values."""
 
     @property
     def rank(self) -> Tensor | None:
@@ -94,15 +94,15 @@ def nearest_etf(
     $M = \sqrt{C/(C-1)} \, (I - \mathbf{1}\mathbf{1}^\top / C)$, both scaled to unit Frobenius norm. The classifier is
     $W = M U^\top$. For d = C - 1, the problem is solved on the complement of $\mathbf{1}$.
 
-    Without a proximal point, or with weight 0, at least one direction of $U$ remains open; $W$ does not depend on it if the means
-    have full rank. The solution is then the limit for a vanishing proximal weight, toward `proximal_basis` or, if None, the
-    canonical direction. If all means are zero, it is the proximal point itself.
+    Without a proximal point, or with weight 0, the means leave directions of $U$ open: at least one for d >= C, on which $W$ does
+    not depend, and more if the means have a rank below C - 1. The solution is then the limit for a vanishing proximal weight,
+    toward `proximal_basis` or, if None, toward the canonical direction. If all means are zero, it is the proximal point itself.
 
     The solver "factors" decomposes a matrix. It is exact to rounding for every input and can be differentiated once. The solver
     "products" only multiplies matrices. It never synchronizes with the device, does not need float64, and can be differentiated any
-    number of times, in forward mode, and under the transforms of `torch.func`. Its error is the rounding unit over the proximal
-    weight: about 1e-5 in float32, or 1e-4 for a weight of 1e-4 and rank-deficient means. In place of a vanishing weight it uses a
-    thousandth of the means' singular values at collapse, and it returns NaN for NaN input instead of raising.
+    number of times, in forward mode, and under the transforms of `torch.func`. Its error grows as the proximal weight shrinks: it
+    is about 1e-5 in float32, or 1e-4 for a weight of 1e-4 and rank-deficient means. In place of a vanishing weight, "products" uses
+    a thousandth of the means' singular values at collapse. For NaN input, it returns NaN instead of raising.
 
     Args:
         centered_class_means: class means minus the global mean, (num_classes, feature_dim), of any scale. float16 and bfloat16
@@ -139,14 +139,14 @@ def nearest_etf(
         if proximal_basis is None:
             proximal_basis, proximal_weight = frame_basis(feature_dim, num_classes, dtype=means.dtype).to(means.device), 0.0
         rows, _, values = solve(means, proximal_basis, proximal_weight, solver, first_step)
-        # frame_weight(rows.T), without transposing twice.
+        # The weight is frame_weight(rows.T), computed without transposing twice.
         return NearestETF(rows.T, math.sqrt(num_classes / (num_classes - 1)) * center_classes(rows), means, values)
 
 
 def solve(
     means: Tensor, proximal_basis: Tensor, proximal_weight: float, solver: Solver | None, first_step: bool | Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns U', the U_prox' that was used, both (num_classes, feature_dim), and the singular values; see `nearest_etf`."""
+    """Returns U' and the U_prox' that was used, both (num_classes, feature_dim), and the singular values, as in `NearestFrame`."""
     # Transposed throughout to keep one memory layout: a transposition costs as much as a product.
     proximal = proximal_basis.detach().to(means.dtype).T
     if checked_solver(solver, means.device) == "factors":
@@ -155,7 +155,7 @@ def solve(
 
 
 def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
-    """Returns the solver, by default the one for this device: on a CPU, synchronization and float64 cost nothing."""
+    """Returns the given solver or, if None, the default for the device: "factors" on a CPU, where it needs no synchronization."""
     if solver is None:
         return "factors" if device.type == "cpu" else "products"
     if solver not in SOLVERS:
@@ -166,8 +166,8 @@ def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
 def tightness_defect(weight: Tensor) -> Tensor:
     """Returns the root mean square deviation from 1 of the m largest eigenvalues of (m/C) W'W, m = min(d, C-1): 0 if tight.
 
-    W is (num_classes, feature_dim), with rows of norm 1 on average; for num_classes <= feature_dim it must be centered. A simplex
-    ETF has the defect 0.
+    W is (num_classes, feature_dim), with rows of norm 1 on average; for num_classes <= feature_dim, its rows must sum to zero. A
+    simplex ETF has a defect of 0.
     """
     num_classes, feature_dim = weight.shape
     rank = min(feature_dim, num_classes - 1)

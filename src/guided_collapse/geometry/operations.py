@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 IMPLEMENTATIONS: dict[Any, Callable[..., Any]] = {}
-"""The Python function of each operation, for tools that count the work inside."""
+"""The Python function of each operation, for tools that count the computations inside an operation."""
 
 
 class Operation(Generic[Arguments, Result]):
@@ -32,7 +32,7 @@ class Operation(Generic[Arguments, Result]):
         IMPLEMENTATIONS[self._call] = function
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """Calls the operation; differentiable if a gradient was registered."""
+        """Returns the operation's result, differentiable if a gradient was registered. Raises under transforms of torch.func."""
         if is_transformed():
             raise NotImplementedError(
                 'the solver "factors" and sums over processes do not support torch.func transforms (grad, vmap, jacrev, ...). '
@@ -59,8 +59,8 @@ def operation(name: str) -> Callable[[Callable[Arguments, Result]], Operation[Ar
 class DifferentiableOperation:
     """A pair of operations, `<name>` and `<name>_backward`: the first result is differentiable, once, in the first argument.
 
-    `saved` returns the tensors to save for backward, given the tuples of arguments and results; the first of them must have the
-    shape and dtype of the first argument. `way_out` ends the error message for double differentiation.
+    `saved` returns the tensors to save for the backward pass, given the tuples of arguments and results; the first saved tensor
+    must have the shape and dtype of the first argument. `way_out` ends the error message for double differentiation.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class DifferentiableOperation:
         ctx.num_others = len(inputs) - 1
 
     def gradient(self, ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Returns the gradients of all arguments."""
+        """Returns the gradient with respect to the first argument, and None for every other argument."""
         grad = None if grad is None else self.backward(grad, *ctx.saved_tensors)
         return grad, *(None,) * ctx.num_others
 
@@ -123,8 +123,8 @@ class ClosedGradient:
 
     Positional arguments are tensors, keyword arguments are constants. `forward` returns the result, followed by tensors to save.
     `backward` takes the gradient of the result, the list of saved tensors, and all arguments, and returns one gradient per tensor,
-    or None where none is required. torch.compile, transforms of torch.func, forward mode and second derivatives differentiate
-    `forward` itself.
+    or None for a tensor that requires no gradient. Under torch.compile, under transforms of torch.func, in forward mode and for
+    second derivatives, torch differentiates `forward` itself.
     """
 
     def __init__(self, forward: Callable[..., tuple[Tensor, ...]], backward: Callable[..., tuple[Tensor | None, ...]]) -> None:
@@ -177,7 +177,7 @@ def is_transformed() -> bool:
 
 
 def constant_in_graphs(function: Function) -> Function:
-    """Does what `torch.compiler.assume_constant_result` does, without loading torch's compiler."""
+    """Returns the function, marked as by `torch.compiler.assume_constant_result`, but without loading torch's compiler."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
@@ -191,7 +191,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 @constant_in_graphs
 def _has_autocast(device_type: str) -> bool:
-    """Returns whether this device type has autocast, as a constant because torch.compile in torch 2.6 cannot trace the call."""
+    """Returns whether this device type has autocast; a constant in graphs, because torch.compile in torch 2.6 cannot trace it."""
     return torch.amp.is_autocast_available(device_type)
 
 
@@ -199,7 +199,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     """Returns left @ right in the full precision of the dtype, even if the user allows TF32 or bfloat16 products."""
     if left.dtype != torch.float32 or float32_is_float32():
         return torch.mm(left, right)
-    # torch.compile rejects the same tensor twice.
+    # torch.compile rejects an autograd function that receives the same tensor twice.
     result: Tensor = _ProductOfParts.apply(left, right.clone() if right is left else right)  # type: ignore[no-untyped-call]
     return result
 
@@ -224,7 +224,7 @@ def float32_is_float32() -> bool:
 class _ProductOfParts(torch.autograd.Function):
     """The product of matrices split into parts of eight bits, whose products are exact at every precision setting.
 
-    Without forward mode, because torch.compile rejects functions that define it.
+    It has no forward-mode derivative, because torch.compile rejects functions that define one.
     """
 
     generate_vmap_rule = True
@@ -246,7 +246,7 @@ class _ProductOfParts(torch.autograd.Function):
 
 
 def _parts(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns three float32 matrices of bfloat16 numbers that sum to the matrix."""
+    """Returns three float32 matrices that sum to the matrix and whose entries are representable in bfloat16."""
     first = matrix.to(torch.bfloat16).to(matrix.dtype)
     rest = matrix - first
     second = rest.to(torch.bfloat16).to(matrix.dtype)

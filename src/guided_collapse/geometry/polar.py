@@ -2,7 +2,7 @@
 
 Matrices are wide here: X is (num_rows, num_columns) with num_rows <= num_columns. Its polar decomposition is X = S U with U U' = I
 and S symmetric, positive semidefinite; from the thin SVD X = Q diag(s) A, the polar factor is U = Q A. When X is rank-deficient, U
-is not unique: it is completed from a given matrix B, as the limit of polar(X + t B) for t -> 0+.
+is not unique. It is then completed from a given matrix B: U is the limit of polar(X + t B) for t -> 0+.
 """
 
 import itertools
@@ -19,25 +19,28 @@ from guided_collapse.geometry.simplex import center_classes
 # Between these norms, squares of means and their products with a gradient stay within the range of float32.
 SAFE_NORMS = (1e-10, 1e10)
 
-# A completion whose component in an open direction is smaller than this does not determine that direction.
+# If the component of the completion B along a direction that X leaves undetermined is smaller than this, B does not determine the
+# direction either.
 COMPLETION_FLOOR = 1e-6
 
-# From MANY_ROWS on, float32 eigenvectors are worth trying: they save more time than it takes to check their accuracy. With a
-# first-order correction they are accurate enough down to a ratio WELL_CONDITIONED of the smallest to the largest singular value.
-# The correction leaves an error of the order of its square, so it must be at most CORRECTABLE.
+# With MANY_ROWS rows or more, float32 eigenvectors are worth trying: they save more time than it takes to check their accuracy.
+# After a first-order correction, they are accurate enough if the ratio of the smallest to the largest singular value is at least
+# WELL_CONDITIONED. The remaining error is of the order of the square of the correction, so the correction must be at most
+# CORRECTABLE.
 MANY_ROWS, WELL_CONDITIONED, CORRECTABLE = 80, 1e-2, 1e-3
 
-# A direction this small relative to the others rotates them by less than float32 resolves.
+# If the rows of X have a sum this small relative to X, splitting off the direction of the sum changes the other singular directions
+# by less than float32 resolves.
 VANISHING = 1e-7
 
 # Ratios to the largest singular value. The error of float64 eigenvectors of XX' is the rounding unit over the ratio squared: below
-# GRAM_RANGE, it is too large for a float32 result, so the remainder is decomposed again. Above GRAM_NOISE, eigenvalues of XX'
-# still show which singular values are negligible.
+# GRAM_RANGE, it is too large for a float32 result, so that part of X is decomposed separately. Above GRAM_NOISE, eigenvalues of
+# XX' still show which singular values are negligible.
 GRAM_RANGE, GRAM_NOISE = 1e-4, 5e-7
 
 
 class Factors(NamedTuple):
-    """X = left diag(values) right, with the singular values in descending order and negligible ones exactly 0."""
+    """The factorization X = left diag(values) right, with singular values in descending order; negligible ones are exactly 0."""
 
     left: Tensor
     """The left singular vectors Q as columns, (num_rows, num_rows)."""
@@ -45,14 +48,19 @@ class Factors(NamedTuple):
     right: Tensor
     """The right singular vectors A as rows, (num_rows, num_columns); arbitrary where the value is 0."""
     rank: int
-    """Number of positive singular values, that is, of directions that X determines."""
+    """Number of positive singular values, which is the number of directions that X determines."""
 
 
 def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> Factors:
-    """Returns the factors of X in float64, from an SVD, or in float32, from eigenvectors of XX', which is faster.
+    """Returns the factors of X, in float64 from an SVD, or in float32 from eigenvectors of XX', which is faster.
 
-    The float32 product Q A is always exact to rounding. So are the factors, except with many well-conditioned rows, where they are
-    only accurate enough for a gradient. X is finite, in float64; singular values up to `negligible` are set to 0.
+    The product Q A is accurate to the rounding error of the dtype. So are the factors themselves, with one exception: in float32,
+    with many rows and a well-conditioned X, they are only accurate enough for a gradient.
+
+    Args:
+        matrix: X, finite, in float64.
+        negligible: singular values up to this size are set to 0.
+        dtype: of the factors, float32 or float64.
     """
     if dtype == torch.float64:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
@@ -78,7 +86,7 @@ def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> F
 
 
 def _lower_gram(matrix: Tensor) -> Tensor:
-    """Returns XX', for many rows only on and below the diagonal, which is all that `eigh` reads."""
+    """Returns XX'. With many rows, some entries above the diagonal, which `eigh` does not read, stay 0 to save time."""
     num_rows = len(matrix)
     if num_rows < MANY_ROWS:
         return matrix @ matrix.T
@@ -93,8 +101,8 @@ def _by_single_precision(matrix: Tensor, negligible: float) -> Factors | None:
 
     With Q'X = diag(s) A and A A' = I + E, the polar factor of X is Q T A + O(E^2), with T_ij = I_ij - E_ij s_j / (s_i + s_j).
 
-    Without a proximal term, the rows of X sum to zero or nearly so. That direction is then shifted above all others in XX', which
-    makes it the first eigenvector, and split off.
+    Without a proximal term, the rows of X sum to zero, up to rounding errors. In that case, the eigenvalue of XX' for the direction
+    of 1 is raised above all others, so that this direction becomes the first eigenvector and can be split off.
     """
     num_rows, rounded = len(matrix), matrix.float()
     single = _lower_gram(rounded)
@@ -102,7 +110,8 @@ def _by_single_precision(matrix: Tensor, negligible: float) -> Factors | None:
     if trace == 0:
         return None
     single.div_(-trace).tril_()
-    # The eigenvalues sum to 1, so the sum of their squares is a weighted mean of them: a tight lower bound on the largest.
+    # The eigenvalues sum to 1, so the sum of their squares is a weighted mean of the eigenvalues, with the eigenvalues themselves
+    # as weights: a close lower bound on the largest.
     typical = float(2 * single.square().sum() - single.diagonal().square().sum())
     sum_vanishes = float(torch.linalg.vector_norm(matrix.sum(dim=0))) <= VANISHING * math.sqrt(num_rows * typical * trace)
     if sum_vanishes:
@@ -138,21 +147,22 @@ def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tens
         return rows.sub_(rows.float() @ known.T @ known)
 
     small = singular_factors(beside_known(remainder), negligible, torch.float32)
-    # Projected again, because what the first projection leaves of the known rows is a rounding error of the remainder's largest
-    # direction, which can be large compared with its smallest.
+    # Projected again: the first projection leaves components along the known rows that are rounding errors compared with the
+    # largest direction of the remainder, but can be large compared with its smallest direction.
     right[num_known:] = functional.normalize(beside_known(small.right), dim=1)
     left[:, num_known:] = left[:, num_known:] @ small.left
     return Factors(left, torch.cat([values, small.values]), right, num_known + small.rank)
 
 
 def complete(factors: Factors, completion: Tensor) -> Tensor:
-    """Fills in, in place, the right singular vectors that X leaves open, and returns their completion values.
+    """Fills in the right singular vectors that X leaves open, in place, and returns their completion values.
 
-    Let A be the right vectors that X determines, Q_n the left vectors that it leaves open, B the completion, and B_n = Q_n'B. The
-    missing right vectors are A_n = polar(B_n (I - A'A)), and Q_n is rotated so that B_n (I - A'A) = diag(h) A_n.
+    X leaves open the directions whose singular value is 0. Let A be the right vectors that X determines, Q_n the left vectors of
+    the open directions, B the completion, and B_n = Q_n'B. The missing right vectors are A_n = polar(B_n (I - A'A)), and Q_n is
+    rotated so that B_n (I - A'A) = diag(h) A_n.
 
     Returns:
-        h, (num_rows,): 0 for directions that X determines, infinite for those that the completion leaves open, too.
+        h, (num_rows,): 0 for directions that X determines, infinite for directions that neither X nor the completion determines.
     """
     left, values, right, rank = factors
     completion_values = torch.zeros_like(values)
@@ -162,7 +172,7 @@ def complete(factors: Factors, completion: Tensor) -> Tensor:
         free = singular_factors(projected, COMPLETION_FLOOR, right.dtype)
         rows = free.right[: free.rank]
         if free.rank < num_open:
-            # The completion leaves these directions open, too: take any that remain in its row space.
+            # The completion does not determine these directions either: take any unused directions of its row space.
             others = torch.linalg.svd(_project_out(torch.cat([right[:rank], rows]), completion), full_matrices=False).Vh
             rows = torch.cat([rows, others[: num_open - free.rank]])
         right[rank:] = rows
@@ -172,7 +182,7 @@ def complete(factors: Factors, completion: Tensor) -> Tensor:
 
 
 def _project_out(right: Tensor, matrix: Tensor) -> Tensor:
-    """Returns matrix (I - A'A), applied twice because once leaves rounding errors relative to the norm of `matrix`."""
+    """Returns matrix (I - A'A). The projection is applied twice, because one leaves errors proportional to the norm of `matrix`."""
     for _ in range(2):
         matrix = matrix - (matrix @ right.T) @ right
     return matrix
@@ -185,14 +195,14 @@ def polar_gradient(grad_polar: Tensor, factors: Factors, completion_values: Tens
 
         dL/dX = Q [ ( (K - K')_ij / (s_i + s_j) - diag(1/s) K ) A + diag(1/s) V_Q ].
 
-    Singular values enter only through their sums, so the gradient is stable when they repeat, as all do at neural collapse. When X
-    is rank-deficient, the derivative is the one along changes that keep its null space.
+    The formula contains no differences of singular values, so the gradient is stable when singular values repeat, as all of them do
+    at neural collapse. When X is rank-deficient, the derivative is along changes of X that keep its left null space.
 
     Args:
         grad_polar: V.
-        factors: of X, after `complete`.
-        completion_values: what `complete` returned.
-        completion: what `complete` was given.
+        factors: the factors of X, after `complete` has filled them in.
+        completion_values: h, as returned by `complete`.
+        completion: B, as passed to `complete`.
     """
     left, values, right, rank = factors
     if rank == len(values):
@@ -200,15 +210,15 @@ def polar_gradient(grad_polar: Tensor, factors: Factors, completion_values: Tens
     left, right, open_left, open_right = left[:, :rank], right[:rank], left[:, rank:], right[rank:]
     grad_right = left.T @ grad_polar
     open_completion = open_left.T @ completion
-    # Through A_n = polar(B_n - (B_n A') A). Rows that the completion leaves open are arbitrary constants; their infinite values
-    # make the gradient zero.
+    # The gradient through A_n = polar(B_n - (B_n A') A). Rows that the completion does not determine are arbitrary constants; their
+    # infinite completion values make the gradient zero.
     grad_free = _gradient_of_scaled_right(open_left.T @ grad_polar, completion_values[rank:], open_right)
     grad_right.addmm_(right @ open_completion.T, grad_free, alpha=-1).addmm_(right @ grad_free.T, open_completion, alpha=-1)
     return left @ _gradient_of_scaled_right(grad_right, values[:rank], right)
 
 
 def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor) -> Tensor:
-    """Returns the gradient with respect to Q'X = diag(s) A, given V_Q = Q'V, which it overwrites."""
+    """Returns the gradient with respect to Q'X = diag(s) A, given V_Q = Q'V in `grad_right`, which is overwritten."""
     inner, values = grad_right @ right.T, values[:, None]
     coupling = (inner - inner.T) / (values + values.T) - inner / values
     return grad_right.div_(values).addmm_(coupling, right)
@@ -217,18 +227,18 @@ def _gradient_of_scaled_right(grad_right: Tensor, values: Tensor, right: Tensor)
 def rows_by_factors(
     means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns U' of the frame nearest to the means, the U_prox' that was used, and the singular values of X up to a factor.
+    """Returns U' of the frame nearest to the means, the U_prox' that was used, and the singular values of X up to a common factor.
 
-    U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1); for delta = 0, its limit for delta -> 0+. H~
-    are the means at unit Frobenius norm, or zero. For d < C the problem is solved on the complement of 1. U' is differentiable in
-    the means, once.
+    U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1); for delta = 0, U is the limit for
+    delta -> 0+. H~ are the means at unit Frobenius norm, or zero if all means are zero. For d < C, the problem is solved on the
+    complement of 1. U' is differentiable in the means, but only once.
 
     Args:
         means: (num_classes, feature_dim).
-        proximal: U_prox', (num_classes, feature_dim), held constant. On the first step, the solution without the proximal term
-            takes its place.
+        proximal: U_prox', (num_classes, feature_dim), held constant. On the first step, it is replaced by the solution without the
+            proximal term.
         proximal_weight: delta.
-        first_step: a bool or a boolean scalar tensor.
+        first_step: whether this is the first step, a bool or a boolean scalar tensor.
 
     Returns:
         U' and U_prox', (num_classes, feature_dim), and the singular values, 0 in completed directions.
@@ -242,9 +252,9 @@ def rows_by_factors(
 
 
 def _forward(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Returns U', the factors Q', s and A, the completion values, and [divisor of the means, their norm, rank]."""
+    """Returns U', the factors Q', s and A, the completion values, and [divisor of the means, norm after division, rank]."""
     with without_autocast(means.device):
-        # In float64 even for float32 means: the projection must leave an exact null direction.
+        # In float64 even for float32 means, so that rounding errors do not fill the null direction that centering creates.
         matrix = means.to(torch.float64, copy=True)
         norm, magnitude = float(torch.linalg.vector_norm(matrix)), 1.0
         if not SAFE_NORMS[0] < norm < SAFE_NORMS[1]:
@@ -252,13 +262,13 @@ def _forward(means: Tensor, proximal: Tensor, proximal_weight: float) -> tuple[T
             if not math.isfinite(magnitude):
                 raise ValueError("centered_class_means must be finite; got NaN or infinite entries. Look for a diverging loss.")
             norm = float(torch.linalg.vector_norm(matrix.div_(magnitude)))
-        # X divided by 2 / (|means| sqrt(m)), because the polar factor does not depend on its scale.
+        # X divided by 2 / (|means| sqrt(m)), because the polar factor does not depend on the scale of X.
         pull = proximal_weight * norm * math.sqrt(min(means.shape[1], len(means) - 1)) / 2
         center_classes(matrix, out=matrix).add_(proximal, alpha=pull)
         whole_norm = float(torch.linalg.vector_norm(matrix))
         if not math.isfinite(whole_norm):
             raise ValueError("proximal_basis must be finite; got NaN or infinite entries. Pass the `basis` of an earlier solution.")
-        # Without a proximal term, directions below the rounding errors of the means before centering must not count.
+        # Without a proximal term, singular values below the rounding errors of the means before centering must count as zero.
         noise, size = (torch.float64, whole_norm) if proximal_weight > 0 else (means.dtype, norm)
         fits = means.shape[1] >= len(means)
         completion = proximal if fits else center_classes(proximal).T

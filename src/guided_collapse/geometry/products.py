@@ -1,8 +1,9 @@
 """The solver "products": polar factors from matrix products alone, fast on accelerators and differentiable any number of times.
 
-A composition of odd polynomials p(x) = a x + b x^3 + c x^5 that maps an interval of singular values to 1 maps matrices with such
-singular values to their polar factor, by X <- a X + (b A + c A^2) X with A = XX'. In the best composition, each polynomial is the
-one closest to 1 on the image of the interval under its predecessors ("The Polar Express", Amsel et al., 2025).
+The polar factor of a matrix X is X with every singular value replaced by 1. It is computed by a composition of odd polynomials
+p(x) = a x + b x^3 + c x^5 that maps an interval with all singular values of X to 1, up to rounding errors. Applied to a matrix, a
+polynomial is the update X <- a X + (b A + c A^2) X with A = XX'. In the best composition, each polynomial is the one closest to 1
+on the image of the interval under its predecessors ("The Polar Express", Amsel et al., 2025).
 """
 
 import math
@@ -16,23 +17,25 @@ from torch import Tensor
 from guided_collapse.geometry.operations import ClosedGradient, add_product, constant_in_graphs, product
 from guided_collapse.geometry.simplex import center_classes, centered_unit
 
-# On a wide interval, the best polynomial maps some large values almost to 0, where their rounding errors swamp the small ones. So
-# every polynomial is built for an interval [r, 1] with r at least LEAST_RATIO, and enlarges smaller values.
+# On a wide interval, the best polynomial maps some large values almost to 0, where their rounding errors swamp small values. So
+# every polynomial is built for an interval [r, 1] with r at least LEAST_RATIO; values smaller than r are only enlarged.
 LEAST_RATIO = 0.2
 
-# Each polynomial maps into the next interval with this margin below its end, beyond which rounding errors would be amplified.
+# Each polynomial maps into the next interval and leaves this relative margin below the interval's upper end, because rounding
+# errors beyond that end would be amplified.
 MARGIN = 1e-5
 
-# On intervals narrower than NEARLY_ONE, the best polynomial equals its limit for the point 1 in all digits that matter. The last
-# polynomial receives singular values within TOLERANCE of 1 and cubes that error, which takes it below the rounding unit.
+# On intervals narrower than NEARLY_ONE, the best polynomial agrees, in all digits that matter, with its limit for an interval that
+# shrinks to a point. The last polynomial receives singular values within TOLERANCE of 1 and cubes their error, which then is below
+# the rounding unit.
 NEARLY_ONE, TOLERANCE = 1e-2, {torch.float32: 3e-3, torch.float64: 1e-5}
 
-# Replaces a proximal weight of zero, relative to the singular values of collapsed means. It is also the distance of the frame from
-# the limit.
+# The small proximal weight that replaces zero, relative to the singular values of collapsed means. It is also about the distance
+# between the resulting frame and the limit for a vanishing weight.
 VANISHING_PULL = 1e-3
 
-# Singular values are assumed to be at least this fraction of the proximal weight. They are smaller only if the means are as large
-# as that weight and opposed to the proximal basis.
+# Singular values of X are assumed to be at least this fraction of the proximal weight. They are smaller only if the singular values
+# of the means are about as large as that weight and the means point against the proximal basis.
 SAFETY = 1e-2
 
 # Singular values below this fraction of the norm of X are indistinguishable from rounding errors.
@@ -40,14 +43,14 @@ SMALLEST = {torch.float32: 1e-7, torch.float64: 1e-14}
 
 
 class OddPolynomial(NamedTuple):
-    """a x + b x^3 + c x^5."""
+    """The polynomial a x + b x^3 + c x^5."""
 
     first: float
     third: float
     fifth: float
 
     def __call__(self, value: float) -> float:
-        """Returns the value at a point."""
+        """Returns the value of the polynomial at a point."""
         return self.first * value + self.third * value**3 + self.fifth * value**5
 
 
@@ -59,7 +62,7 @@ def polar_polynomials(smallest: float, dtype: torch.dtype = torch.float64) -> tu
     while 1 - low / high > TOLERANCE[dtype]:
         start = max(low, LEAST_RATIO)
         polynomial = _nearest_to_one(start, 1.0)
-        # Increasing up to `start`, and from there on at least as close to 1 as at `start`.
+        # The polynomial increases up to `start`; from there on, its values are at least as close to 1 as at `start`.
         least, largest = polynomial(low), 2 - polynomial(start)
         end = largest * (1 + MARGIN)
         polynomials.append(OddPolynomial(*(coefficient / end for coefficient in polynomial)))
@@ -68,7 +71,7 @@ def polar_polynomials(smallest: float, dtype: torch.dtype = torch.float64) -> tu
 
 
 def _at_one(scale: float) -> OddPolynomial:
-    """Returns (15 y - 10 y^3 + 3 y^5) / 8 with y = x / scale, the limit of the best polynomial as its interval shrinks to scale."""
+    """Returns (15 y - 10 y^3 + 3 y^5) / 8, y = x / scale: the limit of the best polynomial as the interval shrinks to `scale`."""
     return OddPolynomial(15 / 8 / scale, -10 / 8 / scale**3, 3 / 8 / scale**5)
 
 
@@ -84,7 +87,7 @@ def _nearest_to_one(low: float, high: float) -> OddPolynomial:
     while True:
         rows = [[x, x**3, x**5, sign] for x, sign in ((low, 1.0), (inner, -1.0), (outer, 1.0), (high, -1.0))]
         first, third, fifth, found = np.linalg.solve(np.array(rows), np.ones(4)).tolist()
-        if found <= distance * (1 + 1e-12):  # increases until it is the error of the best polynomial
+        if found <= distance * (1 + 1e-12):  # `found` increases until it is the error of the best polynomial
             return OddPolynomial(first, third, fifth)
         distance = found
         root = math.sqrt(9 * third**2 - 20 * first * fifth)
@@ -92,7 +95,7 @@ def _nearest_to_one(low: float, high: float) -> OddPolynomial:
 
 
 def _forward(matrix: Tensor, *, polynomials: tuple[OddPolynomial, ...]) -> tuple[Tensor, ...]:
-    """Returns the polar factor and, to save for each polynomial, its input X, A = XX', and b A + c A^2."""
+    """Returns the polar factor, followed by three tensors to save for each polynomial: its input X, A = XX', and b A + c A^2."""
     needed: list[Tensor] = []
     for first, third, fifth in polynomials:
         gram = product(matrix, matrix.T)
@@ -103,7 +106,7 @@ def _forward(matrix: Tensor, *, polynomials: tuple[OddPolynomial, ...]) -> tuple
 
 
 def _backward(grad: Tensor, needed: list[Tensor], matrix: Tensor, *, polynomials: tuple[OddPolynomial, ...]) -> tuple[Tensor]:
-    """Returns the gradient with respect to X, given that of its polar factor, polynomial by polynomial."""
+    """Returns the gradient with respect to X, given the gradient with respect to its polar factor."""
     for first, third, fifth in reversed(polynomials):
         *needed, matrix, gram, higher = needed
         grad_higher = product(grad, matrix.T)
@@ -119,7 +122,7 @@ polar_by_products = ClosedGradient(_forward, _backward)
 
 
 def vanishing_pull(num_classes: int, proximal_weight: float) -> float:
-    """Returns the small proximal weight that replaces zero: at most delta, unless delta is 0.
+    """Returns the small proximal weight that replaces zero. It is at most delta, unless delta is 0.
 
     For a tight frame, pass feature_dim + 1 as num_classes.
     """
@@ -129,7 +132,7 @@ def vanishing_pull(num_classes: int, proximal_weight: float) -> float:
 
 @constant_in_graphs
 def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype) -> tuple[float, tuple[OddPolynomial, ...]]:
-    """Returns an upper bound on |X|_F and the polynomials for X divided by it, both without looking at X."""
+    """Returns an upper bound on |X|_F, and the polynomials for X divided by this bound. Neither depends on the values in X."""
     vanishing = vanishing_pull(rank + 1, proximal_weight)
     least = min(0.3 * vanishing, SAFETY * proximal_weight) if proximal_weight > 0 else 0.3 * vanishing
     bounds = [2 / math.sqrt(rank) + pull * math.sqrt(rank + 1) for pull in (proximal_weight, max(proximal_weight, vanishing))]
@@ -139,8 +142,8 @@ def _bound_and_polynomials(rank: int, proximal_weight: float, dtype: torch.dtype
 def rows_by_products(means: Tensor, proximal: Tensor, proximal_weight: float, first_step: bool | Tensor = False) -> Tensor:
     """Returns U', (num_classes, feature_dim), of the frame nearest to the means, differentiable any number of times.
 
-    Solves the problem of `rows_by_factors`, with `vanishing_pull` in place of delta = 0 and on the first step. Needs neither a
-    factorization nor float64, and never synchronizes with the device.
+    Solves the same problem as `rows_by_factors`, except that `vanishing_pull` replaces delta if delta is 0, and on the first step.
+    Needs neither a factorization nor float64, and never synchronizes with the device.
     """
     num_classes, feature_dim = means.shape
     rank = min(feature_dim, num_classes - 1)

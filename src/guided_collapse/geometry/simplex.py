@@ -45,7 +45,7 @@ def _centered_unit_and_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
 centered_unit = ClosedGradient(
     _centered_unit_and_norm, lambda grad, needed, matrix: _without_radial(center_classes(grad), needed, matrix)
 )
-"""Returns P matrix/|matrix|_F, one class per row."""
+"""Returns P matrix/|matrix|_F, for a matrix with one row per class; a zero matrix stays zero."""
 
 
 def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
@@ -59,6 +59,7 @@ def simplex_etf(num_classes: int, *, dtype: torch.dtype | None = None, device: t
 
     Args:
         num_classes: C, at least 2.
+        dtype, device: of the result; if None, torch's defaults.
 
     Example:
         >>> from guided_collapse import simplex_etf
@@ -86,8 +87,8 @@ def frame_basis(
 ) -> Tensor:
     """Returns the basis U of a simplex ETF, (feature_dim, num_classes), in a canonical or random direction.
 
-    For feature_dim >= num_classes its columns are orthonormal, U'U = I. For feature_dim = num_classes - 1 there is no room for that
-    many; instead, its rows are orthonormal and orthogonal to 1: UU' = I and U'U = I - 11'/C.
+    For feature_dim >= num_classes, its columns are orthonormal, U'U = I. For feature_dim = num_classes - 1, there is no room for
+    num_classes orthonormal columns; instead, its rows are orthonormal and orthogonal to 1: UU' = I and U'U = I - 11'/C.
 
     Args:
         feature_dim: d, at least num_classes - 1.

@@ -6,7 +6,7 @@ A centered frame of C classes in d dimensions has at most rank m = min(d, C-1). 
 
 minimizes |H~ - W'/sqrt(C)|_F^2 + (delta/2) |U - U_prox|_F^2. For C <= d + 1 this is the paper's problem: m = C - 1 and W is a
 simplex ETF. For C > d + 1, where none exists, m = d, the rows of U are orthonormal and orthogonal to 1, and W'W = (C/d) I: W is a
-tight frame. The two cases coincide at C = d + 1, so delta means the same in both.
+tight frame. The two cases coincide at C = d + 1, so delta has the same meaning in both.
 """
 
 import math
@@ -38,24 +38,27 @@ from guided_collapse.geometry.simplex import (
     has_simplex_etf,
 )
 
-# With 40 rounds, over 3384 Gaussian means of all sizes up to 50 classes, the tightness defect exceeded 1e-3 once (4 classes in 2
-# dimensions) and 1e-5 twice. A fixed frame has no target to stay close to and only needs to be tight, so it takes fewer.
+# With only 40 rounds, over 3384 sets of Gaussian means of all sizes up to 50 classes, the tightness defect exceeded 1e-3 once (4
+# classes in 2 dimensions) and 1e-5 twice. A fixed frame has no target to stay close to and only needs to be tight, so it takes
+# fewer rounds.
 ROUNDS, ROUNDS_OF_FIXED_FRAMES = 60, 20
 
-# The first FEW_ROUNDS use no scales, which would not converge that fast. A training step takes only these rounds, or a single one
-# from MANY_CLASSES classes per dimension on.
+# The first FEW_ROUNDS rounds do not scale the rows, because the scales would not converge in so few rounds. A training step takes
+# only these rounds, or a single round if there are at least MANY_CLASSES classes per dimension.
 FEW_ROUNDS, MANY_CLASSES = 3, 16
 
-# Step sizes toward the target (whose rows, like those of the frame, have norm 1 on average), without and with scales. With scales,
-# smaller steps are slow, and at twice this size the scales take long to converge.
+# Step sizes toward the target: PULL in rounds without scales, SETTLING_PULL in rounds with scales. The rows of the target, like
+# those of the frame, have norm 1 on average. In rounds with scales, smaller steps converge slowly, and with steps of twice this
+# size the scales converge slowly.
 PULL, SETTLING_PULL = 0.3, 1.0
 
-LEAST_SPARE_SHARE = 1e-2  # minimum squared norm of a row of the complement, as a fraction of the mean
+LEAST_SPARE_SHARE = 1e-2  # minimum squared norm of a row of the complement, as a fraction of the mean squared norm
 
-# Normalizing the rows of orthonormal columns leaves a ratio of singular values of at least 0.02.
+# After the rows of a matrix with orthonormal columns are normalized, its smallest singular value is at least 0.02 times the
+# largest.
 ROUND_POLYNOMIALS = polar_polynomials(0.02)
 
-# Limits the gradient of differences between equal rows to this multiple of the rest of the gradient.
+# The gradient of differences between equal rows is limited to this multiple of the rest of the gradient.
 LARGEST_SHARE_APART = 10.0
 
 
@@ -79,30 +82,32 @@ def nearest_frame(
     W^\top W = \tfrac{C}{d} I,
     $$
 
-    the global minimizer of the distance to the means; its rows sum to zero and have norm 1 on average. With `unit_rows`, each row
-    has norm 1. That problem has no closed form and may have many local minima; rounds of projected gradient ascent find one close
-    to the minimizer above. The result is then tight and centered up to a defect that more rounds reduce, except that frames of
+    the global minimizer; its rows sum to zero and have norm 1 on average. With `unit_rows`, each row has norm 1. The problem with
+    unit rows has no closed form and may have many local minima; rounds of projected gradient ascent find one close to the
+    minimizer above. The result is then tight and centered up to a defect that more rounds reduce, except that frames of
     num_classes = feature_dim + 2, or in one dimension, cannot be centered. Classes with equal means keep equal rows, unless a
     proximal point separates them; the gradient that would separate them is limited in size.
 
-    Without a proximal point, or with weight 0, directions that the means leave open are the limit for a vanishing proximal weight,
-    toward `proximal_basis` or, if None, the canonical frame of `tight_frame`. Classes whose mean is zero start the rounds from
-    their row of that frame. If all means are zero, the result is the proximal point, after the rounds.
+    Without a proximal point, or with weight 0, directions that the means leave open are taken from the limit for a vanishing
+    proximal weight, toward `proximal_basis` or, if None, toward the canonical frame of `tight_frame`. Classes whose mean is zero
+    start the rounds from their row of the proximal frame. If all means are zero, the solution before the rounds is the proximal
+    point.
 
     Args:
         centered_class_means: (num_classes, feature_dim), as for `nearest_etf`.
         proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution. For
             num_classes > feature_dim + 1 it is sqrt(d/C) W' of a tight frame W.
         proximal_weight, first_step: as for `nearest_etf`.
-        unit_rows: whether every row has norm 1. No effect on a simplex ETF, whose rows always do.
-        rounds: number of rounds toward unit rows with a pull to the means; twice as many follow without the pull.
-        solver: as for `nearest_etf`; the rounds use it, too.
+        unit_rows: whether every row has norm 1. No effect on a simplex ETF, whose rows always have norm 1.
+        rounds: number of rounds toward unit rows with a pull to the means; twice as many rounds without the pull follow.
+        solver: as for `nearest_etf`; also used in the rounds.
 
     Returns:
-        A `NearestFrame`; its `basis`, `weight` and `distance` are differentiable in the means, with unit rows through the rounds.
+        A `NearestFrame`; its `basis`, `weight` and `distance` are differentiable in the means. With unit rows, gradients flow
+        through the rounds.
 
     Raises:
-        TypeError, ValueError: as for `nearest_etf`, and for a negative number of rounds.
+        TypeError, ValueError: as for `nearest_etf`, except that every size is valid; also for a negative number of rounds.
 
     Example:
         >>> import torch
@@ -130,7 +135,7 @@ def nearest_frame(
             return NearestFrame(columns.T, math.sqrt(num_classes / feature_dim) * columns, means, values)
         target = centered_unit(means) * (2 / math.sqrt(feature_dim)) + proximal_weight * proximal
         target = torch.where(torch.linalg.vector_norm(target) > 0, target, proximal)
-        # Centering gives all classes without a mean the same row.
+        # After centering, all classes without a mean have equal rows.
         has_mean = (means != 0).any(dim=1, keepdim=True)
         columns, chosen = torch.where(has_mean, columns, proximal), checked_solver(solver, means.device)
         weight = with_unit_rows(columns, target, proximal, has_mean, rounds=rounds, solver=chosen)
@@ -138,7 +143,7 @@ def nearest_frame(
 
 
 def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: Tensor, *, rounds: int, solver: Solver) -> Tensor:
-    """Returns a nearly tight frame with unit rows close to the target: `rounds` with a pull to it, then twice as many without.
+    """Returns a nearly tight frame with unit rows close to the target, after rounds with a pull to the target and rounds without.
 
     The first rounds are steps of projected gradient ascent on <V, T>: V <- polar(P (N(V) + pull T)), where N normalizes the rows
     and P centers them if possible. These rounds converge to rows of unequal norms, and equalizing the norms afterward leads away
@@ -146,23 +151,23 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
 
         s_i <- s_i / (|v_i| sqrt(C/d)),      V <- polar(P (s_i v_i / |v_i| + pull t_i)).
 
-    A fixed point W of these rounds with unit rows satisfies pull T = W S - diag(s) W + 1 m' for some m and a symmetric S. Whatever
-    the pull, these are the conditions for W to be a stationary point of <W, T> among tight, centered frames with unit rows.
+    If a fixed point W of these rounds has unit rows, it satisfies pull T = W S - diag(s) W + 1 m' for some m and a symmetric S. For
+    any pull, these are the conditions for W to be a stationary point of <W, T> among tight, centered frames with unit rows.
 
     Rounds without a pull are the alternating projections of Tropp, Dhillon, Heath and Strohmer (2005), which only make the frame
     tight. They work on the smaller of two sides: the columns V, or orthonormal columns E that complete V (and 1, for centered
-    frames) to a basis of R^C. The rows of V have equal norms exactly when those of E do, and a round multiplies the defect by about
-    the number of columns over C: at most a half on the smaller side. E is never formed. Let D be diagonal with the row norms of E,
-    D^2 = 1 - |v|^2 (minus 1/C if V is centered). The orthogonal complement of D^-1 E is the span of D V; that of D^-1 E after
-    centering is the part of the span of D V and D 1 that sums to zero.
+    frames) to a basis of R^C. The rows of V have equal norms exactly when the rows of E do, and a round multiplies the defect by
+    about the number of columns over C: at most a half on the smaller side. E is never formed. Let D be diagonal with the row norms
+    of E, D^2 = 1 - |v|^2 (minus 1/C if V is centered). The orthogonal complement of D^-1 E is the span of D V. If D^-1 E is
+    centered, its complement is the part of the span of D V and D 1 that sums to zero.
 
     Args:
         columns: V, (num_classes, feature_dim), orthonormal columns.
         target: T, (num_classes, feature_dim), nonzero, of any scale.
         fallback: (num_classes, feature_dim); its rows replace those of V that are zero.
         has_mean: (num_classes, 1), False for classes that start from their row of `fallback`.
-        rounds: number of rounds with a pull.
-        solver: of the polar factors.
+        rounds: number of rounds with a pull; twice as many without a pull follow.
+        solver: the solver for the polar factors.
     """
     num_classes, feature_dim = columns.shape
     centered = can_be_centered(feature_dim, num_classes)
@@ -203,8 +208,9 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
 def can_be_centered(feature_dim: int, num_classes: int) -> bool:
     """Returns whether the rounds can keep the frame centered, for num_classes > feature_dim + 1.
 
-    They cannot in one dimension, nor for num_classes = feature_dim + 2. There, a frame with unit rows is a choice of signs: an odd
-    number of signs never sums to zero, and rounds do not move an even number of them to a sum of zero.
+    They cannot in one dimension, nor for num_classes = feature_dim + 2. In one dimension, unit rows are signs. For
+    num_classes = feature_dim + 2, a single column completes a centered frame with unit rows, and its entries are signs up to a
+    factor. An odd number of signs never sums to zero, and the rounds do not flip signs until an even number of them does.
     """
     return feature_dim > 1 and num_classes > feature_dim + 2
 
@@ -214,7 +220,7 @@ def _unit(columns: Tensor) -> Tensor:
 
 
 def _groups_of_equal_rows(rows: Tensor) -> Tensor:
-    """Returns group indices of the rows, (num_rows,), the same for rows that are equal up to rounding."""
+    """Returns the group index of each row, (num_rows,); rows that are equal up to rounding errors are in the same group."""
     directions = torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sqrt()
     order = (rows * directions).sum(dim=1).argsort()
     ordered = rows[order]
@@ -224,13 +230,13 @@ def _groups_of_equal_rows(rows: Tensor) -> Tensor:
 
 
 def _averaged(rows: Tensor, groups: Tensor) -> Tensor:
-    """Replaces each row by the mean of its group."""
+    """Returns the rows, each replaced by the mean of its group."""
     sums = torch.zeros_like(rows).index_add_(0, groups, rows)
     return (sums / groups.bincount(minlength=len(rows)).clamp(min=1)[:, None])[groups]
 
 
 def _polar_by_products(matrix: Tensor) -> Tensor:
-    """Returns the polar factor of a tall matrix from products alone; differentiable any number of times."""
+    """Returns the polar factor of a tall matrix, from matrix products alone; differentiable any number of times."""
     constant = matrix.detach()
     gram = product(constant.T, constant)
     # An upper bound on the eigenvalues.
@@ -241,8 +247,8 @@ def _polar_by_products(matrix: Tensor) -> Tensor:
 def _polar_columns_forward(matrix: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the polar factor V of Y = V S, V'V = I, and the eigenvalues and eigenvectors of S.
 
-    Y is well-conditioned, having had orthonormal columns before its rows were normalized, so forming the Gram matrix loses no
-    accuracy. Rows of a group are equal up to rounding errors, which the rounds would amplify; averaging keeps them equal.
+    Y is well-conditioned, because its columns were orthonormal before its rows were normalized, so forming the Gram matrix loses no
+    accuracy. Rows of a group are equal up to rounding errors, which the rounds would amplify; averaging the rows keeps them equal.
     """
     with without_autocast(matrix.device):
         squares, rotation = torch.linalg.eigh(matrix.T @ matrix)
@@ -296,7 +302,7 @@ def tight_frame(
         direction: "canonical" for the direction of `frame_basis` or, for num_classes > feature_dim + 1, the harmonic frame of sines
             and cosines; "random" for a Haar-random direction.
         unit_rows: whether every row has norm 1, through the rounds of `nearest_frame`. Harmonic frames with an even feature_dim or
-            num_classes have unit rows without them.
+            an even num_classes have unit rows without any rounds.
         rounds: as for `nearest_frame`.
         generator: for a random direction; if None, torch's global generator.
         dtype: of the result; if None, torch's default.
@@ -323,19 +329,21 @@ def tight_frame(
 
 
 def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns orthonormal columns that sum to zero: cos(2 pi f c / C) and sin(2 pi f c / C) for integers f, with d <= C - 2.
+    """Returns orthonormal columns that sum to zero, (num_classes, feature_dim): multiples of cosines and sines, for d <= C - 2.
 
-    Multiplied by sqrt(C/d) they are a tight frame. Its rows have norm 1 if d or C is even; for odd d, the last column is (-1)^c. If
-    both are odd, the last column is a cosine without its sine, and rows have norm 1 only on average.
+    Before normalization, entry c of a column is cos(2 pi f c / C) or sin(2 pi f c / C) with an integer frequency f. Multiplied by
+    sqrt(C/d), the columns are a tight frame. Its rows have norm 1 if d or C is even; if d is odd and C is even, the last column is
+    (-1)^c. If both are odd, the last column is a cosine without its sine, and rows have norm 1 only on average.
 
-    The f are chosen in the order of f^2 times the golden ratio mod 1, which spreads them over the available frequencies. The lowest
-    would place neighboring classes next to each other, and equally spaced ones would repeat rows.
+    Frequencies are chosen in the order of f^2 times the golden ratio mod 1, which spreads them over the available range. The lowest
+    frequencies would place neighboring classes next to each other, and equally spaced frequencies would repeat rows.
     """
     available = torch.arange(1, (num_classes - 1) // 2 + 1)
     spread = (available.double().square() * ((1 + math.sqrt(5)) / 2)).frac().argsort()
     order = available[spread].tolist()
     frequencies, num_pairs = order[: (feature_dim + 1) // 2], feature_dim // 2
-    # Rows repeat if C and all frequencies share a divisor. A cosine alone does not count: it repeats for some classes anyway.
+    # Rows repeat if C and all frequencies share a divisor. The frequency of a cosine without its sine does not count, because such
+    # a cosine is equal for some classes anyway.
     alternating = [num_classes // 2] if feature_dim % 2 and num_classes % 2 == 0 else []
     shared = math.gcd(num_classes, *frequencies[1:num_pairs], *alternating)
     if num_pairs and math.gcd(shared, frequencies[0]) > 1:
@@ -351,19 +359,21 @@ def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype |
 
 
 def rounds_in_training(feature_dim: int, num_classes: int) -> int:
-    """Returns the number of rounds in a training step, which keep frames tight to 1e-3 for 50 or more classes, 1e-2 or so for ten.
+    """Returns the number of rounds in a training step.
 
-    Every round multiplies the tightness defect by about d/C or less.
+    They keep the tightness defect of a frame at about 1e-3 for 50 or more classes, and at about 1e-2 for ten classes. Every round
+    multiplies the defect by about d/C or less.
     """
     return 1 if num_classes >= MANY_CLASSES * feature_dim else FEW_ROUNDS
 
 
 def default_every(feature_dim: int, num_classes: int) -> int:
-    """Returns the number of steps between moves of a lagged frame: 1 for a simplex ETF, otherwise from the cost of a move.
+    """Returns the number of steps between updates of a lagged frame: 1 for a simplex ETF, otherwise more if updates are costly.
 
-    Moves take at most a tenth of training, estimated as follows: a move with r rounds takes 4 C d^2 (1 + 3 r) operations, and a
-    training step has a batch of 128 with 4 C d operations per sample in the head and 6e7 in a small network. The result is at most
-    1000: 1 for 1000 classes and 128 features, 14 for 1000 and 512, 51 for 100,000 and 256.
+    The result is at most 1000. Up to this limit, updates take at most a tenth of the operations of training, estimated as follows:
+    an update with r rounds takes 4 C d^2 (1 + 3 r) operations; a training step has a batch of 128 samples, and each sample takes
+    4 C d operations in the head and 6e7 in a small network. For example, the result is 1 for 1000 classes and 128 features, 14 for
+    1000 classes and 512 features, and 51 for 100,000 classes and 256 features.
     """
     if has_simplex_etf(feature_dim, num_classes):
         return 1

@@ -27,17 +27,17 @@ class AnchoredHead(SinglePrecisionState, Head):
     N normalizes rows, A are the anchors, and F is the frame nearest to the centered N(A): a simplex ETF, or a tight frame for
     num_classes > feature_dim + 1. The head has no parameters, needs no labels, and behaves the same in training and eval mode.
 
-    The embedding e is what you index and what you query with: `head.embed(features)`, or `Classifier.embed(inputs)`. Compare it to
-    the old gallery by dot products. The gallery holds the old model's features divided by their norm, with nothing subtracted, as
-    `Classifier.embed` and `embeddings_of` return them for any old model. If the index was centered by a constant c, so that it
-    holds N(g - c) for unit vectors g, pass `center=c`: then e = N(N(h) - c), and the anchors are centered as well, N(A - c).
+    Use the embedding e = `head.embed(features)`, or `Classifier.embed(inputs)`, both for items of an index and for queries. Compare
+    it to the old gallery by dot products. The gallery holds the old model's features divided by their norm, with nothing
+    subtracted, as `Classifier.embed` and `embeddings_of` return them for any old model. If the index was centered by a constant c,
+    so that it holds N(g - c) for unit vectors g, pass `center=c`: then e = N(N(h) - c), and the anchors become N(A - c).
 
     Args:
         anchors: A, (num_classes, feature_dim), the old model's class means of unit-norm features; see `from_model`. Only their
             directions, seen from the center, matter.
-        frame: how far the rows move from the means (0) to the nearest frame (1).
+        frame: how far the rows move from the anchors (0) to their nearest frame (1).
         scale: the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`.
-        center: c, (feature_dim,), a constant saved with the rows; if None, zero.
+        center: c, (feature_dim,), a constant that is saved with the rows; if None, nothing is subtracted.
         check_values, device, dtype: as for `Head`.
 
     Raises:
@@ -56,7 +56,7 @@ class AnchoredHead(SinglePrecisionState, Head):
 
     needs_labels = False
     rows: Tensor
-    """W, (num_classes, feature_dim). Not called `weight`, so that the checkpoint of a linear layer does not fit by accident."""
+    """W, (num_classes, feature_dim). Not named `weight`, so that the checkpoint of a linear layer does not load by accident."""
     center: Tensor | None
 
     def __init__(
@@ -97,18 +97,19 @@ class AnchoredHead(SinglePrecisionState, Head):
         classifier: str | nn.Linear | None = None,
         **options: Any,
     ) -> Self:
-        """Builds a head anchored at the class means of an old model's embeddings, measured in one pass over a loader.
+        """Returns a head anchored at the class means of an old model's embeddings, measured in one pass over a loader.
 
         The embeddings are those of `embeddings_of`. The classes are those of the loader, including any that the old model never
-        saw. With several processes, each measures its share of the data, and all get the same head.
+        saw. With several processes, each process measures its share of the data, and all get the same head.
 
         Args:
             old_model, loader, layer, classifier: as for `collapse_of`. Use clean data, without augmentation.
             num_classes: C; if None, the largest label + 1. Every class needs samples.
-            options: of the constructor, such as `frame` and `scale`.
+            options: for the constructor, such as `frame` and `scale`.
 
         Raises:
-            TypeError, ValueError: also if the loader has no labels, a label is out of range, or a class has no samples.
+            TypeError, ValueError: as for the constructor; also if the loader has no labels, a label is out of range, or a class has
+                no samples.
         """
         from guided_collapse.metrics.embeddings import class_means_of
 
@@ -118,9 +119,10 @@ class AnchoredHead(SinglePrecisionState, Head):
         """Returns a new head with this head's rows, unchanged, followed by rows for new classes.
 
         Args:
-            means: (num_new_classes, feature_dim), class means of embeddings by the old model, or by one trained with this head:
-                `embeddings[labels == c].mean(dim=0)`. With a center, these are means of h/|h|, like the anchors, not of `embed`.
-            scale: as for the constructor; if None, this head's.
+            means: (num_new_classes, feature_dim), class means of the embeddings of the old model, or of a model trained with this
+                head: `embeddings[labels == c].mean(dim=0)`. If this head has a center, pass means of h/|h|, like the anchors, not
+                means of what `embed` returns.
+            scale: as for the constructor; if None, the scale of this head.
         """
         _check_matrix(means, "means", self.feature_dim)
         added = _rows_from(means, self.center, "means").to(self.rows)
@@ -151,7 +153,7 @@ class AnchoredHead(SinglePrecisionState, Head):
 
     @torch.no_grad()
     def export(self, *, embedding: bool = False, rms_norm: bool = True) -> nn.Module:
-        """Returns what `Head.export` does, preceded by layers that subtract the center, if there is one."""
+        """Returns the head as stock torch layers, as `Head.export` does; they subtract the center, if there is one."""
         exported = super().export(embedding=embedding, rms_norm=rms_norm)
         if self.center is None:
             return exported
@@ -159,7 +161,7 @@ class AnchoredHead(SinglePrecisionState, Head):
         return nn.Sequential(unit, symbolic_trace(lambda points: points - center), exported).eval()
 
     def config(self) -> dict[str, Any]:
-        """Returns sizes and scale for `from_config`; rows and center are in the state dict."""
+        """Returns the sizes, the scale, and whether there is a center, for `from_config`; rows and center are in the state dict."""
         return super().config() | {"centered": self.center is not None}
 
     @classmethod
@@ -174,8 +176,8 @@ def compatibility_loss(embeddings: Tensor, old_embeddings: Tensor) -> Tensor:
     """Returns the mean of 1 - cosine between new and old embeddings of the same samples, from 0 to 2.
 
     It pulls a new model toward an old gallery whose classes are unknown. Use it alone, or add it with a weight to the loss of
-    labeled samples. Old embeddings are constants of any norm; with a centered `AnchoredHead`, pass them centered, as in the
-    index. Zero vectors have no direction and get no gradient.
+    labeled samples. Old embeddings are constants of any norm; with an `AnchoredHead` that has a center, pass old embeddings
+    centered by it, as in the index. Zero vectors have no direction and get no gradient.
 
     Args:
         embeddings: (num_samples, feature_dim), such as those of `Classifier.embed`.
@@ -202,12 +204,12 @@ def compatibility_loss(embeddings: Tensor, old_embeddings: Tensor) -> Tensor:
             f"got {tuple(embeddings.shape)} and {tuple(old_embeddings.shape)}. Give the model a neck, or a head of the old width."
         )
     difference = unit_norm(embeddings) - unit_norm(old_embeddings.detach()).to(embeddings.device)
-    # Half the squared distance of unit vectors is 1 - cosine, without the cancellation where they agree.
+    # Half the squared distance of unit vectors is 1 - cosine, without the cancellation between nearly equal vectors.
     return difference.square().sum(dim=1).mean() / 2
 
 
 def _rows_from(means: Tensor, center: Tensor | None, name: str) -> Tensor:
-    """Returns unit vectors from the center to the means, (num_classes, feature_dim), in float64 on the CPU."""
+    """Returns the unit vectors that point from the center to the means, (num_classes, feature_dim), in float64 on the CPU."""
     rows = means.detach().to("cpu", torch.float64)
     if center is not None:
         _check_tensor(center, "center")

@@ -1,4 +1,4 @@
-"""A training batch: projected onto the sphere, centered, and summed by class over all processes, with cheap backward passes."""
+"""A training batch whose features are projected, centered, and averaged by class over all processes, with cheap backward passes."""
 
 import copy
 from typing import NamedTuple
@@ -17,13 +17,13 @@ TINY = 1e-30  # lower limit of divisors that may be zero
 
 
 class Batch:
-    """A training batch. Its means are over the batches of all processes and leave out samples with an ignored label.
+    """A training batch. Its means are taken over the batches of all processes and leave out samples with an ignored label.
 
     Args:
         features: (num_samples, feature_dim), in float32 or wider.
         labels: (num_samples,), int64, or soft labels, (num_samples, num_classes); (0,) for a batch without labels.
         scale: the radius of the sphere that features are projected onto; if None, they are not projected.
-        is_clean: whether it is known that all features are finite and no label is ignored, which saves operations.
+        is_clean: whether all features are known to be finite and all labels known not to be ignored, which saves operations.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, *, scale: float | None = None, is_clean: bool) -> None:
@@ -33,7 +33,8 @@ class Batch:
         self.factors = None if scale is None else sphere_factors(features.detach(), scale)
         self.has_indices = len(labels) > 0 and not is_soft(labels)
         self._shares: Tensor | None = None
-        # The number of samples that are not ignored, (1,), and the weight of each sample in a mean, (num_samples,).
+        # The number of samples that are not ignored, (1,), and the weight of each sample in a mean, (num_samples,); None if the
+        # batch is clean.
         self.num_counted: Tensor | None = None
         self.parts: Tensor | None = None
         if not self.is_clean:
@@ -52,16 +53,16 @@ class Batch:
         return rows.mean(dim=0) if self.parts is None else sum_over_processes(rows.T @ self.parts)
 
     def without_mean_backward(self, grad: Tensor) -> Tensor:
-        """Returns the gradient with respect to rows, given that with respect to the rows minus their mean."""
+        """Returns the gradient with respect to rows, given the gradient with respect to the rows minus their mean."""
         if self.parts is None:
             return grad - grad.mean(dim=0)
         return torch.addr(grad, self.parts, sum_over_processes(grad.sum(dim=0)), alpha=-1)
 
     def global_mean(self) -> tuple[Tensor, Tensor | None]:
-        """Returns the mean f_G of the batch, (feature_dim,), zero if every sample is ignored, and whether the batch is valid.
+        """Returns the mean f_G of the batch, (feature_dim,), and whether the batch is valid, both without gradient.
 
-        A batch is valid if it has samples that are not ignored and all of these are finite: a boolean scalar, or None if that is
-        known. Without gradient.
+        The mean is zero if every sample is ignored. A batch is valid if at least one sample is not ignored and all features are
+        finite, including those of ignored samples. Validity is a boolean scalar, or None if the batch is known to be valid.
         """
         features = self.features.detach()
         if self.factors is None:
@@ -77,15 +78,15 @@ class Batch:
         return _logits(self.features, weight.to(self.features.dtype), batch=self.constant(), center=center)
 
     def rows(self, num_classes: int) -> Tensor | None:
-        """Returns the row of sums that each sample adds to, (num_samples,), or None if a product with `shares` is faster.
+        """Returns the index of the row of class sums to which each sample adds, or None if a product with `shares` is faster.
 
-        It is the label, or label + 1 if row 0 collects ignored samples. Products are faster on accelerators, where they take fewer
-        operations, and for few classes.
+        The index, (num_samples,), is the label, or label + 1 if row 0 collects ignored samples. Products with `shares` are faster
+        on accelerators, where they take fewer operations, and for few classes.
         """
         if self.is_clean and self.has_indices:
             return self.labels
         by_shares = self.features.device.type != "cpu" or num_classes <= FEW_CLASSES
-        # Labels beyond num_classes must still fail.
+        # Labels of num_classes or more are not clamped, so that they still raise an error.
         return (self.labels + 1).clamp_(min=0) if self.has_indices and not by_shares else None
 
     def shares(self, num_classes: int) -> Tensor:
@@ -98,7 +99,7 @@ class Batch:
         return self._shares
 
     def class_counts(self, num_classes: int) -> Tensor:
-        """Returns number of samples of each class, or sum of its soft labels, (num_classes,)."""
+        """Returns the number of samples of each class, or the sum of its soft labels, (num_classes,)."""
         rows = self.rows(num_classes)
         if self.is_clean and rows is not None:
             return torch.bincount(rows, minlength=num_classes).to(self.features.dtype)
@@ -107,14 +108,14 @@ class Batch:
         return sum_over_processes(self._by_row(self.features.new_ones(len(rows)), rows, num_classes))
 
     def _by_row(self, values: Tensor, rows: Tensor, num_classes: int) -> Tensor:
-        """Returns sums of values, (num_samples, ...), by row, without the row of ignored samples."""
+        """Returns the sums of values, (num_samples, ...), over the samples of each row, without the row of ignored samples."""
         num_extra = 0 if self.is_clean else 1
         return values.new_zeros(num_classes + num_extra, *values.shape[1:]).index_add_(0, rows, values)[num_extra:]
 
     def class_means(self, features: Tensor, counts: Tensor, global_mean: Tensor) -> Tensor:
         """Returns class means minus f_G, (num_classes, feature_dim), zero for absent classes; differentiable in `features`.
 
-        `counts` is what `class_counts` returns, and `global_mean` what `global_mean` returns first.
+        `counts` is the result of the method `class_counts`, and `global_mean` the first result of the method `global_mean`.
         """
         factors = None if self.scale is None else differentiable_factors(features, self.scale, self.factors)
         if is_recorded(features):
@@ -131,12 +132,12 @@ class Batch:
         by_class = product(self.shares(len(counts)).T, points) if rows is None else self._by_row(points, rows, len(counts))
         sums = sum_over_processes(by_class)
         if self.scale is None:
-            # Far from zero, the rounding error of the mean exceeds that of the differences.
+            # Far from zero, the rounding error of the mean exceeds the rounding errors of the differences.
             sums = torch.addr(sums, counts, sums.sum(dim=0) / counts.sum().clamp(min=TINY), alpha=-1)
         return sums / counts.clamp(min=TINY)[:, None]
 
     def class_means_backward(self, grad: Tensor, counts: Tensor) -> Tensor:
-        """Returns the gradient with respect to the features, given that with respect to the class means."""
+        """Returns the gradient with respect to the features, given the gradient with respect to the class means."""
         grad = sum_over_processes(grad) * (counts > 0)[:, None]
         of_class, total = grad / counts.clamp(min=TINY)[:, None], grad.sum(dim=0)
         rows = self.rows(len(counts))
@@ -181,7 +182,7 @@ class PresentClasses(NamedTuple):
     """Means of the classes in the batches of all processes, one row per sample."""
 
     means: Tensor
-    """The mean of the class minus f_G in the first row of each class, zero in others, (num_rows, feature_dim)."""
+    """The class mean minus f_G in the first row of each class, zero in all other rows, (num_rows, feature_dim)."""
     classes: Tensor
     """Class of each row, (num_rows,)."""
     is_first: Tensor
@@ -191,13 +192,13 @@ class PresentClasses(NamedTuple):
 def present_class_means(batch: Batch, counts: Tensor, global_mean: Tensor) -> PresentClasses:
     """Returns `Batch.class_means` without gradient, with one row per sample instead of one per class.
 
-    A row per present class would require a synchronization with the device to count them.
+    With one row per present class, counting the present classes would require a synchronization with the device.
     """
     features = batch.features.detach()
     points = features - global_mean if batch.factors is None else torch.addcmul(-global_mean, features, batch.factors)
     points, labels = gather_over_processes(points), gather_over_processes(batch.labels)
     if not batch.is_clean:
-        # Ignored samples count as zeros of class 0.
+        # Ignored samples are treated as zero vectors of class 0.
         points, labels = torch.where((labels != IGNORE_INDEX)[:, None], points, 0.0), labels.clamp(min=0)
     numbers = torch.arange(len(labels), device=labels.device)
     first = numbers.new_full((len(counts),), len(labels)).scatter_reduce_(0, labels, numbers, "amin")[labels]
@@ -211,7 +212,7 @@ def wide(features: Tensor) -> Tensor:
 
 
 def flat_labels(labels: Tensor | None, points: Tensor) -> Tensor:
-    """Returns labels, (num_samples,) or (num_samples, num_classes), for points, (num_samples, feature_dim); (0,) for None."""
+    """Returns labels flattened to (num_samples,), or (num_samples, num_classes) if soft; an empty tensor, (0,), for None."""
     if labels is None:
         return torch.zeros(0, dtype=torch.int64, device=points.device)
     return labels.flatten(0, -2).to(points.dtype) if is_soft(labels) else labels.flatten().to(torch.int64)
@@ -245,7 +246,8 @@ _sum_over_processes.register_autograd(lambda ctx, grad: _sum_over_processes(grad
 def gather_over_processes(tensor: Tensor) -> Tensor:
     """Returns the concatenated rows of all processes in the order of their ranks, without gradient.
 
-    Numbers of rows may differ between processes, except in a compiled graph. Exchanging them synchronizes with the device.
+    The number of rows may differ between processes, except in a compiled graph. Exchanging these numbers synchronizes with the
+    device.
     """
     return _gather_over_processes(tensor, torch.compiler.is_compiling()) if num_processes() > 1 else tensor
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from guided_collapse.heads.head import Head
 
 IGNORE_INDEX = -100
-"""Label of samples that all means leave out, the default `ignore_index` of torch's cross-entropy."""
+"""The label of samples to be left out of all means: the default `ignore_index` of torch's cross-entropy."""
 
 LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
-# Tolerance of the sums of soft labels; in half precision, four units in the last place.
+# Tolerance of the sums of soft labels; in half precision, at least four units in the last place.
 SUM_TOLERANCE = 1e-3
 
 
@@ -34,9 +34,9 @@ def checks_values(check_values: bool | None, device: torch.device) -> bool:
 def checked(
     features: Tensor, labels: Tensor | None, sizes: "Head | RunningClassMeans", *, training: bool = True, needs_labels: bool = True
 ) -> tuple[Tensor, bool]:
-    """Returns the features, (..., feature_dim), of a valid batch, and whether it is known to be clean (see `Batch`).
+    """Returns the features, (..., feature_dim), of a valid batch, and whether the batch is known to be clean (see `Batch`).
 
-    Labels matter only in training mode. Raises as `Head.forward` does.
+    Labels matter only in training mode. Raises the errors of `Head.forward`.
     """
     feature_dim, num_classes = sizes.feature_dim, sizes.num_classes
     # Not `Tensor | None`, which torch.compile in torch 2.6 to 2.9 cannot trace.
@@ -130,7 +130,7 @@ _checked_values.register_autograd(lambda ctx, grad: (grad, None, None, None, Non
 
 
 def largest_finite(values: Tensor, name: str, context: str = "") -> float:
-    """Returns the largest absolute value, or 0 for an empty tensor; raises for NaN and infinity. One pass, no temporary tensor."""
+    """Returns the largest absolute value, or 0 for an empty tensor; raises for NaN and infinity. Needs no temporary tensor."""
     if values.numel() == 0:
         return 0.0
     lowest, highest = (float(value) for value in torch.aminmax(values.detach()))

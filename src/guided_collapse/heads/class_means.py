@@ -1,4 +1,4 @@
-"""Running means of the features: per class, for the nearest-ETF problem, and of all samples, for the bias."""
+"""Running means of the features: class means, for the nearest-ETF problem, and the mean of all samples, for the bias."""
 
 import math
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ GLOBAL_MEAN_MOMENTUM = 0.1
 
 
 class RunningMean(SinglePrecisionState):
-    """The running mean of all features: the first batch sets it, and later ones have momentum 0.1, as in BatchNorm."""
+    """The running mean of all features: the first batch sets it, and later batches update it with momentum 0.1, as in BatchNorm."""
 
     value: Tensor
     steps: Tensor
@@ -33,13 +33,13 @@ class RunningMean(SinglePrecisionState):
 
     @torch.no_grad()
     def update(self, mean: Tensor, is_valid: Tensor | None = None) -> None:
-        """Updates with the mean of one batch, (feature_dim,), unless the boolean scalar `is_valid` is False."""
+        """Updates the running mean with the mean of one batch, (feature_dim,), unless the boolean scalar `is_valid` is False."""
         mean = mean.to(self.value.dtype)
         if is_valid is None:
             self.value.lerp_(mean, max(1 - int(self.steps), GLOBAL_MEAN_MOMENTUM))
             self.steps.add_(1)
             return
-        # 1 for the first batch.
+        # The share is 1 for the first batch.
         share = (1 - self.steps).to(mean.dtype).clamp(min=GLOBAL_MEAN_MOMENTUM)
         # Not lerp_, which torch.func.vmap does not support with a tensor weight.
         self.value.copy_(torch.where(is_valid, torch.lerp(self.value, mean, share), self.value))
@@ -47,7 +47,7 @@ class RunningMean(SinglePrecisionState):
 
 
 class BatchMeans(NamedTuple):
-    """The means after one batch, both differentiable in its features."""
+    """The result of `RunningClassMeans.update`: means that are differentiable in the features of the batch."""
 
     centered_class_means: Tensor
     """The updated running class means, (num_classes, feature_dim)."""
@@ -67,8 +67,8 @@ class RunningClassMeans(SinglePrecisionState):
 
     where row $c$ of $R$ is the mean of class $c$ in the batch minus the mean of the batch. This is the paper's formula if every
     batch contains every class. Otherwise, the rows of absent classes are their running means, rescaled to the size of the
-    others, so that absent classes stay where they are. Classes that were never seen are zero, and enter at full value with
-    their first batch.
+    other rows, so that absent classes stay where they are. Classes that were never seen have zero rows, and enter at full value
+    with their first batch.
 
     Soft labels $y$ give the class means $\sum_i y_{ic} h_i / \sum_i y_{ic}$. In distributed training, means are over the batches of
     all processes.
@@ -98,7 +98,7 @@ class RunningClassMeans(SinglePrecisionState):
     seen: Tensor
     """Whether each class has been in a batch, (num_classes,)."""
     smallest_share: float = 1e-4
-    """The minimum weight of a batch."""
+    """The minimum weight of a batch in the running means."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class RunningClassMeans(SinglePrecisionState):
         return self.global_mean.steps
 
     def update(self, features: Tensor, labels: Tensor) -> BatchMeans:
-        """Updates the means with one batch and returns them, differentiable in its features.
+        """Updates the means with one batch and returns them, differentiable in the features of the batch.
 
         Args:
             features: (num_samples, feature_dim) or (..., feature_dim).
@@ -153,21 +153,21 @@ class RunningClassMeans(SinglePrecisionState):
         return BatchMeans(class_means, batch.mean(features))
 
     def value(self) -> Tensor:
-        """Returns the class means, (num_classes, feature_dim), without gradient. Folds `factor` into the rows."""
+        """Returns the class means, (num_classes, feature_dim), without gradient. Multiplies `running` by `factor`, in place."""
         with torch.no_grad():
             self.running.mul_(self.factor)
             self.factor.fill_(1)
         return self.running
 
     def add_batch(self, batch: Batch, *, only_state: bool = False) -> tuple[Tensor | None, Tensor | None]:
-        """Updates the means with a batch that has been checked.
+        """Updates the means with a batch that has been checked, and returns them.
 
-        With `only_state`, which requires that gradients are disabled, a batch smaller than num_classes touches only the rows of its
-        classes.
+        With `only_state`, which requires that gradients are disabled, a batch with class indices and fewer samples than num_classes
+        touches only the rows of its classes.
 
         Returns:
             The class means, (num_classes, feature_dim), with gradient, or None if only some rows were touched (see `value()`);
-            and whether the batch is valid, a boolean scalar, or None if it is known to be.
+            and whether the batch is valid, a boolean scalar, or None if it is known to be valid.
         """
         global_mean, is_valid = batch.global_mean()
         counts = batch.class_counts(self.num_classes)
@@ -194,7 +194,8 @@ class RunningClassMeans(SinglePrecisionState):
         has_all = is_valid is None and bool(is_real) and float(counts.min()) > 0 and bool(seen.all())
         if not has_all:
             present = (counts > 0) & is_real
-            # R/|R| = shrink (u, rescale v), with u the means of present classes at unit norm and v those of absent ones.
+            # R/|R| = shrink (u, rescale v), where u are the batch's means of present classes at unit norm, and v the running means
+            # of absent classes.
             num_seen, num_present = number(seen.sum(dtype=dtype)), number(present.sum(dtype=dtype))
             squares, absent_squares = number(row_squares.sum()), number(row_squares.masked_fill(present, 0).sum())
             squared_rescale = num_seen / _at_least(num_present * squares, TINY)
@@ -223,7 +224,7 @@ class RunningClassMeans(SinglePrecisionState):
     def _update_rows(
         self, few: PresentClasses, stored: Tensor, present: Tensor, *, before: Any, from_batch: Tensor, kept: Any
     ) -> None:
-        """Updates the rows of the classes in `few`, and multiplies all others by `kept` through `factor`."""
+        """Updates the rows of the classes in `few`, and multiplies all other rows by `kept` through `factor`."""
         rows = stored[few.classes]
         updated = torch.addcmul(rows * (self.factor * before), few.means, from_batch[few.classes])
         factor = _scalar(self.factor * kept, rows, rows.dtype)
@@ -240,7 +241,7 @@ def _at_least(value: Any, least: float) -> Any:
 
 
 def _choose(condition: Any, value: Any, otherwise: Any) -> Any:
-    """Does what torch.where does for a condition that is a bool or a boolean scalar tensor."""
+    """Returns `value` if the condition, a bool or a boolean scalar tensor, holds; otherwise returns `otherwise`."""
     if isinstance(condition, Tensor):
         return torch.where(condition, value, otherwise)
     return value if condition else otherwise
@@ -285,7 +286,7 @@ def _update_backward(
 
 
 _updated = ClosedGradient(_update, _update_backward)
-"""before + from_batch R/|R|, (num_classes, feature_dim), differentiable in a batch's features, where R are its class means.
+"""Returns before + from_batch R/|R|, (num_classes, feature_dim), differentiable in the features of a batch with class means R.
 
-`means` and `norm` are R and |R| as constants; an infinite norm leaves out the batch.
+`means` and `norm` are R and |R| as constants; with an infinite norm, the batch does not contribute.
 """

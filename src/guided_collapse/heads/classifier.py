@@ -20,8 +20,8 @@ class Classifier(nn.Module):
         backbone: maps inputs to features, (num_samples, feature_dim).
         head: maps features to logits, (num_samples, num_classes): a `Head`, or any module that takes only features, such as
             `nn.Linear`.
-        neck: the width of the backbone's features, if it differs from the head's feature_dim; adds a learned linear layer from one
-            to the other. The layer has a bias, because the features that an `AnchoredHead` aims at need not be centered.
+        neck: the width of the backbone's features, if it differs from the head's feature_dim; adds a learned linear layer from this
+            width to feature_dim. The layer has a bias, because the features that an `AnchoredHead` aims at need not be centered.
 
     Example:
         >>> import torch
@@ -44,7 +44,7 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Returns the logits, (num_samples, num_classes) or (..., num_classes). Labels are as for `Head.forward`."""
+        """Returns the logits, (num_samples, num_classes) or (..., num_classes). For labels, see `Head.forward`."""
         features = self.features(inputs)
         logits: Tensor = self.head(features, labels) if isinstance(self.head, Head) else self.head(features)
         return logits
@@ -71,14 +71,14 @@ class Classifier(nn.Module):
         return self.head.on_sphere(features) if isinstance(self.head, Head) else features
 
     def export(self, *, embedding: bool = False, rms_norm: bool = True) -> nn.Module:
-        """Returns a copy in eval mode whose head consists of stock torch layers and which takes only inputs.
+        """Returns a copy in eval mode that takes only inputs, with the head as stock torch layers.
 
         Args:
             embedding: whether to export `embed` instead of the logits.
             rms_norm: as for `Head.export`.
 
         Returns:
-            An `nn.Sequential` of backbone, neck if any, and head, the latter in the backbone's dtype.
+            An `nn.Sequential` of the backbone, the neck if there is one, and the head in the backbone's dtype.
         """
         backbone, neck = copy.deepcopy(self.backbone), copy.deepcopy(self.neck)
         if isinstance(self.head, Head):
@@ -109,11 +109,11 @@ class Classifier(nn.Module):
     def from_pretrained(
         cls, source: str | Path, *, backbone: nn.Module, revision: str | None = None, token: str | bool | None = None
     ) -> Self:
-        """Loads a saved model, in eval mode, without unpickling anything.
+        """Returns a saved model, in eval mode, loaded without unpickling anything.
 
         Args:
             source: a folder, or the name of a repository on the Hugging Face Hub.
-            backbone: of the same architecture as when the model was saved; its weights are replaced.
+            backbone: a module with the architecture of the saved model's backbone; its weights are replaced.
             revision: branch, tag or commit of the repository.
             token: for a private repository.
 
@@ -161,7 +161,7 @@ def _kind(given: object) -> str:
 
 
 def _width(head: nn.Module) -> int:
-    """Returns the feature_dim of a head."""
+    """Returns the feature_dim of a `Head` or linear layer."""
     width = getattr(head, "in_features", None)
     if not isinstance(width, int):
         raise TypeError(f"head must have in_features, as heads and nn.Linear do; got a {type(head).__name__} without it.")

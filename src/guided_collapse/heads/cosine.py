@@ -1,4 +1,4 @@
-"""A learned classifier on spheres: scaled cosines of features and weight rows."""
+"""A learned classifier whose logits are the scaled cosines between features and weight rows."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ from guided_collapse.heads.state import snapshot
 class CosineHead(Head):
     """A learned linear layer with normalized features and normalized weight rows (the paper's "standard" classifier).
 
-    Every forward pass in training mode renormalizes the rows, and their gradient is tangent to the spheres, so gradient descent on
-    the weight is Riemannian gradient descent on a product of spheres. A weight that is not a parameter, as with `weight_norm` or
-    `torch.func.functional_call`, is normalized on use and never overwritten. The head needs no labels.
+    Every forward pass in training mode renormalizes the weight rows, and their gradient is tangent to the unit sphere, so gradient
+    descent on the weight is Riemannian gradient descent on a product of spheres. A weight that is not a parameter, as with
+    `weight_norm` or `torch.func.functional_call`, is normalized on use and never overwritten. The head needs no labels.
 
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
         scale: the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`.
         center: whether to subtract the mean of the features. The paper's classifier does not.
-        normalize_weight: whether rows have norm 1. If False, the head is a linear layer on normalized features.
+        normalize_weight: whether weight rows have norm 1. If False, the head is a linear layer on normalized features.
         generator: for the initial weight; if None, torch's global generator.
         check_values, device, dtype: as for `Head`.
 

@@ -14,7 +14,7 @@ from guided_collapse.heads.head import FrameHead, Options
 class FixedETFHead(FrameHead):
     """A classifier head that stays at a fixed simplex ETF, so that the network learns to align its features with it.
 
-    For num_classes > feature_dim + 1 it is a tight frame with unit rows. The head has no parameters and needs no labels.
+    For num_classes > feature_dim + 1, the frame is a tight frame with unit rows. The head has no parameters and needs no labels.
 
     Args:
         feature_dim: d, at least 2.
@@ -58,7 +58,7 @@ class FixedETFHead(FrameHead):
         return self._logits(batch, self.frame)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Resets the frame, redrawn if random, and the running mean."""
+        """Resets the frame and the running mean; a random frame is drawn again."""
         super().reset_parameters()
         frame = tight_frame(
             self.feature_dim, self.num_classes, direction=self.direction, generator=generator, dtype=self.frame.dtype

@@ -21,7 +21,7 @@ from guided_collapse.heads.class_means import RunningMean
 from guided_collapse.heads.sphere import SMALLEST_NORM, on_sphere
 from guided_collapse.heads.state import SinglePrecisionState, replace, snapshot, state_dtype
 
-# The probability of the right class at the lowest possible loss, for the default scale.
+# The probability of the correct class at the lowest possible loss, with the default scale.
 BEST_PROBABILITY = 0.9
 
 
@@ -45,27 +45,27 @@ class Head(nn.Module, ABC):
 
     of features $h$, (num_samples, feature_dim). In training mode, $\bar f$ is the mean of the batch, with gradient; in eval
     mode, it is a running mean, so the logits of a sample never depend on the rest of its batch. In distributed training,
-    statistics are those of the global batch. Computation is in float32 or wider, even under autocast.
+    statistics are computed over the global batch. Computation is in float32 or wider, even under autocast.
 
     Heads whose `needs_labels` is False also take `head(features)` in training mode. If the head is inside a model whose forward
     pass takes only inputs, pass labels as in `with head.labels(labels): logits = model(inputs)`.
 
-    Like BatchNorm, a head updates its state in every forward pass in training mode. So it raises an error inside activation
-    checkpointing, and needs batches with several samples of several classes: centering turns a single sample into zero.
+    Like BatchNorm, a head updates its state in every forward pass in training mode. Therefore, it raises an error inside activation
+    checkpointing. It needs batches with several samples of several classes, because centering turns a single sample into zero.
     Features that are all zero have no direction; they stay zero and get no gradient.
 
-    A training step never synchronizes with an accelerator, so it does not check values there: NaN features give NaN logits and
-    leave the state unchanged. On a CPU, or with `check_values=True`, NaN features and labels out of range raise before any
-    state changes.
+    A training step never synchronizes with an accelerator, so by default it does not check values on one: NaN features give NaN
+    logits and leave the state unchanged. On a CPU, or with `check_values=True`, NaN features and labels out of range raise an
+    error before any state changes.
 
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        scale: tau, the factor that multiplies the cosines. If None, the scale whose lowest possible cross-entropy leaves the right
-            class a probability of 0.9: 4.0 for 10 classes, 6.7 for 100.
-        center: whether to subtract the mean.
+        scale: tau, the factor that multiplies the cosines. If None, the scale with which the correct class has a probability of 0.9
+            at the lowest possible cross-entropy: 4.0 for 10 classes, 6.7 for 100.
+        center: whether to subtract the mean of the features.
         check_values: whether to check values in every step; if None, only on a CPU.
-        device, dtype: of the weight and the state; the state is at least float32.
+        device, dtype: of the weight and the state; the state is in float32 or wider.
 
     Raises:
         TypeError, ValueError: for arguments of the wrong type or out of range.
@@ -110,7 +110,7 @@ class Head(nn.Module, ABC):
 
     @property
     def bias(self) -> Tensor:
-        """-scale W u_G, (num_classes,): the bias of eval mode."""
+        """-scale W u_G, (num_classes,): the bias in eval mode, where u_G is the running mean."""
         if self.running_mean is None:
             return self.weight.new_zeros(self.num_classes)
         # A copy, because the weight may require gradients and training overwrites the running mean.
@@ -157,7 +157,7 @@ class Head(nn.Module, ABC):
     def embed(self, features: Tensor) -> Tensor:
         """Returns the features on the unit sphere, h/|h|, (..., feature_dim), in float32 or wider: embeddings for an index.
 
-        They are the same in training and eval mode. Compare them by dot products, which are cosines.
+        Embeddings are the same in training and eval mode. Compare them by dot products, which are cosines.
 
         Raises:
             TypeError, ValueError: for invalid features.
@@ -165,7 +165,7 @@ class Head(nn.Module, ABC):
         return self._directions(checked(features, None, self, training=False)[0])
 
     def _directions(self, features: Tensor) -> Tensor:
-        """Returns the result of `embed`, for valid features."""
+        """Returns the result of `embed`, without checking the features."""
         return unit_norm(features)
 
     def _constant_logits(self, features: Tensor) -> Tensor:
@@ -252,7 +252,7 @@ class Head(nn.Module, ABC):
         return cls(**config)
 
     def extra_repr(self) -> str:
-        """Returns the arguments in `repr(head)`."""
+        """Returns the arguments that `repr(head)` shows."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config().items())
 
 
@@ -311,7 +311,10 @@ def _exported_sphere(feature_dim: int, *, rms_norm: bool) -> nn.Module:
 
 
 def default_scale(feature_dim: int, num_classes: int) -> float:
-    """Returns the scale, to three digits, with a lowest cross-entropy of -log(0.9): (C-1)/C log(9 (C-1)) for a simplex ETF."""
+    """Returns the scale whose lowest possible cross-entropy is -log(0.9), to three digits.
+
+    For a simplex ETF, it is (C-1)/C log(9 (C-1)).
+    """
     low, high = 0.0, 1.0
     target = -math.log(BEST_PROBABILITY)
     while tight_frame_cross_entropy_bound(feature_dim, num_classes, high) > target:

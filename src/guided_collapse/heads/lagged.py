@@ -1,4 +1,4 @@
-"""Lagged frames, which classify before they update: when they move, and how labels arrive after the forward pass."""
+"""Lagged heads, which classify before they update their frame, and can receive labels after the forward pass."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class LaggedFrameHead(FrameHead):
     proximal_weight: float
     solver: Solver | None
     _solve: Callable[[Tensor], NearestFrame]
-    """Solves for the frame nearest to the class means, with the present one as proximal point."""
+    """Returns the frame nearest to the class means, with the current frame as proximal point."""
     _store: Callable[[NearestFrame, Tensor | None], None]
     """Stores a solution as the state of the head, unless a boolean scalar marks the batch as invalid."""
 
@@ -44,7 +44,7 @@ class LaggedFrameHead(FrameHead):
         self.lagged = not self.is_simplex if lagged is None else lagged
         self.needs_labels = not self.lagged
         self.every = _checked_every(every, lagged=self.lagged, default=default_every(feature_dim, num_classes))
-        # The number of batches so far, or None where only the device knows it.
+        # The number of batches so far, or None if it must be read from the state.
         self._known_steps: int | None = 0
         self._pending: Tensor | None = None
 
@@ -74,7 +74,10 @@ class LaggedFrameHead(FrameHead):
             self._store(self._solve(means.value() if class_means is None else class_means), is_valid)
 
     def _count_step(self) -> int:
-        """Returns the number of batches so far; reads it from the state if values are checked anyway, otherwise only once."""
+        """Returns the number of batches so far, including the current one.
+
+        If values are checked anyway, the number is read from the state. Otherwise, it is read at most once and then counted.
+        """
         steps = self.class_means.steps
         if self._known_steps is None or (checks_values(self.check_values, steps.device) and not is_transformed()):
             self._known_steps = int(steps)
@@ -155,10 +158,10 @@ def _checked_every(every: int | None, *, lagged: bool, default: int) -> int:
 def nearest_tight_frame(
     class_means: Tensor, basis: Tensor, seen: Tensor, *, first_step: bool | Tensor = False, **options: Any
 ) -> NearestFrame:
-    """Returns the tight frame nearest to the class means, after the few rounds toward unit rows of a training step.
+    """Returns the tight frame nearest to the class means, with the few rounds toward unit rows that a training step can afford.
 
-    Classes that are not `seen`, (num_classes,), take their row of the present frame as their mean, at the size of the other means;
-    zero means would pull their rows together. The other arguments are those of `nearest_frame`.
+    For classes that are not `seen`, (num_classes,), their row of the current frame, scaled to the size of the other means, serves
+    as mean; zero means would pull their rows together. The other arguments are those of `nearest_frame`.
     """
     feature_dim, num_classes = basis.shape
     size = torch.linalg.vector_norm(class_means) / seen.sum(dtype=class_means.dtype).clamp(min=1).sqrt()
@@ -170,18 +173,22 @@ def nearest_tight_frame(
 def nearest_tight_frame_lagged(
     class_means: Tensor, basis: Tensor, seen: Tensor, *, proximal_weight: float, solver: Solver | None, first_step: bool
 ) -> NearestFrame:
-    """Does the same for a lagged head, whose first step has a vanishing proximal weight instead of a separate solve."""
+    """Returns the result of `nearest_tight_frame` for a lagged head.
+
+    On the first step, a vanishing proximal weight replaces the separate solve without a proximal term.
+    """
     vanishing = vanishing_pull(basis.shape[0] + 1, proximal_weight)
     pull = vanishing if first_step else max(proximal_weight, vanishing)
     return nearest_tight_frame(class_means, basis, seen, proximal_weight=pull, solver=solver)
 
 
-# A custom operation, because a compiled graph cannot branch on the number of steps. Reading it synchronizes with the device.
+# A custom operation, because a compiled graph cannot branch on the number of steps. Reading that number synchronizes with the
+# device.
 @operation("basis_when_due")
 def _basis_when_due(
     class_means: Tensor, rows: Tensor, seen: Tensor, steps: Tensor, every: int, proximal_weight: float, solver: str
 ) -> Tensor:
-    """Returns U', (num_classes, feature_dim): a new solve at steps 1, 1 + every, 1 + 2 every, ..., otherwise `rows`."""
+    """Returns U', (num_classes, feature_dim): a new solution at steps 1, 1 + every, 1 + 2 every, ...; otherwise, `rows`."""
     step = int(steps)
     if (step - 1) % every:
         return rows.clone(memory_format=torch.contiguous_format)

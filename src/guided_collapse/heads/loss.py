@@ -12,7 +12,7 @@ class NearestETFLoss(nn.Module):
     """The cross-entropy of embeddings, classified by the simplex ETF nearest to their own class means.
 
     A drop-in replacement for classification losses in pytorch-metric-learning, such as NormalizedSoftmaxLoss, with the same order
-    of arguments. It has no parameters, so it needs no optimizer of its own. In eval mode, it does not update its class means.
+    of arguments. The loss has no parameters, so it needs no optimizer of its own. In eval mode, it does not update its class means.
 
     Args:
         num_classes: C, at least 2.
@@ -39,7 +39,7 @@ class NearestETFLoss(nn.Module):
         Args:
             embeddings: (num_samples, embedding_size).
             labels: class indices, (num_samples,).
-            indices_tuple: must be None, which trainers without a miner pass.
+            indices_tuple: must be None, as passed by trainers without a miner.
 
         Raises:
             TypeError, ValueError: for an invalid batch, and for pairs or triplets from a miner.
@@ -49,7 +49,7 @@ class NearestETFLoss(nn.Module):
         return cross_entropy(self.head(embeddings, labels), labels.long())
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """Returns the eval-mode logits of embeddings, (num_samples, num_classes), in any mode of the loss."""
+        """Returns the eval-mode logits of embeddings, (num_samples, num_classes), even if the loss is in training mode."""
         training = self.head.training
         try:
             logits: Tensor = self.head.eval()(embeddings)

@@ -37,8 +37,8 @@ class NearestETFHead(LaggedFrameHead):
 
     1. projects the features onto the sphere of radius $\tau$, the `scale`, and centers them by the mean of the batch:
        $f = \tau h / \lVert h \rVert - \bar f$;
-    2. updates the running class means $\tilde H$ with those of the batch (see `RunningClassMeans`);
-    3. solves for the frame nearest to them, with the previous solution as proximal point (see `nearest_etf`):
+    2. updates the running class means $\tilde H$ with the class means of the batch (see `RunningClassMeans`);
+    3. solves for the frame nearest to $\tilde H$, with the previous solution as proximal point (see `nearest_etf`):
 
         $$
         W = M U^\top, \qquad
@@ -49,32 +49,32 @@ class NearestETFHead(LaggedFrameHead):
     4. returns the logits $f W^\top$, (num_samples, num_classes).
 
     Gradients flow through all four steps, as in the paper (sections 3.2 to 3.6), while $U_{\text{prox}}$ and the class means of
-    earlier batches are constants. With `implicit_gradient=False`, no gradient flows through steps 2 and 3. That part is
-    proportional to the weight of the batch in the running class means, so it fades as training goes on.
+    earlier batches are constants. With `implicit_gradient=False`, no gradient flows through steps 2 and 3. The gradient through
+    these two steps is proportional to the weight of the batch in the running class means, so it fades as training goes on.
 
-    In eval mode, the head is a constant classifier: the last $W$, centered by a running mean. It takes no labels, and the logits of
-    a sample do not depend on the rest of its batch.
+    In eval mode, the head is a constant classifier with the last $W$, and features are centered by a running mean. It takes no
+    labels, and the logits of a sample do not depend on the rest of its batch.
 
     In training mode, $W$ depends on the labels of the batch that it classifies, so accuracy in training mode is biased: judge
-    models in eval mode. `lagged=True` removes this leak. A lagged head classifies with the frame of the steps before and updates it
+    models in eval mode. `lagged=True` removes this leak. A lagged head classifies with the frame from previous steps and updates it
     afterward, either with the labels from the call or, after `head(features)` and the loss, by `head.update(labels)`.
 
     The `scale` multiplies the cosines between features and rows of $W$. The larger it is, the lower the least possible loss,
-    $\log(1 + (C-1) e^{-\tau C / (C-1)})$. The default leaves the right class a probability of 0.9 there: 4.0 for 10 classes, 6.7
-    for 100.
+    $\log(1 + (C-1) e^{-\tau C / (C-1)})$. With the default scale, the correct class has a probability of 0.9 at the least possible
+    loss: the scale is 4.0 for 10 classes and 6.7 for 100.
 
     For num_classes > feature_dim + 1 there is no room for a simplex ETF, and the head becomes a `NearestTightFrameHead`.
 
     Args:
         feature_dim: d, the width of the features, at least 2.
         num_classes: C, at least 2.
-        scale: tau, the factor that multiplies the cosines; if None, chosen from the sizes as above. The paper uses 5.
+        scale: tau, the factor that multiplies the cosines; if None, the default described above. The paper uses 5.
         proximal_weight: delta. As in the paper, it is not rescaled with C: at collapse, its weight relative to the class means is
             delta (C-1)/2, by default 0.0045 with 10 classes and 0.5 with 1000.
         implicit_gradient: whether gradients flow through the solve; no effect on a lagged head.
-        lagged: whether to classify with the frame of the steps before; if None, only for num_classes > feature_dim + 1.
-        every: number of steps between moves of a lagged frame; if None, 1, or more for a tight frame that is costly to move.
-        direction: initial frame, "canonical" or "random".
+        lagged: whether to classify with the frame from previous steps; if None, only for num_classes > feature_dim + 1.
+        every: number of steps between updates of a lagged frame; if None, 1, or more for a tight frame that is costly to update.
+        direction: the direction of the initial frame, "canonical" or "random".
         solver: "factors" or "products", see `nearest_etf`; if None, "factors" on a CPU and "products" elsewhere.
         generator: for a random direction; if None, torch's global generator.
         check_values, device, dtype: as for `Head`.
@@ -156,7 +156,7 @@ class NearestETFHead(LaggedFrameHead):
         return self.transposed_basis.T
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Resets the frame to its initial direction, redrawn if random, and the class means."""
+        """Resets the class means, and the frame to its initial direction; a random direction is drawn again."""
         super().reset_parameters()
         sizes = self.feature_dim, self.num_classes
         basis = frame_basis(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype)

@@ -1,4 +1,4 @@
-"""The nearest-frame head for more classes than a simplex ETF allows."""
+"""The nearest-frame head for more classes than a simplex ETF can have in the feature dimension."""
 
 import math
 from typing import Any
@@ -15,9 +15,9 @@ from guided_collapse.heads.state import held, replace, snapshot
 class NearestTightFrameHead(NearestETFHead):
     """A classifier head that is always the tight frame with unit rows nearest to the class means; similar classes become neighbors.
 
-    `NearestETFHead(feature_dim, num_classes)` builds it for num_classes > feature_dim + 1; the arguments are the same. It is lagged
-    by default, so that a step touches only the classes in its batch, and its state is two matrices of the weight's size. With
-    `lagged=False`, gradients flow through the alternating projections.
+    `NearestETFHead(feature_dim, num_classes)` builds this head for num_classes > feature_dim + 1, from the same arguments. It is
+    lagged by default, so that a step that does not update the frame touches only the classes in its batch. The main part of its
+    state is two matrices of the size of the weight. With `lagged=False`, gradients flow through the rounds of `nearest_frame`.
     """
 
     def _solve(self, class_means: Tensor) -> NearestFrame:
@@ -47,7 +47,7 @@ class NearestTightFrameHead(NearestETFHead):
         return self.frame.T * math.sqrt(self.feature_dim / self.num_classes)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Resets the frame to its initial direction, redrawn if random, and the class means."""
+        """Resets the class means, and the frame to its initial direction; a random direction is drawn again."""
         super(NearestETFHead, self).reset_parameters()
         sizes = self.feature_dim, self.num_classes
         frame = tight_frame(*sizes, direction=self.direction, generator=generator, dtype=self.frame.dtype)

@@ -1,4 +1,4 @@
-"""Heads in third-party models: finding the last linear layer and replacing it."""
+"""Functions that find the last linear layer of a third-party model and replace it with a head."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -31,18 +31,19 @@ def replace_classifier(
     To train, pass labels as in `with head.labels(labels): logits = model(inputs)`, or call `head.update(labels)` after the forward
     pass of a lagged head. In eval mode, call `model(inputs)`.
 
-    Without `layer`, the replaced layer is the one that timm's `get_classifier()` returns; otherwise the last linear layer in `fc`,
-    `classifier`, `heads.head` or `head`; otherwise the last layer of an `nn.Sequential`; otherwise the only linear layer.
+    Without `layer`, the replaced layer is the result of timm's `get_classifier()` if the model has this method; otherwise the last
+    linear layer in `fc`, `classifier`, `heads.head` or `head`; otherwise the last layer of an `nn.Sequential`; otherwise the only
+    linear layer.
 
     Args:
         model: any module.
         head: a head class, a function that builds a head from (feature_dim, num_classes), or a head, such as an `AnchoredHead`.
-        num_classes: C; if None, that of the layer or of the given head.
+        num_classes: C; if None, the number of classes of the given head or, for a head class or function, of the layer.
         layer: the name of the layer, as in `model.named_modules()`.
         options: for the head class, such as `scale` and `lagged`.
 
     Returns:
-        The head, on the device of the layer, in its dtype and mode.
+        The head, with the device, dtype and training mode of the layer.
 
     Raises:
         ValueError: if the layer cannot be found or does not match the head.
@@ -102,7 +103,7 @@ def linear_layer(model: nn.Module, name: str) -> nn.Linear:
 
 
 def linear_names(model: nn.Module, prefix: str = "") -> list[str]:
-    """Returns the names of all linear layers, in module order, with the prefix."""
+    """Returns the names of all linear layers, in module order, each preceded by the prefix."""
     return [name for name, module in model.named_modules(prefix=prefix) if isinstance(module, nn.Linear) and name]
 
 
@@ -124,7 +125,7 @@ def _candidates(model: nn.Module) -> str:
 
 
 def _classifiers_of_timm(model: nn.Module) -> list[str]:
-    """Returns the names of the classifiers of a timm model, two for distillation models; empty for other models."""
+    """Returns the names of the classifiers of a timm model: usually one, two for distillation models, none for other models."""
     get_classifier = getattr(model, "get_classifier", None)
     if get_classifier is None:
         return []
@@ -134,7 +135,7 @@ def _classifiers_of_timm(model: nn.Module) -> list[str]:
 
 
 def _end_of_sequence(model: nn.Module) -> list[str]:
-    """Returns the name of the linear layer at the end of a (nested) `nn.Sequential`, if there is one."""
+    """Returns a list with the name of the linear layer at the end of a (nested) `nn.Sequential`, or an empty list."""
     names: list[str] = []
     while isinstance(model, nn.Sequential) and len(model) > 0:
         name, model = list(model.named_children())[-1]

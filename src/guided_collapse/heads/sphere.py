@@ -1,6 +1,6 @@
 """Projection onto a sphere, f = scale h/|h|, with a cheap backward pass.
 
-Features of norm up to SMALLEST_NORM have no direction: they become zero and get no gradient.
+Features with a norm of at most SMALLEST_NORM have no direction: they become zero and get no gradient.
 """
 
 import math
@@ -21,12 +21,15 @@ def sphere_factors(features: Tensor, scale: float) -> Tensor:
 
 
 def differentiable_factors(features: Tensor, scale: float, factors: Tensor | None = None) -> Tensor:
-    """Returns the given factors, as constants, or those of `sphere_factors` if none are given or autograd records the features."""
+    """Returns `sphere_factors(features, scale)`, or the given factors if the result needs no gradient.
+
+    Given factors are constants, so the factors are computed again if autograd records operations on the features.
+    """
     return sphere_factors(features, scale) if factors is None or is_recorded(features) else factors
 
 
 def from_sphere(grad: Tensor, features: Tensor, factors: Tensor, *, scale: float) -> Tensor:
-    """Returns the gradient with respect to h, given that with respect to f = factors h."""
+    """Returns the gradient with respect to h, given the gradient with respect to f = factors h."""
     products = grad * features
     along = products.sum(dim=-1, keepdim=True).mul_(factors).mul_(factors)
     # Reuses a buffer, because large tensors are expensive to allocate.
@@ -39,4 +42,4 @@ def _points(features: Tensor, *, scale: float) -> tuple[Tensor, Tensor]:
 
 
 on_sphere = ClosedGradient(_points, lambda grad, needed, features, **options: (from_sphere(grad, features, *needed, **options),))
-"""f = scale h/|h| of features h, (..., feature_dim)."""
+"""Returns f = scale h/|h| for features h, (..., feature_dim)."""

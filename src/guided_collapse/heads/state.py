@@ -20,7 +20,7 @@ class SinglePrecisionState(nn.Module):
     """A module whose buffers stay in float32 or wider when it is cast to half precision or loads a half-precision checkpoint.
 
     In half precision, small updates of running means would be rounded away, and frames would lose their exact angles. Integer and
-    boolean buffers keep their dtype, too.
+    boolean buffers always keep their dtype.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -49,12 +49,13 @@ def _kept_dtype(state: Tensor, requested: torch.dtype) -> torch.dtype:
 
 
 def snapshot(state: Tensor, *, only_compiled: bool = False) -> Tensor:
-    """Returns a differentiable copy of a buffer or parameter that the same forward pass overwrites later.
+    """Returns a differentiable copy of a buffer or parameter that may be overwritten before the backward pass.
 
-    With `only_compiled`, eager mode returns the state itself, for results that are not used after it is overwritten.
+    With `only_compiled`, eager mode returns the state itself. This is safe if the result is not used after the state is
+    overwritten.
 
     In a compiled graph, a plain clone is not enough: torch.compile may read the buffer again in the backward pass instead of saving
-    the clone (pytorch/pytorch pull request 197039). It cannot do so through a custom operation.
+    the clone (pytorch/pytorch pull request 197039). It cannot do so if the copy is made by a custom operation.
     """
     if torch.compiler.is_compiling():
         return _snapshot(state)
@@ -77,7 +78,7 @@ _snapshot.register_autograd(lambda ctx, grad: grad)
 def replace(state: Tensor, value: Tensor, is_valid: Tensor | None = None) -> None:
     """Sets a buffer to a new value, unless the boolean scalar `is_valid` is False.
 
-    Autograd graphs that hold the old value through `held` keep it. The new value must not be modified in place.
+    Autograd graphs that hold the old value, as returned by `held`, keep the old value. The new value must not be modified in place.
     """
     value = value.detach() if is_valid is None else torch.where(is_valid, value, state)
     if _replaces_memory():
@@ -87,8 +88,9 @@ def replace(state: Tensor, value: Tensor, is_valid: Tensor | None = None) -> Non
 
 
 def held(state: Tensor) -> Tensor:
-    """Returns the value of a buffer that only `replace` changes, safe for an autograd graph to hold; copies only if necessary."""
-    # .data, because autograd would reject later changes of the buffer after .detach(), although they go to other memory.
+    """Returns the value of a buffer that only `replace` changes, for an autograd graph to hold; copied only if necessary."""
+    # .data instead of .detach(), because autograd would reject later changes of the buffer, although `replace` writes to other
+    # memory.
     return state.data if _replaces_memory() else snapshot(state)
 
 

@@ -1,4 +1,4 @@
-"""Callbacks for the trainers of Lightning and transformers, and the Hugging Face Hub. Libraries are imported on first use."""
+"""Callbacks for the trainers of Lightning and transformers, and the Hugging Face Hub. Each library is imported on first use."""
 
 from typing import TYPE_CHECKING
 

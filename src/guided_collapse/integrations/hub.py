@@ -1,7 +1,7 @@
 """Saved classifiers: weights in safetensors, `config.json` and a model card, in a folder or on the Hugging Face Hub.
 
 `Classifier.save_pretrained`, `from_pretrained` and `push_to_hub` call `save`, `load` and `push`, and document their arguments.
-Nothing is pickled or unpickled, and `config.json` can only name heads.
+Nothing is pickled or unpickled, and `config.json` can name no classes but `nn.Linear` and the heads of this package.
 """
 
 import html
@@ -30,9 +30,9 @@ Token = str | bool | None
 def save(
     model: Classifier, folder: Path, *, data: str | None, metrics: Mapping[str, float] | None, place: str | None = None
 ) -> None:
-    """Writes the three files. All are complete before the first existing one is replaced.
+    """Writes weights, config and model card to a folder. All three files are complete before any existing file is replaced.
 
-    `place` is where the card says to load the model from; if None, the name of the folder.
+    `place` is the folder or repository from which the card tells readers to load the model; if None, the name of the folder.
     """
     safetensors = optional("safetensors.torch", extra="hub")
     metrics = {name: float(value) for name, value in (metrics or {}).items()}
@@ -60,7 +60,7 @@ def save(
 
 
 def load(cls: type[Kind], source: str | Path, *, backbone: nn.Module, revision: str | None, token: Token) -> Kind:
-    """Returns the saved model, in eval mode."""
+    """Returns a saved model, in eval mode, with the weights loaded into `backbone`."""
     safetensors = optional("safetensors.torch", extra="hub")
     config_file, weights = _files(source, revision, token)
     config = _read_config(config_file)
@@ -163,6 +163,6 @@ def _card(config: Mapping[str, Any], place: str) -> str:
 
 
 def _table(heading: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
-    """Returns a Markdown table, with cells escaped and on one line."""
+    """Returns a Markdown table, in which every cell is escaped and on a single line."""
     cells = ([html.escape(" ".join(str(value).split()), quote=False).replace("|", "&#124;") for value in row] for row in rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in (heading, ("---",) * len(heading), *cells))

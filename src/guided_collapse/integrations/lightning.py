@@ -18,7 +18,7 @@ _BASES = tuple(optional(module, extra="integrations").Callback for module in _IN
 class LightningCollapse(*_BASES):  # type: ignore[misc]  # known at run time
     """A Lightning callback that measures neural collapse every few epochs and logs the metrics to the trainer's loggers.
 
-    Measures with `collapse_of`, in eval mode. Several processes share the batches, and all of them log the metrics of the whole
+    It measures with `collapse_of`, in eval mode. Several processes share the batches, and all of them log the metrics of the whole
     data set.
 
     Args:
@@ -45,6 +45,6 @@ class LightningCollapse(*_BASES):  # type: ignore[misc]  # known at run time
         self.measurement = RepeatedMeasurement(loader, every, test_loader, classifier, prefix)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measures and logs every `every` epochs."""
+        """Measures and logs the metrics if `every` epochs have passed since the last time."""
         if (trainer.current_epoch + 1) % self.measurement.every == 0:
             pl_module.log_dict(self.measurement.scalars(pl_module if self.model is None else self.model), sync_dist=True)

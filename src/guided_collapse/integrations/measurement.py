@@ -1,4 +1,4 @@
-"""The part that both callbacks share: when to measure, and how processes divide the work."""
+"""The part that both callbacks share: how often they measure, and how processes divide the batches."""
 
 from collections.abc import Iterator, Sized
 from itertools import islice
@@ -11,14 +11,14 @@ from guided_collapse.sampling import checked_integer, world_size_and_rank
 
 
 class RepeatedMeasurement:
-    """A measurement every few epochs, with the arguments of the callbacks."""
+    """A measurement that a callback repeats every few epochs. Arguments are those of the callback."""
 
     def __init__(self, loader: Loader, every: int, test_loader: Loader | None, classifier: str | None, prefix: str) -> None:
         self.every = checked_integer(every, "every", at_least=1)
         self.loader, self.test_loader, self.classifier, self.prefix = loader, test_loader, classifier, prefix
 
     def scalars(self, model: nn.Module) -> dict[str, float]:
-        """Returns the metrics of `collapse_of`, the same in every process; each measures its share of the batches."""
+        """Returns the metrics of `collapse_of`, the same in every process; each process measures its share of the batches."""
         test_loader = None if self.test_loader is None else _OwnBatches(self.test_loader)
         result = collapse_of(model, _OwnBatches(self.loader), test_loader=test_loader, classifier=self.classifier)
         return result.scalars(self.prefix)

@@ -35,12 +35,12 @@ class TransformersCollapse(TrainerCallback):  # type: ignore[misc]  # known at r
         self.measurement = RepeatedMeasurement(loader, every, test_loader, classifier, prefix)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
-        """Sets the epoch of the sampler."""
+        """Sets the epoch of the training batch sampler if it is one of this package."""
         sampler = getattr(train_dataloader, "batch_sampler", None)
         if isinstance(sampler, SeededBatchSampler):
             sampler.set_epoch(int(state.epoch or 0))
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Measures and logs every `every` epochs."""
+        """Measures and logs the metrics if `every` epochs have passed since the last time."""
         if round(state.epoch) % self.measurement.every == 0:
             self.trainer.log(self.measurement.scalars(self.trainer.model))

@@ -1,4 +1,4 @@
-"""Cross-tests of embedding models: queries of one model in the gallery of another, by exact search in blocks."""
+"""Cross-tests of embedding models: queries of one model in the gallery of another model, by exact search in blocks."""
 
 import math
 import textwrap
@@ -19,7 +19,7 @@ from guided_collapse.metrics.measure import Loader
 
 Stored = Mapping[str, tuple[Tensor, Tensor]]
 SCORES_AT_ONCE, ENTRIES_AT_ONCE = 2**24, 2**23
-"""Cosines, and entries of embeddings, in memory at a time: a few hundred megabytes in all."""
+"""Maximum numbers of cosines and of entries of embeddings in memory at a time: a few hundred megabytes in total."""
 WIDTH, MOST_KS_SHOWN = 100, 5
 Z = 1.96  # of 95% intervals
 
@@ -38,10 +38,10 @@ class RetrievalResult:
 
     recall: dict[int, float]  # by k: the fraction of queries with an item of their class among the k nearest
     mean_average_precision: float  # over the ranking of the whole gallery
-    num_queries: int  # with items of their class in the gallery
-    num_unmatched: int  # without any: left out
-    num_items: int  # in the gallery
-    chance: float  # the top-1 of random items
+    num_queries: int  # queries with items of their class in the gallery
+    num_unmatched: int  # queries without such items, which are left out
+    num_items: int  # items in the gallery
+    chance: float  # expected top-1 if the nearest item were random
 
     @property
     def top1(self) -> float:
@@ -63,12 +63,14 @@ def retrieval(
     Recall@k is the fraction of queries with an item of their class among the k nearest. A query's average precision is
     sum_n (R_n - R_(n-1)) P_n over the ranking of the whole gallery (scikit-learn's `average_precision_score`), and mAP is its mean.
 
-    The order of the gallery does not matter: items with equal cosines enter the average precision together, and for recall@k those
-    of other classes come first. Cosines are computed in float64 and rounded to float32, so that equal embeddings tie exactly.
+    The order of the gallery does not matter: items with equal cosines enter the average precision together, and for recall@k, items
+    of other classes come first among equal cosines. Cosines are computed in float64 and rounded to float32, so that equal
+    embeddings tie exactly.
 
     Args:
-        queries: (num_queries, feature_dim), of any norm; this and the other three may be tensors or arrays.
-        query_labels: (num_queries,), integers. Queries without an item of their class in the gallery are counted and left out.
+        queries: (num_queries, feature_dim), of any norm. Queries, gallery and labels may be tensors or NumPy arrays.
+        query_labels: (num_queries,), integers. Queries without an item of their class in the gallery are left out, and counted in
+            `num_unmatched`.
         gallery: (num_items, feature_dim), of any norm.
         gallery_labels: (num_items,), integers.
         ks: the k of recall@k; 1 is always included.
@@ -106,11 +108,11 @@ def retrieval(
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
         cosines = _cosines(_unit(queries[block]), items).numpy()
-        # numpy sorts values without indices, more than ten times as fast as torch on a CPU.
+        # numpy sorts values without indices, which is more than ten times as fast as torch on a CPU.
         ranked = np.sort(cosines, axis=1)
         for row, label in enumerate(query_labels[block].tolist()):
             right = np.sort(cosines[row, slice(*spans[label])])
-            # For each right item: how many right items, and how many items in all, have at least its cosine.
+            # For each item of the query's class: how many items of the class, and how many items in all, have at least its cosine.
             right_above = len(right) - np.searchsorted(right, right)
             all_above = len(items) - np.searchsorted(ranked[row], right)
             precisions[start + row] = (right_above / all_above).mean()
@@ -139,7 +141,8 @@ def _cosines(queries: Tensor, items: Tensor) -> Tensor:
 class CompatibilityResult:
     """Cross-tests of several generations of a model. Created by `compatibility`; `print` and notebooks show a table.
 
-    `tests["new", "old"]` is the new model's queries in the old model's gallery, which must beat `tests["old", "old"]`.
+    `tests["new", "old"]` is the result for the new model's queries in the old model's gallery. For an upgrade without a new
+    gallery, it must beat `tests["old", "old"]`.
 
     Example:
         >>> import torch
@@ -160,22 +163,22 @@ class CompatibilityResult:
         """AC = 2/(T(T-1)) sum_(i>j) [M(i,j) > M(j,j)]: the fraction of older galleries in which newer queries do better.
 
         M(i,j) is the top-1 of model i's queries in model j's gallery, and T the number of models (Biondi et al., "CoReS",
-        2023). A tie is no gain. Pairs that were not tested do not count; None if there are none.
+        2023). Equal top-1 does not count as better. Pairs that were not tested are left out; None if no pair was tested.
         """
         gains = [self.tests[pair].top1 > self.tests[pair[1], pair[1]].top1 for pair in self._upgrades()]
         return sum(gains) / len(gains) if gains else None
 
     @property
     def average_multimodel_accuracy(self) -> float:
-        """AM = 2/(T(T+1)) sum_(i>=j) M(i,j): the mean top-1 of queries in the galleries of their own model and of older ones.
+        """AM = 2/(T(T+1)) sum_(i>=j) M(i,j): the mean top-1 of queries in the galleries of their own and older models.
 
-        M, T and the source are those of `average_compatibility`.
+        M, T and the reference are those of `average_compatibility`. Pairs that were not tested are left out.
         """
         return sum(test.top1 for test in self.tests.values()) / len(self.tests)
 
     @property
     def verdict(self) -> str:
-        """Sentences on whether older galleries can stay once the newest model embeds the queries."""
+        """Sentences that say whether older galleries can stay once the newest model embeds the queries."""
         found = [self._sentence(query, gallery) for query, gallery in self._upgrades() if query == self.models[-1]]
         return " ".join(found) or "No gallery was tested with queries of both its own model and the newest one."
 
@@ -191,7 +194,7 @@ class CompatibilityResult:
     def __str__(self) -> str:
         table = self._table()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        # Long names share the columns that the numbers leave.
+        # Long names share the width that the numbers leave.
         longest = (WIDTH - 2 * len(widths) - sum(widths[2:])) // 2
         lines = []
         for row in table:
@@ -256,14 +259,16 @@ def compatibility(
     *,
     ks: Sequence[int] = (1, 5, 10),
 ) -> CompatibilityResult:
-    """Cross-tests models: runs `retrieval` for the queries of each in its own gallery and in those of all older models.
+    """Cross-tests models: runs `retrieval` for the queries of each model in its own gallery and in the galleries of older models.
+
+    If a model has an `AnchoredHead` with a center, the galleries are taken to be centered: the embeddings of models without such a
+    head, computed from a loader, are centered by the same constant. Stored embeddings are used as they are.
 
     Args:
         models: the models by name, oldest first, as `embeddings_of` takes them; or names only, if all embeddings are stored.
         gallery: a loader of (inputs, labels) that every model embeds; or, for existing galleries, the stored embeddings and labels
             by the name of the model that made them, for some or all models.
-        queries: likewise; they must be the same samples for all models. If a model has an `AnchoredHead` with a center, so has the
-            index, and models without such a head are centered likewise; stored embeddings are used as they are.
+        queries: a loader or stored embeddings, as for `gallery`. The samples must be the same for all models.
         ks: as for `retrieval`.
 
     Raises:
@@ -319,7 +324,7 @@ def _stored(models: Mapping[str, nn.Module] | Sequence[str], source: Any, side: 
 
 
 def _checked(embeddings: Any, labels: Any, name: str, labels_name: str) -> tuple[Tensor, Tensor]:
-    """Returns both as tensors on the CPU, after validation."""
+    """Returns the embeddings and the labels as tensors on the CPU, after validation."""
     embeddings, labels = (torch.as_tensor(value).detach().cpu() for value in (embeddings, labels))
     if not embeddings.is_floating_point():
         raise TypeError(f"{name} must be floating-point; got {embeddings.dtype}.")

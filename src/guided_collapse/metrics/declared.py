@@ -1,7 +1,7 @@
 """The list of metrics, read from declared.toml: their names, meanings, requirements, and how they are shown.
 
-Printed tables, missing values of a result, records of runs and the report follow from it. Does not import torch, so that reports
-start fast.
+Printed tables, missing values of a result, records of runs and the report are derived from this list. The module does not import
+torch, so that reports start fast.
 """
 
 import math
@@ -24,21 +24,21 @@ class MetricDeclaration:
     name: str  # in results and records
     label: str  # in the printed table
     meaning: str  # one sentence
-    formula: str  # in plain text, like the next
-    at_collapse: str = "0"
-    section: str | None = None  # of the printed table; None if only runs measure it, from the logits of their head
+    formula: str  # in plain text
+    at_collapse: str = "0"  # value at collapse, in plain text
+    section: str | None = None  # of the printed table; None for metrics that only runs measure, from the logits of their head
     needs: Sequence[Need] = ()  # in addition to class statistics
-    splits: Sequence[Split] = ("train",)  # what it is measured on; a result names it "test_..." for "test"
+    splits: Sequence[Split] = ("train",)  # samples that the metric is measured on; in a result, the name for "test" is "test_..."
     recorded: bool = True  # whether runs record it
     charts: Mapping[Split, str] = field(default_factory=dict)  # chart titles in the report
     percent: bool = False  # whether it is a fraction to show in percent
     log: bool = False  # whether its chart starts on a logarithmic axis
-    reference: Reference | None = None  # a line in its chart: what theory predicts for training samples
-    occasional: bool = False  # whether it applies only to some runs, so that its absence needs no comment
+    reference: Reference | None = None  # the value that theory predicts for training samples, a line in its chart
+    occasional: bool = False  # whether it applies only to some runs, so that the report does not mention its absence
 
 
 def metrics_of_results() -> Iterator[MetricDeclaration]:
-    """Yields the metrics of a result; those of test samples, named "test_...", come last, in a separate section."""
+    """Yields the metrics of a result; metrics of test samples, named "test_...", come last, in a separate section."""
     listed = [metric for metric in METRICS.values() if metric.section is not None]
     yield from listed
     for metric in listed:
@@ -48,7 +48,7 @@ def metrics_of_results() -> Iterator[MetricDeclaration]:
 
 
 def recorded(split: Split) -> dict[str, str]:
-    """Maps the names of a split's metrics in records to their names in results."""
+    """Returns a dictionary from the names of a split's metrics in records to their names in results."""
     names = [name for name, metric in METRICS.items() if metric.section and metric.recorded and split in metric.splits]
     return {name: f"test_{name}" if split == "test" else name for name in names}
 
@@ -56,7 +56,8 @@ def recorded(split: Split) -> dict[str, str]:
 def best_margin(feature_dim: int, num_classes: int) -> float | None:
     """Returns the largest possible one-against-rest cosine margin of C classes in d dimensions, or None if it is unknown.
 
-    It is the margin of unit rows that are as far as possible from the convex hull of all others; for C > d + 1, at most 1.
+    This is the margin of frames whose unit rows are each as far as possible from the convex hull of the others. For C > d + 1, it
+    is at most 1.
     """
     if num_classes <= feature_dim + 1:
         return num_classes / (num_classes - 1)  # simplex ETF

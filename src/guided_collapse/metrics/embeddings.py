@@ -1,4 +1,4 @@
-"""Embeddings of a model's inputs, ready for an index, and their class means, in one pass over a loader."""
+"""Embeddings of a model's inputs, ready for an index, and class means of embeddings, in one pass over a loader."""
 
 from itertools import islice
 from typing import NamedTuple
@@ -34,8 +34,8 @@ def embeddings_of(
     head of this package. A model that returns unit vectors, or has no linear layer, is an embedding model: its outputs are the
     embeddings. If an embedding model ends in a linear layer and does not normalize, name that `layer`.
 
-    The model runs in eval mode, and its modes are restored. With several processes, each embeds its share of the data, and all get
-    the embeddings of all.
+    The model runs in eval mode, and its training modes are restored afterward. With several processes, each process embeds its
+    share of the data, and every process gets the embeddings of all processes.
 
     Args:
         model, loader, layer, classifier: as for `collapse_of`.
@@ -67,14 +67,15 @@ def class_means_of(
 ) -> Tensor:
     """Returns the class means of a model's embeddings, (num_classes, feature_dim), in float64 where the device supports it.
 
-    With several processes, all get the means over the data of all. Arguments are those of `AnchoredHead.from_model`.
+    With several processes, every process gets the means over the data of all processes. Arguments are as for
+    `AnchoredHead.from_model`.
     """
     classes, sums = torch.empty(0, dtype=torch.int64), torch.empty(0)
     capture = Capture(model, layer, classifier, embedding=True)
     with capture.listening():
         for embeddings, labels in feature_batches(capture, loader):
             check_samples(embeddings, labels, num_classes or max(2, int(labels.max()) + 1))
-            # A row per sample: its embedding, and a one that counts it.
+            # A row per sample: its embedding, followed by a 1, whose sum counts the samples.
             device = embeddings.device if has_float64(embeddings.device) else torch.device("cpu")
             rows = functional.pad(embeddings.to(device, torch.float64), (0, 1), value=1.0)
             labels = labels.to(device, torch.int64)

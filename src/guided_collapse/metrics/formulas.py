@@ -1,8 +1,8 @@
 """The metrics as functions of class statistics, class means and weights.
 
 For C <= d + 1 classes in d dimensions, frames are compared with a simplex ETF, whose Gram matrix is proportional to the projector
-P = I - 11'/C. For more classes none exists, and a tight frame takes its place: its Gram matrix is proportional to one of many
-projectors of rank d on the complement of 1.
+P = I - 11'/C. For more classes, no simplex ETF exists, and frames are compared with a tight frame, whose Gram matrix is
+proportional to one of many projectors of rank d on the complement of 1.
 """
 
 import math
@@ -21,11 +21,13 @@ EPSILON = torch.finfo(torch.float64).eps
 CLOSE_PAIR = 1e-6
 SMALL_EIGENVALUE = 1e-6
 NUMBERS_AT_ONCE = 2**24
-"""Maximum number of entries of a product in memory: those of all pairs of 4096 classes."""
+"""Maximum number of entries of a matrix product in memory, enough for all pairs of 4096 classes."""
 
 
 def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
-    """Returns | G/|G|_F - Pi/sqrt(m) |_F, G = L R', m = min(d, C-1): NC2 for L = R, NC3 for weights and means; NaN if G is zero.
+    """Returns | G/|G|_F - Pi/sqrt(m) |_F with G = L R' and m = min(d, C-1); NaN if G is zero.
+
+    This is NC2 for L = R, and NC3 if L are the weights and R the class means.
 
     Pi is the nearest projector of rank m on the complement of 1; for C <= d + 1, this is P = I - 11'/C. L and R are
     (num_classes, feature_dim), float64; if R is None, R = L.
@@ -36,9 +38,9 @@ def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
         gram = left @ other.T
         target = simplex_etf(num_classes, dtype=gram.dtype, device=gram.device) / math.sqrt(num_classes)
     else:
-        # In an orthonormal basis of the span of 1 and the columns of L and R, outside of which both matrices are zero. Its first
-        # vector is 1, so the others are orthogonal to 1 even if L and R are rank-deficient. Pi projects on the eigenvectors of the
-        # d largest eigenvalues of P (G + G') P.
+        # Computed in an orthonormal basis of the span of 1 and the columns of L and R, outside of which G and Pi are zero. The
+        # first basis vector is parallel to 1, so the others are orthogonal to 1 even if L and R are rank-deficient. Pi projects on
+        # the eigenvectors of the d largest eigenvalues of P (G + G') P.
         basis = torch.linalg.qr(torch.cat([left.new_ones(num_classes, 1), left, *(() if right is None else (right,))], dim=1)).Q
         gram = (basis.T @ left) @ (other.T @ basis)
         vectors = torch.linalg.eigh(gram[1:, 1:] + gram[1:, 1:].T).eigenvectors[:, -feature_dim:]
@@ -79,10 +81,10 @@ def smallest_angle(rows: Tensor) -> float:
 
 
 def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
-    """Returns min_c cos(mu_c, w_c) - max_{j != c} cos(mu_c, w_j): the smallest cosine margin of a class mean; NaN if a row is zero.
+    """Returns the smallest cosine margin of a class mean, min_c (cos(mu_c, w_c) - max_{j != c} cos(mu_c, w_j)).
 
     The means, (num_present, feature_dim), are those of `classes`, (num_present,); the weight is (num_classes, feature_dim). Both
-    are centered, in float64.
+    are centered, in float64. The result is NaN if a row is zero.
     """
     unit_means, unit_weight = (normalize(rows, dim=1, eps=0) for rows in (means, weight))
     margins = []
@@ -96,8 +98,8 @@ def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
 def nearest_frame_distance(means: Tensor) -> float:
     """Returns the squared distance of class means, centered and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
 
-    |.|_* is the nuclear norm. H~ P has at most rank m = min(d, C-1); further singular values are rounding errors and left out. NaN
-    if all means are zero. For C > d + 1 the frame is tight, with rows of norm 1 on average.
+    |.|_* is the nuclear norm. H~ P has at most rank m = min(d, C-1); further singular values are rounding errors and are left out.
+    The result is NaN if all means are zero. For C > d + 1, the nearest frame is a tight frame with rows of norm 1 on average.
     """
     num_classes, feature_dim = means.shape
     if num_classes <= feature_dim + 1:
@@ -144,15 +146,16 @@ class BetweenClasses(NamedTuple):
 
 
 def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
-    """Returns the singular directions of the centered class means, without those that are rounding errors.
+    """Returns the singular directions and values of the centered class means, without directions that are only rounding errors.
 
-    Centered means have at most rank C-1. A further singular value is a rounding error, which an inverse would turn into the largest
-    term; so are values below the rounding level of the means before centering, whose largest norm is `magnitude`.
+    Centered means have at most rank C-1. Further singular values are rounding errors, which an inverse would turn into the largest
+    terms. Singular values below the rounding errors of the means before centering are left out, too; `magnitude` is the largest
+    norm of these means.
     """
     num_classes, feature_dim = centered_class_means.shape
     most = min(num_classes - 1, feature_dim)
     floor = 4 * math.sqrt(num_classes) * EPSILON * magnitude
-    # Several times faster than an SVD, and as accurate if no eigenvalue is small relative to the largest.
+    # An eigendecomposition is several times faster than an SVD, and as accurate if no eigenvalue is small relative to the largest.
     few_rows = num_classes <= feature_dim + 1
     gram = centered_class_means @ centered_class_means.T if few_rows else centered_class_means.T @ centered_class_means
     squares, vectors = torch.linalg.eigh(gram)
@@ -169,8 +172,8 @@ def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenC
 def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -> float:
     """Returns NC1 = tr(S_W pinv(S_B)) / C, never negative; NaN if all class means coincide.
 
-    Computed as sum_i v_i' S_W v_i / s_i^2 over the singular directions v_i and values s_i of the centered means, without a
-    pseudoinverse of size feature_dim x feature_dim.
+    It is computed as sum_i v_i' S_W v_i / s_i^2 over the singular directions v_i and singular values s_i of the centered means,
+    without a pseudoinverse of size feature_dim x feature_dim.
     """
     if len(between.values) == 0:
         return math.nan
@@ -181,9 +184,10 @@ def variability_collapse(statistics: ClassStatistics, between: BetweenClasses) -
 def variability_collapse_index(statistics: ClassStatistics, between: BetweenClasses) -> float:
     """Returns VCI = 1 - tr(pinv(S_T) S_B) / min(d, C-1) with S_T = S_W + S_B, between 0 (collapsed) and 1.
 
-    Near collapse it is small, and computed without cancellation and without inverting directions that have no scatter: let G be the
-    Schur complement of S_W in the span of the class means, that is, the scatter there that is not explained by scatter outside, and
-    M the matrix of S_B in that span. Then rank - tr(pinv(S_T) S_B) = tr(G (G + M)^-1). NaN if S_W is not positive semidefinite.
+    Let G be the Schur complement of S_W in the span of the centered class means: the within-class scatter in the span that remains
+    after regression on the directions orthogonal to the span. Let M be the matrix of S_B in the span. Then
+    rank - tr(pinv(S_T) S_B) = tr(G (G + M)^-1). This form is accurate near collapse, where the index is small, because nothing
+    cancels and no direction without scatter is inverted. The result is NaN if S_W is not positive semidefinite.
     """
     num_classes, feature_dim = statistics.class_means.shape
     most, rank = min(feature_dim, num_classes - 1), len(between.values)
@@ -199,9 +203,9 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
     within *= units * units[:, None]
     reflectors, lengths = torch.geqrf(spread)
     rotated = torch.ormqr(reflectors, lengths, within, left=True, transpose=True)
-    # The span of the means comes last, where the Cholesky factor contains that of the Schur complement.
+    # The span of the means comes last, because the last block of the Cholesky factor is the factor of the Schur complement.
     rotated = torch.ormqr(reflectors, lengths, rotated, left=False).flip(0, 1)
-    # Directions without scatter have rounding errors instead of zeros, which must not explain anything.
+    # Directions without scatter contain rounding errors instead of zeros. These errors must not explain any scatter.
     rotated.diagonal().add_(8 * EPSILON * rotated.diagonal().sum())
     factor, failed = torch.linalg.cholesky_ex(rotated)
     if bool(failed):
@@ -216,7 +220,8 @@ def variability_collapse_index(statistics: ClassStatistics, between: BetweenClas
 def class_distance_normalized_variance(statistics: ClassStatistics, centered_class_means: Tensor) -> float:
     """Returns CDNV: the mean over pairs of classes of (Var_c + Var_k) / (2 |mu_c - mu_k|^2), with Var_c the mean of |h - mu_c|^2.
 
-    Infinite or NaN if two class means coincide. The means, (num_present, feature_dim), float64, may have any common offset.
+    The result is infinite or NaN if two class means coincide. `centered_class_means`, (num_present, feature_dim), float64, may be
+    centered by any vector.
     """
     variances = statistics.class_scatter / statistics.counts[statistics.present]
     number, sums = len(variances), []
@@ -226,7 +231,7 @@ def class_distance_normalized_variance(statistics: ClassStatistics, centered_cla
         own, squares = variances[block], centered.square().sum(dim=1)
         sizes = squares[: len(own), None] + squares
         distances = sizes - 2 * (centered[: len(own)] @ centered.T)
-        # Directly for close pairs, where inner products cancel.
+        # For close pairs, inner products would cancel, so distances are computed from differences.
         for close in torch.split((distances <= CLOSE_PAIR * sizes).triu_(1).nonzero(), 4096):
             first, second = close.T
             distances[first, second] = (means[first] - means[second]).square().sum(dim=1)
@@ -241,6 +246,6 @@ def norm_of_any_size(values: Tensor) -> Tensor:
 
 
 def _blocks_of_rows(num_rows: int, num_columns: int) -> Iterator[slice]:
-    """Yields slices of the rows of a product of this size, short enough to limit its memory."""
+    """Returns an iterator of slices of the rows of a product of this size, short enough to limit its memory."""
     length = max(1, NUMBERS_AT_ONCE // num_columns)
     return (slice(start, start + length) for start in range(0, num_rows, length))

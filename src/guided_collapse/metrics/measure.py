@@ -1,4 +1,4 @@
-"""Measurements of features, of a model on a loader, and of a file."""
+"""Measurements of features and labels, and of a model on a loader; reading features from a file."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,8 +43,8 @@ def measure_collapse(
     """Measures the neural collapse of features and, with a weight, of the classifier: NC1 to NC4, margins and more.
 
     Pass the features that the weight multiplies, of data without augmentation, from a model in eval mode. Metrics are accurate to
-    about 1e-6 for float32 features (VCI to 1e-4) and 1e-9 for float64. Features on MPS devices, which lack float64, are
-    measured on the CPU.
+    about 1e-6 for float32 features, except for VCI, which is accurate to 1e-4, and to about 1e-9 for float64. Features on MPS
+    devices, which lack float64, are measured on the CPU.
 
     Args:
         features: (num_samples, feature_dim).
@@ -55,8 +55,8 @@ def measure_collapse(
         test_features: (num_test_samples, feature_dim), judged by the class means of `features`.
         test_labels: (num_test_samples,).
         global_mean: "samples" for the mean of all samples, as in the paper, or "classes" for the mean of class means.
-        center_weight: whether to center the weight by its mean row before NC2, NC3, equinorm and equiangularity. The paper does
-            not. Cosine margins always use the centered weight.
+        center_weight: whether to subtract the mean row of the weight before NC2, NC3, equinorms, equiangularities and angles are
+            computed, which the paper does not do. Cosine margins always use the centered weight.
 
     Returns:
         A `CollapseResult`, such as `result.nc1`; `print(result)` shows a table.
@@ -149,7 +149,7 @@ def nc3(features: Tensor, labels: Tensor, weight: Tensor) -> float:
 
 
 def nc4(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None) -> float:
-    """Returns the fraction of samples whose predicted class is not that of the nearest class mean: 0 at collapse.
+    """Returns the fraction of samples whose predicted class is not the class of the nearest mean: 0 at collapse.
 
     Arguments are those of `measure_collapse`.
 
@@ -185,10 +185,11 @@ def collapse_of(
     """Measures the neural collapse of a model on the data of a loader.
 
     Features are the inputs of the last linear layer, found as in `replace_classifier`; for a model with a head of this library,
-    they are the points on the sphere that the head's weight multiplies. The model runs in eval mode, and its modes are restored.
+    they are the points on the sphere that the head's weight multiplies. The model runs in eval mode, and its training modes are
+    restored afterward.
 
-    The loader is iterated twice, the second time for NC4, accuracies and margins, and must yield the same samples both times: no
-    augmentation. In distributed training, every process passes its own share of the data.
+    The loader is iterated twice, the second time for NC4, accuracies and margins. It must yield the same samples both times,
+    without random augmentation. In distributed training, every process passes its own share of the data.
 
     Args:
         model: any module whose last layer is an `nn.Linear` or a head.
@@ -196,7 +197,7 @@ def collapse_of(
             other entries are passed to the model by name.
         layer: the name of the module whose outputs are the features, (num_samples, feature_dim); if None, features are the inputs
             of the classifier.
-        classifier: the last linear layer, or its name; if None, it is found, unless a `layer` is given.
+        classifier: the last linear layer, or its name; if None, it is found automatically, unless a `layer` is given.
         num_classes: C; required without a classifier.
         test_loader: batches of test samples, judged by the class means of `loader`.
         keep_features: whether to keep all features in memory, which takes only one pass over the loader.
@@ -236,7 +237,7 @@ def collapse_of(
 def feature_batches(
     capture: "Capture", loader: Loader, device: torch.device | str | None = None, *, again: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields (features, labels) of every batch. Raises if there is none; `again` marks the second iteration."""
+    """Yields (features, labels) of every batch. Raises a ValueError if there is no batch; `again` marks the second iteration."""
     if device is None:
         tensors = chain(capture.model.parameters(), capture.model.buffers())
         device = next((tensor.device for tensor in tensors), torch.device("cpu"))
@@ -277,8 +278,8 @@ def feature_batches(
 class Capture:
     """Captures features of a model during its forward pass. Arguments are those of `collapse_of`.
 
-    For a model with a head of this library, features are on the sphere of the head. With `embedding`, they are those of
-    `head.embed`, or normalized to unit norm for other models.
+    For a model with a head of this library, features are projected onto the head's sphere. With `embedding`, features are unit
+    vectors instead: the result of `head.embed` or, for other models, the features divided by their norm.
     """
 
     def __init__(
@@ -300,7 +301,7 @@ class Capture:
             except ValueError as error:
                 if not (embedding and self.is_free):
                     raise
-                layer, self.unclear = "", error if linear_names(model) else None  # the model itself
+                layer, self.unclear = "", error if linear_names(model) else None  # "" names the model itself
         self.weight = None if self.classifier is None else self.classifier.weight
         self.bias = None if self.classifier is None else self.classifier.bias
         modules = dict(model.named_modules())
@@ -318,7 +319,7 @@ class Capture:
         output = self.model(*inputs, **named)
         features, self.features = self.features, None
         if self.is_free and _has_unit_rows(output):
-            # An embedding model, whose last linear layer is no classifier.
+            # The model is an embedding model, whose last linear layer is not a classifier.
             if not self.embedding:
                 raise ValueError(
                     "a model must return logits; this one returns unit vectors, like an embedding model without a classifier. "
@@ -338,7 +339,7 @@ class Capture:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Captures features within the context, in eval mode and without gradients, and restores all modes afterward."""
+        """Returns a context that captures features in eval mode without gradients, and restores all training modes afterward."""
         module = self.classifier if self.layer is None else self.layer
         assert module is not None
         handle = module.register_forward_hook(self._keep, with_kwargs=True)
@@ -373,7 +374,7 @@ class Capture:
 
 
 def _has_unit_rows(output: Any) -> bool:
-    """Returns whether the output is a batch of unit vectors; zero vectors, which have no direction, may be among them."""
+    """Returns whether the output is a batch of unit vectors; some, but not all, of the vectors may be zero."""
     if not isinstance(output, Tensor) or output.ndim != 2 or not output.is_floating_point():
         return False
     norms = torch.linalg.vector_norm(output.float(), dim=1)
@@ -382,7 +383,10 @@ def _has_unit_rows(output: Any) -> bool:
 
 
 def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:
-    """Returns the named linear layer, else the one head of this package, the head of a `Classifier`, or the last linear layer."""
+    """Returns the named linear layer or, if None, the only head of the model, otherwise its last linear layer.
+
+    Heads are those of this package, and linear layers that are the head of a `Classifier`.
+    """
     modules = dict(model.named_modules())
     names = linear_names(model)
     known = f"Pass classifier=, one of: {', '.join(names)}." if names else "It has no linear layer; pass layer= and num_classes=."
@@ -402,7 +406,10 @@ def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Li
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
-    """Returns the arguments of `measure_collapse` in an `.npz` or `.safetensors` file; ignores other arrays, unpickles nothing."""
+    """Returns arguments of `measure_collapse` by name, read from an `.npz` or `.safetensors` file without unpickling anything.
+
+    Arrays with other names are ignored.
+    """
     if path.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"features must be in an .npz or .safetensors file; got {path.name}. Use numpy.savez or safetensors.")
     load = np.load if path.suffix == ".npz" else optional("safetensors.torch", extra="experiments").load_file
@@ -419,7 +426,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
             raise ValueError(f"{path} must hold features and labels; it lacks {name} and holds {', '.join(arrays) or 'neither'}.")
     tensors = {}
     for name, array in arrays.items():
-        with suppress(TypeError):  # text, for example
+        with suppress(TypeError):  # raised for text, for example
             tensors[name] = torch.as_tensor(array)
         if name not in tensors or tensors[name].is_floating_point() == name.endswith("labels"):
             kind = "integers" if name.endswith("labels") else "floating-point"

@@ -23,12 +23,12 @@ LONGEST_LIST = 10
 class CollapseResult:
     """All metrics of a measurement, as attributes; `print` and notebooks show them as a table.
 
-    A metric is None if something it needs was not passed, with the reason in `left_out`, and NaN or infinite if it is undefined,
-    with the reason in `notes`. `test_...` are metrics of test samples, judged by the class means of the other samples. The docs
+    A metric is None if something it needs was not passed, with the reason in `left_out`. It is NaN or infinite if it is undefined,
+    with the reason in `notes`. `test_...` are metrics of test samples, judged by the class means of the training samples. The docs
     page "How collapsed is a model?" explains every metric.
 
-    Classes without samples have no mean. Metrics of class means leave them out, and `nc3` and `equinorm` also leave out their
-    weights; metrics of weights alone, predictions and margins cover all classes.
+    Classes without samples have no mean. Metrics of class means leave such classes out, and `nc3` and `equinorm` also leave out
+    their weights; metrics of weights alone, predictions and margins cover the weights of all classes.
 
     Example:
         >>> import torch
@@ -56,12 +56,12 @@ class CollapseResult:
     class_margin: float | None
     mean_cosine_margin: float | None
     ideal_cosine_margin: float | None
-    cosine_margins: Tensor | None  # of all samples that have one, sorted, float64
+    cosine_margins: Tensor | None  # of all samples that have a margin, sorted, float64
     cdnv: float
     vci: float
     trace_ratio: float
     numerical_rank: float | None
-    numerical_ranks: tuple[float, ...] | None  # of each class with samples, in order
+    numerical_ranks: tuple[float, ...] | None  # of each class with samples, in the order of the classes
     accuracy: float | None
     nearest_center_accuracy: float | None
     test_nc4: float | None
@@ -73,9 +73,9 @@ class CollapseResult:
     feature_dim: int
     counts: tuple[int, ...]  # number of samples of each class
     missing_classes: tuple[int, ...]  # classes without samples, which have no mean
-    between_class_rank: int  # dimensions in which class means differ: min(d, C-1) unless they are degenerate
-    global_mean: GlobalMean  # as for `measure_collapse`, like the next
-    center_weight: bool
+    between_class_rank: int  # dimensions in which class means differ: min(d, C-1) unless class means are degenerate
+    global_mean: GlobalMean  # as for `measure_collapse`
+    center_weight: bool  # as for `measure_collapse`
     left_out: dict[str, str]  # the reason for every metric that is None
     notes: tuple[str, ...]  # remarks on the numbers
 
@@ -97,7 +97,7 @@ class CollapseResult:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Returns a table with the value at collapse of each metric; meanings are tooltips of the names."""
+        """Returns an HTML table of all metrics and their values at collapse; the meaning of a metric is the tooltip of its name."""
         caption = "<br>".join(map(escape, self._heading()))
         parts = [f"<table><caption>{caption}</caption><tr><th></th><th>value</th><th>at collapse</th></tr>"]
         for section, rows in self._rows().items():
@@ -147,13 +147,13 @@ def _plain(value: object) -> object:
 def collapse_result(
     measured: Measured, samples: SampleCounts | None = None, test_samples: SampleCounts | None = None
 ) -> CollapseResult:
-    """Computes every metric that the statistics, the classifier, and counts over samples and test samples allow."""
+    """Returns the result with every metric that can be computed from the statistics, the classifier and the counts of samples."""
     statistics, means, weight = measured.statistics, measured.centered_class_means, measured.weight
     feature_dim, num_classes = means.shape[1], len(statistics.counts)
     between = formulas.between_classes(means, torch.linalg.vector_norm(statistics.class_means, dim=1).max())
     cdnv = formulas.class_distance_normalized_variance(statistics, means)
     if len(between.values) == 0:
-        # Only rounding errors are left, whose shape must not pass for that of the means.
+        # Only rounding errors are left, and their shape must not be mistaken for the shape of the means.
         means = torch.zeros_like(means)
     left_out = _left_out(measured, samples, test_samples)
     values: dict[str, Any] = dict.fromkeys(left_out) | {
@@ -194,7 +194,7 @@ def collapse_result(
             if weight is not None:
                 values[f"{prefix}nc4"] = disagreements / number
                 values[f"{prefix}accuracy"] = correct / number
-                # NaN without margins.
+                # NaN if no sample has a margin.
                 values[f"{prefix}mean_cosine_margin"] = float(found.margins.mean())
     if samples is not None and weight is not None:
         values["cosine_margins"] = samples.margins.sort().values
@@ -214,11 +214,11 @@ def collapse_result(
 
 
 def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: SampleCounts | None) -> dict[str, str]:
-    """Returns the metrics that are None, with the reasons."""
+    """Returns the reason for every metric that is None, by name."""
     (num_present, feature_dim), num_classes = measured.centered_class_means.shape, len(measured.statistics.counts)
     no_ranks, no_margin = measured.statistics.numerical_ranks is None, best_margin(feature_dim, num_classes) is None
     room = "needs feature_dim >= number of classes{} - 1, otherwise frames differ in their angles"
-    # If several apply, the first counts.
+    # If several reasons apply to a metric, the first is given.
     lacking: dict[Need, tuple[bool, str]] = {
         "test samples": (test_samples is None, "no test samples were given"),
         "weight": (measured.weight is None, "needs the classifier's weight"),
@@ -232,7 +232,7 @@ def _left_out(measured: Measured, samples: SampleCounts | None, test_samples: Sa
     for metric in metrics_of_results():
         if found := [reason for need, (is_lacking, reason) in lacking.items() if is_lacking and need in metric.needs]:
             reasons[metric.name] = found[0]
-    # Lists are left out with their means.
+    # A list is left out if its mean is left out.
     for name, mean in (("cosine_margins", "mean_cosine_margin"), ("numerical_ranks", "numerical_rank")):
         if mean in reasons:
             reasons[name] = reasons[mean]

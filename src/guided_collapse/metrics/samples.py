@@ -1,4 +1,4 @@
-"""The pass over samples after class means are known: predictions, nearest class means and cosine margins."""
+"""The pass over samples once the class means are known: predictions, nearest class means and cosine margins."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ SMALLEST, LARGEST = 1e-140, 1e140
 
 
 class Measured:
-    """Finished class statistics with a validated classifier; arguments as for `measure_collapse`."""
+    """Class statistics of all samples, together with a validated classifier; arguments are as for `measure_collapse`."""
 
     def __init__(
         self, statistics: ClassStatistics, weight: Tensor | None, bias: Tensor | None, global_mean: GlobalMean, center_weight: bool
@@ -27,7 +27,7 @@ class Measured:
         centered = means - self.center
         # Zero out dimensions in which the means differ only by rounding errors.
         self.centered_class_means = torch.where(centered.abs().amax(dim=0) > statistics.rounding, centered, 0)
-        # Scores of h - mu_G that are largest for the nearest class mean: |h - mu_c|^2 = |h - mu_G|^2 - 2 score.
+        # The score of h - mu_G is largest for the nearest class mean, because |h - mu_c|^2 = |h - mu_G|^2 - 2 score.
         self.center_scores = LinearScores(self.centered_class_means, -self.centered_class_means.square().sum(dim=1) / 2)
         self.weight = self.class_scores = None
         if weight is not None:
@@ -35,25 +35,29 @@ class Measured:
             self.weight = weight.detach().to(means.device).to(torch.float64, copy=True)
             logits = self.weight @ self.center
             logits = logits if bias is None else logits + bias.detach().to(means.device).to(logits)
-            # Scores that are largest for the predicted class: <w_j - w_G, h - mu_G> + (W mu_G + b)_j.
+            # The score <w_j - w_G, h - mu_G> + (W mu_G + b)_j is largest for the predicted class.
             self.class_scores = LinearScores(center_classes(self.weight), logits)
 
 
 class SampleCounts(NamedTuple):
     """Counts over samples, which add up over batches and processes, and the cosine margins of the samples."""
 
-    counts: Tensor  # (4,), int64: samples; nearest to own class mean; predicted correctly; prediction differs from nearest
-    margins: Tensor  # float64, of the samples that have one; empty without a classifier
+    # (4,), int64: the number of all samples, of samples whose own class mean is the nearest, of correct predictions, and of
+    # predictions that differ from the class of the nearest mean.
+    counts: Tensor
+    margins: Tensor  # float64, of the samples that have a margin; empty without a classifier
 
 
 def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
-    """Counts predictions and nearest class means, and computes cosine margins.
+    """Returns counts of predictions and nearest class means, and cosine margins, for features with labels.
 
-    The nearest center is argmin_c |h - mu_c| over classes that have a mean, and the prediction argmax_j <w_j, h> + b_j over all
-    classes. The cosine margin of a sample of class c is cos_c - max_{j != c} cos_j, where cos_j is the cosine between h - mu_G and
-    w_j - w_G, and w_G the mean weight. Samples at mu_G and weights at w_G have no margin and are left out.
+    The class of the nearest mean is argmin_c |h - mu_c| over classes that have a mean. The predicted class is
+    argmax_j <w_j, h> + b_j over all classes. The cosine margin of a sample of class c is cos_c - max_{j != c} cos_j, where cos_j is
+    the cosine between h - mu_G and w_j - w_G, and w_G is the mean row of the weight. A margin is undefined, and left out, if
+    h = mu_G or if w_j = w_G for some j.
 
-    Large products are in the dtype of the features, at least float32. Decisions too close for that dtype are made in float64.
+    Large products are in the dtype of the features, at least float32. Decisions that are too close for this dtype are made in
+    float64.
     """
     center, centers, classes = measured.center, measured.center_scores, measured.class_scores
     rows, dtype = chunk_rows(features.shape[1]), product_dtype(features.dtype)
@@ -87,10 +91,10 @@ class Points(NamedTuple):
 
 
 def centered_points(features: Tensor, center: Tensor, dtype: torch.dtype) -> Points:
-    """Subtracts the center, in `dtype`, or in float64 if float32 cannot hold products of the points."""
+    """Returns the features relative to the center, in `dtype`, or in float64 if float32 cannot hold products of the points."""
     leading = center.to(dtype)
     values = features.to(dtype) - leading
-    # In float32, subtract the center in two parts, so that points near it keep as many digits as those far away.
+    # In float32, subtract the center in two parts, so that points near the center keep as many digits as points far away.
     values -= (center - leading).to(dtype)
     norms = torch.linalg.vector_norm(values, dim=1).to(torch.float64)
     if dtype != torch.float64 and not safe_in_float32(norms):
@@ -101,7 +105,7 @@ def centered_points(features: Tensor, center: Tensor, dtype: torch.dtype) -> Poi
 class LinearScores:
     """Scores <r_j, p> + o_j of points p, for rows r_j, (num_rows, feature_dim), and offsets o_j, (num_rows,), both float64.
 
-    Products are in float32 if possible, but the largest score is the one that float64 finds.
+    Products are in float32 if possible, but the row with the largest score is always the one that float64 would find.
     """
 
     def __init__(self, rows: Tensor, offsets: Tensor) -> None:
@@ -117,7 +121,7 @@ class LinearScores:
         return points.values.to(rows.dtype) @ rows.T
 
     def largest(self, products: Tensor, points: Points) -> Tensor:
-        """Returns argmax_j <r_j, p> + o_j, (num_samples,), as float64 finds it, given the products of these points."""
+        """Returns argmax_j <r_j, p> + o_j, (num_samples,), as in float64, given the products of these points."""
         scores = products + self.offsets.to(products.dtype)
         best, winners = scores.max(dim=1)
         if scores.dtype == torch.float64:
@@ -133,7 +137,7 @@ class LinearScores:
 
 
 def check_classifier(weight: Tensor | None, bias: Tensor | None, feature_dim: int, num_classes: int) -> None:
-    """Raises unless weight and bias fit these features and classes."""
+    """Raises a TypeError or ValueError unless weight and bias, if given, match the feature dimension and the number of classes."""
     if weight is None and bias is not None:
         raise ValueError("bias requires a weight; got only a bias. Pass the classifier's weight, too.")
     for name, value, shape in (("weight", weight, (num_classes, feature_dim)), ("bias", bias, (num_classes,))):
@@ -149,7 +153,7 @@ def check_classifier(weight: Tensor | None, bias: Tensor | None, feature_dim: in
 
 
 def check_sizes(values: Tensor, name: str, *, not_vanishing: bool = False) -> None:
-    """Raises for NaN, infinite and huge entries and, if `not_vanishing`, for values that are tiny but not all zero."""
+    """Raises a ValueError for NaN, infinite and huge entries; with `not_vanishing`, also if all are tiny but not all 0."""
     largest = largest_finite(values, name)
     if largest > LARGEST or (not_vanishing and 0 < largest < SMALLEST):
         raise ValueError(f"{name} must be between {SMALLEST:.0e} and {LARGEST:.0e} in size; got up to {largest:.1e}. Rescale them.")

@@ -12,9 +12,9 @@ from guided_collapse.geometry.operations import float32_is_float32
 GlobalMean = Literal["samples", "classes"]
 
 CHUNK_ENTRIES = 2**20
-"""Entries processed at a time: 4 MB in float32, which stay in the cache."""
+"""Number of entries processed at a time: 4 MB in float32, which fit into the cache."""
 UNCERTAIN_SCATTER = 1000 * torch.finfo(torch.float32).eps
-"""Scatter of a direction, relative to its dimensions, that can be nothing but rounding error in a sum of float32 products."""
+"""Scatter along a direction below this fraction of the scatter of its dimensions may be nothing but rounding errors of float32."""
 UNCERTAIN_RANK = 1e-4
 """Maximum share of the nuclear norm that may come from singular values below rounding errors."""
 COLUMN_BLOCKS = 4
@@ -22,7 +22,7 @@ COLUMN_BLOCKS = 4
 
 @dataclass(frozen=True, eq=False)
 class ClassStatistics:
-    """Counts, means and scatter of each class. Classes without samples have no mean and thus no row."""
+    """Counts, means and scatter of classes. Classes without samples have no mean, and therefore no row in the class means."""
 
     counts: Tensor  # (num_classes,), int64
     class_means: Tensor  # (num_present, feature_dim), float64, of the classes that have samples, in order
@@ -37,7 +37,7 @@ class ClassStatistics:
 
     @property
     def rounding(self) -> Tensor:
-        """Rounding errors of class means and deviations from them in each dimension, (feature_dim,)."""
+        """Estimated rounding errors of class means, and of deviations from class means, in each dimension, (feature_dim,)."""
         return 64 * torch.finfo(torch.float64).eps * self.class_means.abs().amax(dim=0)
 
     @property
@@ -59,7 +59,7 @@ def check_global_mean(kind: GlobalMean) -> None:
 
 
 def has_float64(device: torch.device) -> bool:
-    """Returns whether the device supports float64. MPS does not, so metrics run on the CPU there."""
+    """Returns whether the device supports float64. MPS does not, so metrics of tensors on MPS are computed on the CPU."""
     return device.type != "mps"
 
 
@@ -67,8 +67,8 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
     """Returns the statistics of features, (num_samples, feature_dim), with labels, (num_samples,).
 
     Outer products of deviations are computed in the dtype of the features, at least float32, and summed in float64. For float32
-    features, the scatter is accurate to 1e-6 of its largest direction, however small it is compared with the means. If directions
-    with hardly any scatter remain uncertain, the computation is repeated in float64.
+    features, the scatter is accurate to 1e-6 of its largest direction, however small the scatter is compared with the means. If
+    directions with hardly any scatter remain uncertain, the computation is repeated in float64.
 
     Raises:
         ValueError: if fewer than two classes have samples.
@@ -87,12 +87,13 @@ def class_statistics(features: Tensor, labels: Tensor, num_classes: int) -> Clas
 
 
 def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dtype: torch.dtype) -> ClassStatistics:
-    """Returns the statistics with products in `dtype`; `samples` holds the row indices of each class that has any."""
+    """Returns the statistics with products in `dtype`; `samples` holds the row indices of each class that has samples."""
     feature_dim = features.shape[1]
     # One buffer for all groups, because reused memory is several times faster than new memory.
     buffer = features.new_empty(min(len(features), chunk_rows(feature_dim)), feature_dim, dtype=dtype)
     scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64, device=features.device)
-    groups: list[list[Tensor]] = []  # one class of at least feature_dim samples, or smaller ones that fill a chunk
+    # Each group is one class of at least feature_dim samples, or several smaller classes that fill a chunk.
+    groups: list[list[Tensor]] = []
     room = 0
     for indices in samples:
         is_large = len(indices) >= feature_dim
@@ -112,7 +113,7 @@ def _statistics(features: Tensor, counts: Tensor, samples: Sequence[Tensor], dty
 
 
 def chunk_rows(feature_dim: int) -> int:
-    """Returns number of samples to process at a time: enough that outer products cost more than adding them up."""
+    """Returns the number of samples to process at a time: enough that outer products cost more than adding them up."""
     return max(feature_dim, CHUNK_ENTRIES // feature_dim)
 
 
@@ -121,7 +122,7 @@ _OfClasses = tuple[Tensor, Tensor, Tensor]
 
 
 def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tensor], buffer: Tensor) -> _OfClasses:
-    """Adds the outer products of deviations of small classes to the upper block triangle of `scatter`."""
+    """Returns the statistics of small classes, and adds the outer products of their deviations to `scatter` (upper blocks only)."""
     sizes = [len(indices) for indices in samples]
     classes = torch.arange(len(sizes), device=features.device).repeat_interleave(torch.tensor(sizes, device=features.device))
     deviations, means = _centered_rows(features, torch.cat(tuple(samples)), classes, buffer)
@@ -138,14 +139,17 @@ def _add_small_classes(scatter: Tensor, features: Tensor, samples: Sequence[Tens
 
 
 def _add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer: Tensor) -> _OfClasses:
-    """Adds the outer products of one class of at least feature_dim samples, whose scatter is its smaller Gram matrix."""
+    """Returns the statistics of a class of at least feature_dim samples, and adds its outer products to `scatter` (upper blocks).
+
+    The scatter of such a class, (feature_dim, feature_dim), is no larger than the Gram matrix of its samples.
+    """
     own_scatter, part_means = torch.zeros_like(scatter), []
     parts = torch.split(samples, len(buffer))
     for part in parts:
         deviations, mean = _centered_rows(features, part, torch.zeros_like(part), buffer)
         add_outer_products(own_scatter, deviations)
         part_means.append(mean[0])
-    # The scatter between parts, n_p (mu_p - mu)(mu_p - mu)'. All terms are added, so none cancel.
+    # Adds the scatter between parts, n_p (mu_p - mu)(mu_p - mu)'. All terms are positive semidefinite, so none cancel.
     means, sizes = torch.stack(part_means), scatter.new_tensor([len(part) for part in parts])
     mean = sizes @ means / len(samples)
     add_outer_products(own_scatter, (means - mean) * sizes.sqrt()[:, None])
@@ -159,8 +163,8 @@ def _add_large_class(scatter: Tensor, features: Tensor, samples: Tensor, buffer:
 def _centered_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the samples at `indices` minus their class means, and these means in float64.
 
-    The deviations may use the buffer and its dtype, or are float64 if float32 cannot hold their products. `classes` are the classes
-    of the rows, ascending from 0 without gaps.
+    The deviations are stored in the buffer, or in a new float64 tensor if float32 cannot hold their products. `classes` are the
+    classes of the rows, ascending from 0 without gaps.
     """
     num_classes, rows = int(classes[-1]) + 1, buffer[: len(indices)]
     if features.dtype == rows.dtype:
@@ -175,7 +179,7 @@ def _centered_rows(features: Tensor, indices: Tensor, classes: Tensor, buffer: T
 
 
 def _center_in_place(rows: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """Subtracts class means from the rows, and returns these means in float64."""
+    """Returns the class means of the rows, in float64, and subtracts them from the rows in place."""
     counts = torch.bincount(classes, minlength=num_classes)[:, None]
     means = rows.new_zeros(num_classes, rows.shape[1], dtype=torch.float64)
     # The rounding error of a mean can exceed the deviations of a collapsed class. The mean of the first deviations corrects it.
@@ -190,11 +194,12 @@ def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tens
     """Returns |H_c|_*^2 / |H_c|_F^2, a scalar: the number of directions that the features of a class span, as in the paper's code.
 
     The features are not centered: a class that has collapsed to its mean has rank 1, a class of zeros rank 0. Rounding errors turn
-    singular values of 0 into sqrt(error). If these are numerous enough to matter, the Gram matrix is recomputed in float64.
+    singular values of 0 into values up to sqrt(error). If enough such values occur to matter, the Gram matrix is recomputed in
+    float64.
 
     Args:
         gram: the smaller one of H_c' H_c and H_c H_c'; only its upper triangle is read.
-        error: of the entries of `gram`.
+        error: the rounding error of the entries of `gram`.
         features: (num_samples, feature_dim).
         samples: indices of the class in `features`.
         rows_at_once: number of rows to process at a time.
@@ -215,7 +220,7 @@ def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tens
 
 
 class Moments(NamedTuple):
-    """The class statistics of a part of the samples, with means relative to a reference per class.
+    """The class statistics of some of the samples, with the mean of each class stored relative to a reference.
 
     At collapse, the samples of a class nearly coincide. Their differences from a nearby reference, and the mean of these
     differences, are then exact, whereas the mean of the samples is rounded.
@@ -236,7 +241,7 @@ class Moments(NamedTuple):
 
 
 def no_moments(feature_dim: int, num_classes: int, device: torch.device | None = None) -> Moments:
-    """Returns empty moments, of zero samples."""
+    """Returns the moments of zero samples."""
     rows = torch.zeros(num_classes, feature_dim, dtype=torch.float64, device=device)
     counts = torch.zeros(num_classes, dtype=torch.int64, device=device)
     return Moments(counts, rows, rows.clone(), rows.new_zeros(feature_dim, feature_dim), rows.new_zeros(num_classes))
@@ -294,7 +299,8 @@ def merge(left: Moments, right: Moments) -> Moments:
 def product_dtype(dtype: torch.dtype) -> torch.dtype:
     """Returns the dtype for products of features: float32 for float32 and narrower dtypes, otherwise float64.
 
-    Always float64 if `torch.set_float32_matmul_precision` allows TF32 or bfloat16, which have two or three digits.
+    The result is always float64 if `torch.set_float32_matmul_precision` allows TF32 or bfloat16, which have only two or three
+    digits.
     """
     return torch.float32 if dtype != torch.float64 and float32_is_float32() else torch.float64
 
@@ -305,7 +311,7 @@ def safe_in_float32(values: Tensor, offset: float = 0.0) -> bool:
 
 
 def add_outer_products(scatter: Tensor, rows: Tensor) -> None:
-    """Adds rows' rows to the upper block triangle of `scatter` in place, with products in the dtype of the rows.
+    """Adds rows.T @ rows to the upper block triangle of `scatter` in place, with products in the dtype of the rows.
 
     Blocks on and above the diagonal take 5/8 of the multiplications; `symmetrized` fills in the rest at the end.
     """
@@ -324,7 +330,7 @@ def symmetrized(scatter: Tensor) -> Tensor:
 
 
 def _is_nearly_singular(scatter: Tensor, tolerance: float) -> bool:
-    """Returns whether some direction has less than `tolerance` times the scatter it would have if dimensions were uncorrelated."""
+    """Returns whether the scatter along some direction is below `tolerance` times what uncorrelated dimensions would give."""
     units = torch.where(scatter.diagonal() > 0, scatter.diagonal().rsqrt(), 0)
     correlations = scatter * units * units[:, None]
     correlations.diagonal().fill_(1 - tolerance)

@@ -28,7 +28,7 @@ from guided_collapse.metrics.statistics import (
 
 
 class _ResultMetric(Metric):
-    """A torchmetrics metric that computes a `CollapseResult`. Its state stays in float64, on the CPU for devices without it."""
+    """A torchmetrics metric that computes a `CollapseResult`. The state keeps its dtype, and never moves to MPS."""
 
     full_state_update = False
     higher_is_better = None
@@ -39,15 +39,15 @@ class _ResultMetric(Metric):
         self.update(*args, **kwargs)
 
     def _wrap_compute(self, compute: Callable[[], CollapseResult]) -> Callable[[], CollapseResult]:
-        """Wraps the result for torchmetrics' caching and synchronization, which rebuild dataclasses and fail on frozen ones."""
+        """Returns `compute` with the caching and synchronization of torchmetrics, which fail if a result is a frozen dataclass."""
         wrapped = super()._wrap_compute(lambda: SimpleNamespace(result=compute()))
         return lambda: wrapped().result
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
-        """Moves the state, for `to`, `half` and `set_dtype`, but keeps its dtype."""
+        """Moves the state to another device if `fn` does, as for `to`, but keeps its dtype, even for `half` and `set_dtype`."""
 
         def keeping_type(tensor: Tensor) -> Tensor:
-            # Applied to an integer, a dtype that every device supports.
+            # Find the target device with an integer tensor, which every device supports.
             device = fn(torch.empty(0, dtype=torch.int64, device=tensor.device)).device
             return tensor.to(device if has_float64(device) else "cpu")
 
@@ -59,18 +59,18 @@ class CollapseMetrics(_ResultMetric):
     """`measure_collapse` for a stream of batches, as a torchmetrics metric.
 
     Call `update(features, labels)` with every batch, then `compute()`, or `measure(weight, bias)` to include the classifier. NC4,
-    accuracies and cosine margins require the final class means: pass the same batches again to `second_pass(weight, bias)`, or
-    keep the features.
+    accuracies and cosine margins require the final class means. For these metrics, pass the same batches again to
+    `second_pass(weight, bias)`, or keep the features.
 
-    Takes one pass in float64 and O(feature_dim^2 + num_classes feature_dim) memory. Up to rounding, the result does not depend on
-    the order of samples, on the batch size, or on the distribution of samples over processes. On MPS devices, which lack
-    float64, it computes on the CPU.
+    The metric takes one pass in float64 and O(feature_dim^2 + num_classes feature_dim) memory. Up to rounding, the result does not
+    depend on the order of samples, on the batch size, or on the distribution of samples over processes. For features on MPS
+    devices, which lack float64, the metric computes on the CPU.
 
     Args:
         feature_dim: d, at least 1.
         num_classes: C, at least 2.
-        keep_features: whether to keep all features, so that `measure` returns every metric without a second pass (numerical ranks
-            only if a single process has all samples).
+        keep_features: whether to keep all features, so that `measure` returns every metric without a second pass, except that
+            numerical ranks require a single process with all samples.
         global_mean, center_weight: as for `measure_collapse`.
 
     Example:
@@ -104,12 +104,12 @@ class CollapseMetrics(_ResultMetric):
         self.feature_dim, self.num_classes, self.keep_features = feature_dim, num_classes, keep_features
         self.global_mean, self.center_weight = global_mean, center_weight
         self.kept: list[tuple[Tensor, Tensor]] = []
-        # Sums of the scatter lack the part between the means of processes, which `_merged` adds.
+        # The sum of the scatter over processes lacks the scatter between the means of processes, which `_merged` adds.
         for name, value in no_moments(feature_dim, num_classes)._asdict().items():
             self.add_state(name, value, dist_reduce_fx="sum" if name in ("scatter", "class_scatter") else None)
         if keep_features:
-            # A MetricCollection updates only one of several metrics whose states are equal. The features are not part of the state,
-            # so a NaN, which is not equal to itself, keeps this metric apart.
+            # A MetricCollection updates only one of several metrics whose states are equal. The kept features are not part of the
+            # state, so this NaN, which is not equal to itself, makes sure that this metric is updated, too.
             self.add_state("apart", torch.tensor(torch.nan), dist_reduce_fx="sum")
 
     def update(self, features: Tensor, labels: Tensor) -> None:
@@ -147,7 +147,7 @@ class CollapseMetrics(_ResultMetric):
         return collapse_in_passes(self, (), (), (), weight=weight, bias=bias)  # from the features that were kept
 
     def second_pass(self, weight: Tensor | None = None, bias: Tensor | None = None) -> "SecondPass":
-        """Returns a metric for a second pass over the same samples, which computes all metrics.
+        """Returns a metric for a second pass over the same samples, which also computes NC4, accuracies and cosine margins.
 
         `weight` is (num_classes, feature_dim) and `bias` (num_classes,), as in `nn.Linear`.
         """
@@ -178,7 +178,7 @@ class CollapseMetrics(_ResultMetric):
         return Moments(self.counts, self.references, self.offsets, self.scatter, self.class_scatter)
 
     def _merged(self) -> Moments:
-        """Returns the merged moments of all processes if torchmetrics has gathered them, otherwise those of this process."""
+        """Returns the merged moments of all processes if torchmetrics has gathered them, otherwise the moments of this process."""
         if self.counts.ndim == 1:
             return self._moments()
         total = no_moments(self.feature_dim, self.num_classes, self.counts.device)
@@ -229,7 +229,7 @@ class SecondPass(_ResultMetric):
             (self.test_margins if test else self.margins).append(batch.margins)
 
     def compute(self) -> CollapseResult:
-        """Returns all metrics. Raises a ValueError unless the number of samples equals that of the first pass."""
+        """Returns the metrics of both passes. Raises a ValueError if samples were added, but not as many as in the first pass."""
         expected, found = self.measured.statistics.num_samples, int(self.counts[0])
         if found not in (0, expected):
             raise ValueError(
@@ -245,7 +245,7 @@ class SecondPass(_ResultMetric):
         """Synchronizes the state across processes."""
         for margins in (self.margins, self.test_margins):
             if not margins:
-                # Otherwise, torchmetrics sends an empty float32 tensor to processes that expect float64.
+                # Without this, torchmetrics would send an empty float32 tensor to processes that expect float64.
                 margins.append(torch.empty(0, dtype=torch.float64, device=self.counts.device))
         super().sync(*args, **kwargs)
 
@@ -256,9 +256,9 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 def collapse_in_passes(
     metrics: CollapseMetrics, first: Batches, again: Batches, test: Batches, *, weight: Tensor | None, bias: Tensor | None
 ) -> CollapseResult:
-    """Measures batches of (features, labels) in two passes, or in one if `metrics` keeps the features.
+    """Returns the result for batches of (features, labels), measured in two passes, or in one if `metrics` keeps the features.
 
-    `again` yields the same batches as `first` and is not consumed if features are kept. `test` yields test samples.
+    `again` yields the same samples as `first`; it is not consumed if features are kept. `test` yields batches of test samples.
     """
     for features, labels in first:
         metrics.update(features, labels)
@@ -275,8 +275,8 @@ def check_samples(
 ) -> int:
     """Validates features, (num_samples, feature_dim), and labels, (num_samples,), and returns the number of classes.
 
-    If `num_classes` is None, it is the largest label + 1; if `feature_dim` is None, any width is valid. `prefix` precedes names in
-    error messages.
+    If `num_classes` is None, the number is the largest label + 1; if `feature_dim` is None, any positive width is valid. `prefix`
+    precedes argument names in error messages.
     """
     for name, value in ((f"{prefix}features", features), (f"{prefix}labels", labels)):
         if not isinstance(value, Tensor):

@@ -13,8 +13,8 @@ class AGD(torch.optim.Optimizer):
 
     Call `init_weights()` once before training: the theory assumes semi-orthogonal weights.
 
-    Layer $l$ of $L$ has a weight with $d_l$ outputs and $d_{l-1}$ inputs at $k_l$ positions: 1 in a linear layer, the kernel size
-    in a convolution. Every (outputs, inputs) slice $W$, one per position, with gradient $g$, moves by
+    Layer $l$ of $L$ has a weight with $d_l$ outputs, $d_{l-1}$ inputs and $k_l$ positions: one position in a linear layer, and one
+    for every entry of the kernel in a convolution. Every (outputs, inputs) slice $W$, one per position, with gradient $g$, moves by
 
     $$
     \Delta W = -\text{gain} \cdot \text{lr} \cdot \frac{\eta}{L} \, s_l \, \frac{g}{\lVert g \rVert_F}, \qquad
@@ -24,15 +24,15 @@ class AGD(torch.optim.Optimizer):
 
     where $G = \frac{1}{L} \sum_l s_l \sum \lVert g \rVert_F$, the inner sum running over the slices of layer $l$.
 
-    All parameters of all groups count as layers of one network; frozen ones neither count nor move. There is no learning rate to
-    tune. Every group still has an "lr", 1 by default, so that torch's learning-rate schedulers can scale the step.
+    All parameters of all groups count as layers of one network; frozen parameters neither count nor move. There is no learning rate
+    to tune. Every group still has an "lr", 1 by default, so that torch's learning-rate schedulers can scale the step.
 
     Args:
         params: parameters of at least two dimensions, or parameter groups, which may have their own "gain" and "lr".
         gain: multiplies every step. The paper on neural collapse uses 10.
 
     Raises:
-        ValueError: for parameters of one dimension, a gain that is not positive, or a negative lr.
+        ValueError: for parameters with fewer than two dimensions or no entries, a gain that is not positive, or a negative lr.
 
     Example:
         >>> import torch

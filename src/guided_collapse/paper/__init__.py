@@ -1,1 +1,1 @@
-"""The paper's own route to the nearest simplex ETF, kept as a test oracle and for benchmarks. Slow by design."""
+"""The paper's own way to compute and differentiate the nearest simplex ETF: a slow reference for tests and benchmarks."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from guided_collapse.paper.trust_region import ProximalProblem, solve_by_trust_region
 
-# The Riemannian gradient norm at which the trust region stops, pymanopt's default.
+# The trust region stops at this norm of the Riemannian gradient, which is pymanopt's default.
 GRADIENT_TOLERANCE = 1e-6
 
 
@@ -54,9 +54,9 @@ def jacobian_by_declarative_node(problem: ProximalProblem, basis: Tensor, *, ava
     """Returns dU/dH~ at the solution U, dense: G^-1 A' (A G^-1 A')^-1 A G^-1 B - G^-1 B (Proposition 1).
 
     Args:
-        problem: in float64, with a proximal point, without which G is singular.
+        problem: in float64, with a proximal point and a positive weight, because G would be singular otherwise.
         basis: the solution U, (feature_dim, num_classes).
-        available_bytes: memory limit; if None, what the operating system reports as available.
+        available_bytes: memory limit; if None, the memory that the operating system reports as available.
 
     Returns:
         (feature_dim * num_classes, feature_dim * num_classes): row-major U by row-major H~.
@@ -97,7 +97,7 @@ def constraint_jacobian(basis: Tensor) -> Tensor:
 
 
 def elimination_matrix(size: int, dtype: torch.dtype) -> Tensor:
-    """Returns L with L rvec(S) = rvech(S), the lower triangle row by row: (size(size+1)/2, size^2)."""
+    """Returns L, (size(size+1)/2, size^2), with L rvec(S) = rvech(S), the lower triangle of S row by row."""
     rows, columns = torch.tril_indices(size, size)
     matrix = torch.zeros(len(rows), size**2, dtype=dtype)
     matrix[torch.arange(len(rows)), rows * size + columns] = 1
@@ -105,7 +105,7 @@ def elimination_matrix(size: int, dtype: torch.dtype) -> Tensor:
 
 
 def commutation_matrix(size: int, dtype: torch.dtype) -> Tensor:
-    """Returns K with K rvec(N) = rvec(N') for square N: (size^2, size^2)."""
+    """Returns K, (size^2, size^2), with K rvec(N) = rvec(N') for square N."""
     swapped = torch.arange(size**2).reshape(size, size).T.flatten()
     return torch.eye(size**2, dtype=dtype)[swapped]
 

@@ -15,14 +15,14 @@ from guided_collapse.lazy import optional
 
 @dataclass(frozen=True)
 class ProximalProblem:
-    """f(U) = |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2 over U'U = I (eq. 5 and 6)."""
+    """The problem of minimizing f(U) = |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2 over U'U = I (eq. 5 and 6)."""
 
     unit_means: Tensor
     """H~, (feature_dim, num_classes), of unit Frobenius norm."""
     proximal_basis: Tensor | None
     """U_prox, (feature_dim, num_classes); None drops the proximal term."""
     proximal_weight: float
-    """delta."""
+    """delta, ignored without a proximal point."""
 
     @property
     def frame(self) -> Tensor:
@@ -51,7 +51,7 @@ class ProximalProblem:
         return gradient + self.proximal_weight * (basis - self.proximal_basis)
 
     def hessian_along(self, tangent: Tensor) -> Tensor:
-        """Returns D^2_UU f [T] = 2 T M~ M~ + delta T, (feature_dim, num_classes); the same at every U."""
+        """Returns D^2_UU f [T] = 2 T M~ M~ + delta T, (feature_dim, num_classes), which does not depend on U."""
         return 2 * tangent @ self.frame @ self.frame + self.weight_of_proximal_term * tangent
 
 
@@ -61,7 +61,7 @@ def solve_by_trust_region(problem: ProximalProblem, initial_basis: Tensor, *, gr
     Args:
         problem: in float64.
         initial_basis: (feature_dim, num_classes), with orthonormal columns.
-        gradient_tolerance: the norm of the Riemannian gradient at which to stop.
+        gradient_tolerance: norm of the Riemannian gradient at which the solver stops.
 
     Raises:
         MissingPackageError: if pymanopt is not installed.
