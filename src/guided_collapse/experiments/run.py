@@ -161,7 +161,7 @@ def run_status(folder: Place) -> Status:
 
 
 def read_epoch_records(folder: Place) -> list[EpochRecord]:
-    """Returns the records in `metrics.jsonl`, or an empty list if the file does not exist yet; DamageError if it is damaged."""
+    """Returns the records in `metrics.jsonl`, or an empty list if there is no file yet; raises DamageError if it is damaged."""
     file = folder / METRICS
     return _parse_epochs(_read(file)) if file.exists() else []
 

@@ -241,7 +241,7 @@ def head_of(model: Classifier) -> Head | nn.Linear:
 
 
 def build_task(configuration: Configuration, *, num_workers: int = 0, data_root: Path | None = None) -> Task:
-    """Returns the task that the configuration names; MissingData, with the command to download it, if its data set is missing."""
+    """Returns the task that the configuration names; raises MissingData, with the download command, if its data set is missing."""
     if configuration.is_unconstrained:
         return UnconstrainedTask(configuration)
     check_source(configuration.data)

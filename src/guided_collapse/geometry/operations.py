@@ -172,12 +172,12 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def is_transformed() -> bool:
-    """Returns whether a transform of torch.func (grad, vmap, jvp, ...) is active outside a compiler."""
+    """Returns whether a torch.func transform (grad, vmap, jvp, ...) is active; always False during compilation."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def constant_in_graphs(function: Function) -> Function:
-    """Returns the function, marked as by `torch.compiler.assume_constant_result`, but without loading torch's compiler."""
+    """Marks a function as `torch.compiler.assume_constant_result` does, but without importing torch's compiler, and returns it."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 

@@ -33,7 +33,7 @@ MANY_ROWS, WELL_CONDITIONED, CORRECTABLE = 80, 1e-2, 1e-3
 # by less than float32 resolves.
 VANISHING = 1e-7
 
-# Ratios to the largest singular value. The error of float64 eigenvectors of XX' is the rounding unit over the ratio squared: below
+# Ratios to the largest singular value. The error of float64 eigenvectors of XX' is the unit roundoff over the ratio squared: below
 # GRAM_RANGE, it is too large for a float32 result, so that part of X is decomposed separately. Above GRAM_NOISE, eigenvalues of
 # XX' still show which singular values are negligible.
 GRAM_RANGE, GRAM_NOISE = 1e-4, 5e-7
@@ -101,8 +101,8 @@ def _by_single_precision(matrix: Tensor, negligible: float) -> Factors | None:
 
     With Q'X = diag(s) A and A A' = I + E, the polar factor of X is Q T A + O(E^2), with T_ij = I_ij - E_ij s_j / (s_i + s_j).
 
-    Without a proximal term, the rows of X sum to zero, up to rounding errors. In that case, the eigenvalue of XX' for the direction
-    of 1 is raised above all others, so that this direction becomes the first eigenvector and can be split off.
+    Without a proximal term, the rows of X sum to zero, up to rounding errors. In that case, the eigenvalue of XX' for the
+    all-ones direction is raised above all others, so that this direction becomes the first eigenvector and can be split off.
     """
     num_rows, rounded = len(matrix), matrix.float()
     single = _lower_gram(rounded)

@@ -27,7 +27,7 @@ MARGIN = 1e-5
 
 # On intervals narrower than NEARLY_ONE, the best polynomial agrees, in all digits that matter, with its limit for an interval that
 # shrinks to a point. The last polynomial receives singular values within TOLERANCE of 1 and cubes their error, which then is below
-# the rounding unit.
+# the unit roundoff.
 NEARLY_ONE, TOLERANCE = 1e-2, {torch.float32: 3e-3, torch.float64: 1e-5}
 
 # The small proximal weight that replaces zero, relative to the singular values of collapsed means. It is also about the distance
@@ -56,7 +56,7 @@ class OddPolynomial(NamedTuple):
 
 @lru_cache(maxsize=256)
 def polar_polynomials(smallest: float, dtype: torch.dtype = torch.float64) -> tuple[OddPolynomial, ...]:
-    """Returns polynomials whose composition maps the interval [smallest, 1] to 1, up to the rounding unit of the dtype."""
+    """Returns polynomials whose composition maps the interval [smallest, 1] to 1, up to the unit roundoff of the dtype."""
     low, high = smallest, 1.0
     polynomials = []
     while 1 - low / high > TOLERANCE[dtype]:

@@ -151,7 +151,7 @@ class Head(nn.Module, ABC):
         """Updates the state and returns the logits in training mode, (num_samples, num_classes)."""
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """Returns the features on the sphere, f = scale h/|h|, (..., feature_dim), in float32 or wider: the input of the weight."""
+        """Returns the features on the sphere, f = scale h/|h|, (..., feature_dim), in float32 or wider: the input to W."""
         return on_sphere(wide(features), scale=self.scale)
 
     def embed(self, features: Tensor) -> Tensor:

@@ -148,7 +148,7 @@ class BetweenClasses(NamedTuple):
 def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
     """Returns the singular directions and values of the centered class means, without directions that are only rounding errors.
 
-    Centered means have at most rank C-1. Further singular values are rounding errors, which an inverse would turn into the largest
+    Centered means have rank at most C-1. Any further singular values are rounding errors, whose inverses would be the largest
     terms. Singular values below the rounding errors of the means before centering are left out, too; `magnitude` is the largest
     norm of these means.
     """

@@ -105,7 +105,7 @@ def hold_out(labels: Tensor, num_test: int, *, seed: int | None) -> HeldOut:
     """Divides samples into a training part and a test part of `num_test` samples, class by class.
 
     Each class has its proportional share in both parts, up to rounding, and at least one sample in each. `seed` selects the samples
-    of the test part; if None, they are evenly spaced within each class. ValueError if a part would lack a class.
+    of the test part; if None, they are evenly spaced within each class. Raises ValueError if a part would lack a class.
     """
     array = labels.numpy()
     classes, counts = np.unique(array, return_counts=True)
