@@ -45,7 +45,7 @@ def check_target(target: Path, suffixes: Sequence[str]) -> None:
 
 
 def trained_model(run: RunFolder) -> Classifier:
-    """Returns the model of a finished run, in eval mode; RequestError or DamageError if there is none."""
+    """Returns the model of a finished run, in eval mode; raises RequestError or DamageError if there is none."""
     facts, inputs = run.exportable()
     configuration = configuration_of(facts)
     backbone = new_backbone(configuration, inputs.shape[0])

@@ -167,7 +167,7 @@ def read_epoch_records(folder: Place) -> list[EpochRecord]:
 
 
 def read_record(file: Place, kind: type[Kind]) -> Kind:
-    """Returns the record of this kind in a JSON file; DamageError if the file is missing or holds something else."""
+    """Returns the record of this kind in a JSON file; raises DamageError if the file is missing or holds something else."""
     return _parse(kind, _read(file), file.name)
 
 
@@ -384,7 +384,7 @@ class RunFolder(NamedTuple):
 
 
 def configuration_of(facts: RunFacts) -> Configuration:
-    """Returns the configuration in the facts; DamageError if this version does not accept it."""
+    """Returns the configuration in the facts; raises DamageError if this version does not accept it."""
     try:
         return Configuration(**facts.configuration)
     except ValueError as error:

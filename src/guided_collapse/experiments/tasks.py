@@ -65,7 +65,7 @@ class Task(ABC):
         return None
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """Returns the same samples, normalized as a trained model expects them; ValueError if they do not fit it."""
+        """Returns the same samples, normalized as a trained model expects them; raises ValueError if they do not fit it."""
         raise ValueError("a trained model needs images or a file of features; got unconstrained features.")
 
     @abstractmethod
@@ -116,7 +116,7 @@ class ImageTask(Task):
         self.data, self.statistics, self.num_workers = data, statistics, num_workers
 
     def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
-        """Returns the network that the configuration names; ValueError if it needs larger images."""
+        """Returns the network that the configuration names; raises ValueError if it needs larger images."""
         network = new_backbone(self.configuration, self.data.image_shape[0], generator, fresh=fresh)
         size = min(self.input_facts().shape[1:])
         if isinstance(network, ImageBackbone) and size < network.smallest_size:
@@ -133,7 +133,7 @@ class ImageTask(Task):
         return Inputs((channels, size or height, size or width), *self.statistics, self.data.class_names)
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """Returns the same images, normalized as the model expects them; ValueError if they have another number of channels."""
+        """Returns the same images, normalized as the model expects them; raises ValueError if their number of channels differs."""
         if self.data.image_shape[0] != inputs.shape[0]:
             raise ValueError(f"images must have {inputs.shape[0]} channels; {self.data.name} has {self.data.image_shape[0]}.")
         return type(self)(self.configuration, self.data, PixelStatistics(inputs.mean, inputs.std), num_workers=self.num_workers)
@@ -184,7 +184,7 @@ class FeatureTask(Task):
         return Inputs((len(self.mean),), tuple(self.mean.tolist()), (self.std,) * len(self.mean), self.data.class_names)
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """Returns the same features, normalized as the model expects them; ValueError if they have another width."""
+        """Returns the same features, normalized as the model expects them; raises ValueError if they have another width."""
         if (len(self.mean),) != inputs.shape:
             raise ValueError(f"features must have width {inputs.shape[0]}; {self.data.name} has {len(self.mean)}.")
         return type(self)(self.configuration, self.data, torch.tensor(inputs.mean), inputs.std[0])

@@ -27,7 +27,7 @@ class Expected(NamedTuple):
 
 
 def expected(model: str) -> Expected:
-    """Returns the size and normalization of images that the timm model of this name expects; ValueError for an unknown name."""
+    """Returns the image size and normalization that the timm model expects; raises ValueError for an unknown name."""
     declared = _declared(model)
     return Expected(declared.input_size[1], tuple(declared.mean), tuple(declared.std))
 
@@ -164,7 +164,7 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
 
 
 def _declared(model: str) -> Any:
-    """Returns timm's declaration of the model; ValueError for an unknown name."""
+    """Returns timm's declaration of the model; raises ValueError for an unknown name."""
     timm = optional("timm", extra="timm")
     if not timm.is_model(model):
         near = get_close_matches(model, timm.list_models())
@@ -187,7 +187,7 @@ def _created(model: str, *, pretrained: bool) -> nn.Module:
 
 @torch.no_grad()
 def _width_for(network: nn.Module, size: int, *, name: str, own_size: int) -> int:
-    """Adapts the network to images of this size and returns its number of features; ValueError if the size does not fit."""
+    """Adapts the network to images of this size and returns its number of features; raises ValueError if the size does not fit."""
     try:
         if size != own_size and hasattr(network, "set_input_size"):  # models with a position embedding for every patch
             network.set_input_size(img_size=(size, size))  # type: ignore[operator]

@@ -106,7 +106,7 @@ class Flag:
         return not {name, f"no_{name}", *(alias.strip("-") for alias in ALIASES.get(name, ()))}.isdisjoint(names)
 
     def value(self, words: Any) -> Any:
-        """Returns the value that these words stand for; RequestError if it is invalid."""
+        """Returns the value that these words stand for; raises RequestError if it is invalid."""
         kind, several = self.kind
         if kind is bool:
             return words

@@ -93,7 +93,7 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
 
 
 def placement_of(given: Mapping[str, Any], data: str) -> Placement:
-    """Returns the placement with these values; RequestError if its output folder is impossible or lies inside the data."""
+    """Returns the placement with these values; raises RequestError if its output folder is impossible or lies inside the data."""
     placement = Placement(**{field.name: given[field.name] for field in fields(Placement) if field.name in given})
     out = placement.out
     with requested():

@@ -47,7 +47,7 @@ def find_idx(folder: Path) -> dict[str, Path]:
 
 
 def load_idx(folder: Path, *, name: str, known: KnownData) -> ImageData:
-    """Returns a data set in four IDX files, compressed with gzip or not; ValueError if one is missing, damaged or altered."""
+    """Returns a data set in four IDX files, gzipped or not; raises ValueError if one is missing, damaged or altered."""
     files = find_idx(folder)
     if lacking := [stem for stem in IDX_FILES if stem not in files]:
         raise ValueError(f"{folder} must hold all four IDX files, with or without .gz; it lacks {', '.join(lacking)}.")
@@ -77,7 +77,7 @@ def _contents(path: Path) -> bytes:
 
 
 def load_archive(path: Path, *, name: str, known: KnownData, archive: str, cache: Path | None = None) -> ImageData:
-    """Returns a data set from `path`, a copy of its published `archive`; ValueError if it is damaged or altered.
+    """Returns a data set from `path`, a copy of its published `archive`; raises ValueError if it is damaged or altered.
 
     The checksum is compared when the images are decoded; later calls load the decoded images from the .npz file `cache`.
     """
@@ -107,7 +107,7 @@ def decoded(cache: Path, sources: Sequence[Path], build: Callable[[], Arrays], *
 
 
 def read_members(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """Returns the contents of the wanted files of a zip or tar archive, by name; ValueError for a damaged archive."""
+    """Returns the contents of the wanted files of a zip or tar archive, by name; raises ValueError for a damaged archive."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:

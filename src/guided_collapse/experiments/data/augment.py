@@ -92,7 +92,7 @@ def _resample(images: Tensor, maps: Tensor, size: tuple[int, int], *, outside: s
 
 
 def center_crop(images: Tensor, size: int) -> Tensor:
-    """Returns the central size x size pixels of each image; ValueError if images are smaller."""
+    """Returns the central size x size pixels of each image; raises ValueError if images are smaller."""
     height, width = images.shape[-2:]
     if size > min(height, width):
         raise ValueError(f"images must be at least as large as the crop; got {height} x {width} for a crop of {size}.")

@@ -73,7 +73,7 @@ def as_file(arrays: dict[str, Tensor], class_names: tuple[str, ...], suffix: str
 
 
 def feature_statistics(features: Tensor) -> tuple[Tensor, float]:
-    """Returns the mean, (width,), and the RMS deviation from it over all dimensions; ValueError if all features are equal.
+    """Returns the mean, (width,), and the RMS deviation from it over all dimensions; raises ValueError if all features are equal.
 
     A single factor preserves the shape of the feature space, which heads on spheres depend on.
     """

@@ -42,7 +42,7 @@ KNOWN = TypeAdapter(dict[str, KnownData]).validate_python(_TABLES)
 
 
 def known_data(name: str) -> KnownData:
-    """Returns the facts about a data set by name; ValueError for an unknown name, with the closest one and all legal ones."""
+    """Returns the facts about a data set; raises ValueError for an unknown name, with the closest one and all legal ones."""
     check_choice("the data set", name, tuple(KNOWN))
     return KNOWN[name]
 

@@ -153,8 +153,8 @@ def long_tailed(split: Split, *, kind: LongTail, ratio: float) -> Split:
 
     With C classes, class c = 0 ... C-1 keeps floor(n s_c) samples, where s_c is ratio^(-c / (C-1)) for "exponential". For
     "step", s_c is 1 in the first half of the classes and 1 / ratio in the second, which includes the middle class if C is odd. The
-    number n is the largest for which every class has enough samples: the size of a class if all are equal. ValueError if a class
-    would be left without samples.
+    number n is the largest for which every class has enough samples: the size of a class if all are equal. Raises ValueError if a
+    class would be left without samples.
     """
     counts = split.labels.bincount().numpy()
     num_classes, position = len(counts), np.arange(len(counts))
