@@ -141,7 +141,7 @@ def run_all(configurations: Sequence[Configuration], placement: Placement, *, jo
 
 
 def _train_in_subprocess(configuration: Configuration, placement: Placement, *, slot: int, jobs: int) -> None:
-    """Trains in a subprocess, which Fabric may replicate. With several jobs, it gets its share of CUDA devices and CPU threads."""
+    """Trains in a subprocess, which Fabric may replicate. With several jobs, each gets a share of CUDA devices and CPU threads."""
     # The flags set every field, so ignore the warnings about fields that have no effect on this head.
     quiet = ["-W", f"ignore:head {configuration.head} has no option"]
     command = [sys.executable, *quiet, "-m", "guided_collapse.experiments.cli", "train", *_flags(configuration), *_flags(placement)]

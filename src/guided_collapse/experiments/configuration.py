@@ -1,4 +1,4 @@
-"""`Configuration` (what a run computes) and `Placement` (where). Imports no torch, so that the command line starts fast."""
+"""`Configuration` (what a run computes) and `Placement` (where). Does not import torch, so that the command line starts fast."""
 
 import functools
 import re
@@ -89,7 +89,7 @@ def validation_message(error: ValidationError, field: str = "") -> str:
     """Returns the message for a validation error: the requirement, the value received, and what to do.
 
     Args:
-        error: raised when a dataclass, or the value of a single field, was checked.
+        error: the error raised while checking a dataclass or the value of a single field.
         field: the name of the field, if a single value was checked.
     """
     found = []
@@ -285,7 +285,7 @@ class Configuration:
 
     @property
     def is_timm(self) -> bool:
-        """True if the backbone is a model of timm."""
+        """True if the backbone is a timm model."""
         return self.backbone.startswith("timm:")
 
     @property
@@ -295,7 +295,7 @@ class Configuration:
 
     @property
     def takes_stratified_batches(self) -> bool:
-        """True if batches are stratified: always in the fair protocol, and for nearest-etf heads in the paper's."""
+        """True if batches are stratified: always in the fair protocol, and for nearest-etf heads in the paper's protocol."""
         return self.protocol == "fair" or HEADS[self.head].stratified
 
     @property

@@ -43,10 +43,10 @@ class Series:
 
 
 class Display:
-    """Shows the progress of a run: a bar on a terminal, or only lines elsewhere or with `quiet`.
+    """Shows the progress of a run: a progress bar on a terminal, or plain lines elsewhere or if `quiet` is set.
 
-    TensorBoard files go to `curves`. `silent` turns off all output, for every process but the first. `done_steps` is the number of
-    steps done before a resume. On a terminal, each run of a series leaves a single line behind.
+    TensorBoard files go to `curves`. `silent`, set in every process but the first, turns off all output. `done_steps` is the number
+    of steps done before a resume. On a terminal, each run of a series leaves a single line behind.
     """
 
     def __init__(
@@ -124,6 +124,6 @@ class Display:
                         self.writer.add_scalar(f"{part}/{name}", value, record.epoch)
 
     def say(self, words: str) -> None:
-        """Prints a line about the run, except on a terminal for a run of a series, because it leaves a single line at its end."""
+        """Prints a line about the run, except on a terminal if the run is one of several, which leave only a final line each."""
         if self.plain or not self.several:
             self.console.print(f"{self.title}: {words}", soft_wrap=True)

@@ -56,7 +56,7 @@ def trained_model(run: RunFolder) -> Classifier:
 
 
 def inference_model(run: RunFolder) -> nn.Module:
-    """Returns a model of stock layers, from images with values from 0 to 1 or features, (num_samples, ...), to logits."""
+    """Returns a model that maps images with values from 0 to 1, or features, (num_samples, ...), to logits."""
     inputs = run.exportable()[1]
     return nn.Sequential(Normalize(inputs), trained_model(run).export()).eval()
 

@@ -54,10 +54,10 @@ def planned_search(
         configuration: settings shared by all runs.
         heads: names of heads.
         grid: the values to try for each field; fields must be in `SEARCHED`, and the search tries every combination.
-        seeds, trial_seeds, trial_epochs, validation_fraction: as in `SearchRecord`; `trial_epochs` defaults to the configuration's.
+        seeds, trial_seeds, trial_epochs, validation_fraction: as in `SearchRecord`; by default, a trial has `configuration.epochs`.
 
     Raises:
-        RequestError: for missing or invalid values, seeds that trials use too, or unconstrained features, which have no test set.
+        RequestError: for missing or invalid values, seeds that are also trial seeds, or unconstrained features (no test set).
     """
     if configuration.is_unconstrained:
         raise RequestError("a search needs images to test on; got unconstrained features. Choose another experiment.")
@@ -125,7 +125,7 @@ def search(plan: SearchRecord, placement: Placement, *, jobs: int = 1) -> Search
 
 
 def settings_of_search(folder: Path | None, heads: Sequence[HeadName]) -> dict[HeadName, Mapping[str, Any]]:
-    """Returns the settings that a search chose for each head, from the `search.json` in its folder; empty without a folder."""
+    """Returns the settings that a search chose for each head, from the `search.json` in `folder`; empty if `folder` is None."""
     if folder is None:
         return {}
     if not (folder / SEARCH).is_file():

@@ -1,5 +1,6 @@
-"""The table of heads, from a head's name to its class, options and label. Imports no torch, so that the command line starts fast.
+"""The table of heads, from a head's name to its class, options and label.
 
+Does not import torch, so that the command line starts fast.
 To add a head, add a row to the table below: the command line, records, tables and figures all read the table.
 """
 

@@ -152,7 +152,7 @@ def learning_rate_factor(configuration: Configuration, progress: float) -> float
 
 
 class Training:
-    """The training of a run, as one of its processes carries it out."""
+    """The training of a run in one of its processes."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ SAMPLES_PER_CLASS = 40  # in the animation
 
 @dataclass(frozen=True)
 class Measurement:
-    """The metrics of a measured epoch by split, as its record holds them, and all cosine margins."""
+    """The metrics of a measured epoch by split, as its record holds them, and the cosine margins of all training samples."""
 
     train: dict[str, float | None]
     test: dict[str, float | None] | None
@@ -58,7 +58,7 @@ class _Tally:
 
 
 def parts_by_size(train_labels: Tensor, num_classes: int) -> dict[str, Tensor]:
-    """Returns the third of the classes with the most training samples ("many"), the next third, and the last ("few").
+    """Returns the classes in three parts by number of training samples: "many", "medium" and "few", each a third of the classes.
 
     Returns an empty dict for fewer than three classes, or if their sizes differ less than twofold.
     """
@@ -122,7 +122,7 @@ class TraceRecorder:
     For a point x, let y_k = (x - f_G) . w_k / |f| for the chosen classes k, with the global mean f_G, the norm |f| of the features,
     and the rows w_k of the classifier. The coordinates are those of y in the plane or space of vectors that sum to 0, scaled so
     that the corners have distance 1 from the origin. Features of at most three dimensions are shown directly, as (x - f_G) / |f|,
-    and with more classes.
+    for a larger number of classes.
     """
 
     def __init__(self) -> None:

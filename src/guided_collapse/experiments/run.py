@@ -318,7 +318,7 @@ class RunFolder(NamedTuple):
         return status.state == "finished" and status.facts is not None and configuration_of(status.facts) == configuration
 
     def check(self, configuration: Configuration, *, lengthen: bool) -> None:
-        """Raises RequestError if the folder holds a run with another configuration; `lengthen` allows fewer epochs."""
+        """Raises RequestError if the folder holds a run with another configuration; with `lengthen`, it may only be shorter."""
         if not self.exists():
             return
         there = configuration_of(self.facts())

@@ -65,12 +65,12 @@ class Task(ABC):
         return None
 
     def normalized_for(self, inputs: Inputs) -> Self:
-        """Returns the same samples, normalized as a trained model expects them; raises ValueError if they do not fit it."""
+        """Returns the same samples, normalized as a trained model expects them; raises ValueError if they do not fit the model."""
         raise ValueError("a trained model needs images or a file of features; got unconstrained features.")
 
     @abstractmethod
     def _load(self, chosen: Chosen, device: torch.device, source: torch.Generator | None, *, test: bool) -> Iterator[Batch]:
-        """Yields batches of the chosen samples, as the network takes them; augmented if there is a source of randomness."""
+        """Yields batches of the chosen samples in the form that the network takes, augmented if `source` is not None."""
 
     def training_batches(self, epoch: int, share: ProcessShare) -> Iterator[Batch]:
         """Yields this process's part of the batches of an epoch, counted from 1.
@@ -156,7 +156,7 @@ class UnconstrainedTask(Task):
         super().__init__(configuration, torch.arange(num_samples) % num_classes, 0, num_classes)
 
     def backbone(self, generator: torch.Generator, *, fresh: bool = True) -> Backbone:
-        """Returns a free feature for each sample."""
+        """Returns one free feature vector for each sample."""
         feature_dim = self.configuration.feature_dim or self.num_classes
         return UnconstrainedFeatures(self.num_train, feature_dim, generator=generator)
 
@@ -198,7 +198,7 @@ class FeatureTask(Task):
 def new_backbone(
     configuration: Configuration, in_channels: int, generator: torch.Generator | None = None, *, fresh: bool = False
 ) -> Backbone:
-    """Returns the network that the configuration names; only a fresh one loads pretrained weights."""
+    """Returns the network that the configuration names; loads pretrained weights only if `fresh` is true."""
     declared = BACKBONES[configuration.backbone.partition(":")[0]].options
     given = {field.name for field in fields(configuration) if getattr(configuration, field.name) != field.default}
     # `build_backbone` rejects options that the network does not take.
@@ -264,7 +264,7 @@ def build_task(configuration: Configuration, *, num_workers: int = 0, data_root:
 
 
 def _images(configuration: Configuration, data_root: Path | None) -> tuple[ImageData, PixelStatistics]:
-    """Returns the images, if needed at the size that a timm model expects, and the statistics that normalize them."""
+    """Returns the images, by default at the size that a timm backbone expects, and the statistics that normalize them."""
     model = expected(configuration.backbone.removeprefix("timm:")) if configuration.is_timm else None
     size = configuration.image_size or (model.image_size if model else None)
     if configuration.data in KNOWN:

@@ -1,4 +1,4 @@
-"""Networks that turn images into features, by name. Imports no torch; each network is imported when it is built."""
+"""Networks that turn images into features, by name. Does not import torch; each network is imported when it is built."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,7 +57,7 @@ def build_backbone(name: str, *, generator: "torch.Generator | None" = None, **o
     Args:
         name: a key of `BACKBONES`, or timm:MODEL.
         generator: source of the initial weights; if None, torch's global generator.
-        options: options that the network declares; None leaves the network's default:
+        options: options that the network declares; a value of None keeps the network's default:
 
             in_channels: channels of the images, or the width of given features.
             stem: "imagenet" or "cifar"; for ResNets.

@@ -83,7 +83,7 @@ class TimmBackbone(Backbone):
         self.train()
 
     def train(self, mode: bool = True) -> Self:
-        """Sets the mode of every layer that is not frozen; frozen ones stay in eval mode."""
+        """Sets the mode of every layer that is not frozen; frozen layers stay in eval mode."""
         super().train(mode)
         for module in self._frozen():
             module.eval()
@@ -101,9 +101,9 @@ class TimmBackbone(Backbone):
 
 
 def with_synchronized_batch_norm(model: nn.Module) -> nn.Module:
-    """Returns the model with BatchNorm synchronized among processes.
+    """Returns the model with BatchNorm synchronized across processes.
 
-    Models of timm need timm's own conversion, because torch's would drop the activations that are part of timm's layers.
+    timm models need timm's own conversion, because torch's would drop the activations that are part of timm's layers.
     """
     of_timm = any(isinstance(module, TimmBackbone) for module in model.modules())
     owner = optional("timm.layers", extra="timm") if of_timm else nn.SyncBatchNorm
@@ -112,7 +112,7 @@ def with_synchronized_batch_norm(model: nn.Module) -> nn.Module:
 
 
 def load_weights(network: nn.Module, found: Mapping[str, Tensor], *, name: str, source: str) -> None:
-    """Loads a state dict into a timm model without a classifier; a ValueError names the keys and shapes that do not match."""
+    """Loads a state dict into a timm model without a classifier; raises ValueError, naming keys and shapes that do not match."""
     wanted, classifier = network.state_dict(), _declared(name).classifier or ()
     prefixes = tuple(f"{layer}." for layer in ([classifier] if isinstance(classifier, str) else classifier))
     found = {key: value for key, value in found.items() if key in wanted or not key.startswith(prefixes)}

@@ -18,8 +18,9 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # the statuses that shells report for other
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status.
 
-    0 success, 1 failure at run time (a full disk, out of memory, a lost process), 2 invalid request, 130 interrupted, 141
-    broken pipe, as in `guided-collapse list | head -1`. Help, and flags that cannot be parsed, raise SystemExit.
+    The status is 0 for success, 1 for a failure at run time (a full disk, out of memory, a lost process), 2 for an invalid
+    request, 130 for an interrupt, and 141 for a broken pipe, as in `guided-collapse list | head -1`. Help, and flags that cannot
+    be parsed, raise SystemExit.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["--version"]:

@@ -1,4 +1,4 @@
-"""The commands. The fields of each are its flags, and its docstring is its help. Slow imports wait until a command runs.
+"""The commands. The fields of each command are its flags, and its docstring is its help. Slow imports are deferred.
 
 `start` returns the configuration that the flags change, `of` builds the command from the values of the given flags, and `run`
 executes it and returns the exit status.
@@ -240,7 +240,7 @@ class Search(_SeveralRuns):
 
 
 def grid_of(words: Sequence[str]) -> dict[str, list[int | float]]:
-    """Returns the grid in words such as "learning_rate=0.05,0.1": the values to try, by field."""
+    """Parses words such as "learning_rate=0.05,0.1" and returns the grid: the values to try for each field."""
     grid: dict[str, list[int | float]] = {}
     for word in words:
         name, _, values = word.partition("=")

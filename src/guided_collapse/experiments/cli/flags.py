@@ -54,7 +54,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Flag:
-    """A field on the command line."""
+    """A field that the command line shows as a flag or as a positional argument."""
 
     name: str
     hint: Any  # the annotation
@@ -73,7 +73,7 @@ class Flag:
         return kind, several
 
     def for_tyro(self, *, for_help: bool) -> tuple[str, Any, Any]:
-        """Returns a dataclass field for tyro: name, type and default. Only switches are parsed; `value` checks the rest."""
+        """Returns a dataclass field for tyro: name, type and default. tyro parses only switches; `value` does the rest."""
         kind, several = self.kind
         aliases, choices = ALIASES.get(self.name, ()), "|".join(typing.get_args(kind))
         fits = len(f"--{self.name} {choices}") <= COLUMN
@@ -99,7 +99,7 @@ class Flag:
         return self.name, Annotated[words, settings, *markers], field(default=start)
 
     def is_given(self, names: Collection[str], words: Any) -> bool:
-        """Returns whether a command line sets the field, by the names of its flags or, if positional, by its words."""
+        """Returns whether the command line sets the field, with a flag in `names` or, if positional, with nonempty `words`."""
         if self.shown.positional:
             return words not in ("", ())
         name = self.shown.flag or self.name

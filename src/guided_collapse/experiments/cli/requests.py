@@ -1,4 +1,4 @@
-"""Builds a checked configuration from a preset and the values of flags, and the placement. Imports no torch."""
+"""Builds a checked configuration and placement from a preset and the values of flags. Does not import torch."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from guided_collapse.experiments.run import configuration_of as configuration_of
 
 
 def starting_point(words: Sequence[str]) -> Configuration:
-    """Returns the configuration that flags override: the preset that comes first, or a starting point for the user's data."""
+    """Returns the configuration that flags override: the preset that the first word names, or one for the user's data."""
     flags = {word.partition("=")[0] for word in words}
     if words and not words[0].startswith("-"):
         if words[0] not in PRESETS and Path(words[0]).exists():
@@ -53,7 +53,7 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
     """Returns the configuration `start`, changed by the given values of its fields; ignores all other values.
 
     Values of `start` that no longer have an effect return to their defaults. A given value without effect raises RequestError. If
-    only the heads do not use it, there is a warning instead, because the same flags may be meant for runs of several heads.
+    only the heads do not use the value, the function warns instead, because the same flags may be meant for runs of several heads.
     """
     defaults = {field.name: field.default for field in fields(Configuration)}
     values = start.to_dict() | {name: value for name, value in given.items() if name in defaults}
@@ -93,7 +93,7 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
 
 
 def placement_of(given: Mapping[str, Any], data: str) -> Placement:
-    """Returns the placement with these values; raises RequestError if its output folder is impossible or lies inside the data."""
+    """Returns the placement with these values; raises RequestError if the output folder cannot exist or is inside the data."""
     placement = Placement(**{field.name: given[field.name] for field in fields(Placement) if field.name in given})
     out = placement.out
     with requested():

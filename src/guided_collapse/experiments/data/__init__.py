@@ -1,4 +1,4 @@
-"""Labeled images: loading, augmentation and batches. Importing this loads no torch."""
+"""Labeled images: loading, augmentation and batches. Importing this package does not import torch."""
 
 from dataclasses import dataclass
 

@@ -30,7 +30,10 @@ ANNOTATIONS = "val_annotations.txt"
 
 
 def compare_checksum(name: str, path: Path, expected: str | None) -> None:
-    """Raises ValueError unless the file, decompressed if it is an IDX file, has this SHA-256 or, for 32 digits, MD5 checksum."""
+    """Raises ValueError if the checksum of the file is not the expected one; does nothing if `expected` is None.
+
+    A checksum of 32 digits is MD5, and any other is SHA-256. A gzipped IDX file is decompressed first.
+    """
     if expected is None:
         return
     algorithm = "md5" if len(expected) == 32 else "sha256"
@@ -47,7 +50,7 @@ def find_idx(folder: Path) -> dict[str, Path]:
 
 
 def load_idx(folder: Path, *, name: str, known: KnownData) -> ImageData:
-    """Returns a data set in four IDX files, gzipped or not; raises ValueError if one is missing, damaged or altered."""
+    """Returns the data set in four IDX files, gzipped or not; raises ValueError if one is missing, damaged or altered."""
     files = find_idx(folder)
     if lacking := [stem for stem in IDX_FILES if stem not in files]:
         raise ValueError(f"{folder} must hold all four IDX files, with or without .gz; it lacks {', '.join(lacking)}.")
@@ -122,7 +125,8 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
 def read_cifar(path: Path, known: KnownData) -> Arrays:
     """Returns the arrays of CIFAR-10 or CIFAR-100.
 
-    Each image starts with a byte for its label, in CIFAR-100 after a byte for its coarse label. Then come its pixels, by channel.
+    In the files, each image is stored as one byte for its label and then its pixels, channel by channel. In CIFAR-100, a byte for
+    the coarse label comes first.
     """
     names, before_pixels, files = "fine_label_names.txt", 2, {"train": ["train.bin"], "test": ["test.bin"]}
     if known.num_classes == 10:
@@ -171,7 +175,7 @@ def read_tiny_imagenet(path: Path, known: KnownData) -> Arrays:
 
 
 def read_tiny_imagenet_100(path: Path, known: KnownData) -> Arrays:
-    """Returns the arrays of the images of Tiny ImageNet that `listed_samples` names, in any folders of the archive."""
+    """Returns the arrays of the Tiny ImageNet images that `listed_samples` names, whatever their folders in the archive."""
     listed = listed_samples()
     files = {sample.member for sample in listed}
     members = read_members(path, lambda name: PurePosixPath(name).name in files)

@@ -22,9 +22,9 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 
     Each sample always takes six numbers from the generator, in order, even if it uses fewer. So the result depends only on the
     generator's state and, with a generator on the CPU, the two halves of a batch give the same result as the whole. The generator
-    may be on another device than the images; a generator on the CPU gives the same changes on every device.
+    may be on a different device than the images; a generator on the CPU gives the same changes on every device.
 
-    Images are uint8 (num_samples, channels, height, width), and so is the result, with crop_size for height and width.
+    Images are uint8 (num_samples, channels, height, width), and so is the result; `crop_size`, if set, is its height and width.
     """
     uniform = torch.rand(len(images), 6, generator=generator, device=generator.device).to(images.device)
     if augmentation.rotation:
@@ -60,7 +60,7 @@ def windows(images: Tensor, tops: Tensor, lefts: Tensor, mirrored: Tensor, *, si
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Returns uint8 images, each rotated counterclockwise about its center by its own angle, (num_samples,).
+    """Returns uint8 images, each rotated counterclockwise about its center by its own angle in `degrees`, (num_samples,).
 
     Parts of the result that lie outside the image are black.
     """
@@ -74,7 +74,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _random_resized(images: Tensor, uniform: Tensor, size: tuple[int, int]) -> Tensor:
-    """Returns resized crops of random area, aspect ratio and position; sides longer than those of the image are clipped."""
+    """Returns resized crops of random area, aspect ratio and position; crop sides longer than the image's are clipped."""
     height, width = images.shape[2:]
     area = SMALLEST_AREA + uniform[:, 2] * (1 - SMALLEST_AREA)
     shape = torch.exp((2 * uniform[:, 3] - 1) * math.log(WIDEST)) * height / width

@@ -15,7 +15,7 @@ PREFETCHED_BATCHES = 4  # per worker process
 
 
 class ProcessShare(NamedTuple):
-    """Which part of every batch belongs to this process, and the device that it is moved to."""
+    """Which part of every batch belongs to this process, and the device that the part is moved to."""
 
     rank: int = 0
     processes: int = 1
@@ -44,7 +44,7 @@ class ShuffledBatchSampler(SeededBatchSampler):
         return self.parts(0, 1)
 
     def parts(self, rank: int, processes: int) -> Iterator[list[int]]:
-        """Yields the part of one process of every batch; samples are dealt to the processes one by one."""
+        """Yields one process's part of every batch; samples are dealt to the processes in turn."""
         order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_samples)
         for batch in np.array_split(order, len(self)):
             yield batch[rank::processes].tolist()
@@ -61,8 +61,8 @@ def batches(split: Split, sampler: Iterable[list[int]], *, device: torch.device 
     """Yields batches of unchanged images, in the order of the sampler.
 
     Images in memory are indexed on their own device. Streamed images are read and decoded ahead by `num_workers`
-    processes, which live for one epoch, so that the sampler may change between epochs; with 0, this process reads them. Neither way
-    draws from torch's global generator.
+    processes, which live for one epoch, so that the sampler may change between epochs; with 0 workers, this process reads them.
+    Nothing draws from torch's global generator.
     """
     device = torch.device(device)
     if isinstance(split.images, Tensor):

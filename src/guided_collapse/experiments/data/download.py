@@ -59,7 +59,7 @@ def check_counts(data: ImageData, known: KnownData) -> None:
 
 
 def by_hand(name: str, known: KnownData, folder: Path) -> str:
-    """Returns a text that lists the ways to put the data set into this folder by hand."""
+    """Returns text that lists the ways to put the data set into this folder by hand."""
     addresses = [address for address in known.archives.values() if address]
     ways = [f"{address}: put it into '{folder}', or run guided-collapse data {name} --from FILE" for address in addresses]
     if name == "fashion-mnist":

@@ -19,7 +19,7 @@ CLASS_NAMES = "class_names"  # an array in .npz files, a JSON list in the metada
 
 
 def load_features(file: Path, test_file: Path | None = None, *, test_fraction: float = 0.2) -> ImageData:
-    """Loads the features and labels in a file that `read_arrays` can read. Classes without names in the file are named by number.
+    """Loads the features and labels in a file that `read_arrays` can read. Without class names, classes are named by number.
 
     Args:
         file: holds the arrays features, (num_samples, width), and labels, (num_samples,).

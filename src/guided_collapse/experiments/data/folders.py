@@ -72,7 +72,7 @@ def find_splits(path: Path) -> dict[str, Path]:
     """Returns the folders of the training, test and validation splits, by name; empty if `path` holds class folders instead.
 
     Raises:
-        ValueError: if `path` holds both, several folders for one split, or no training folder next to the others.
+        ValueError: if `path` holds split and class folders, several folders for one split, or no training folder among the splits.
     """
     folders = _subfolders(path)
     named = [folder for folder in folders if folder.name.lower() in SPLITS]
@@ -88,7 +88,7 @@ def find_splits(path: Path) -> dict[str, Path]:
 
 
 def _classes(folder: Path) -> dict[str, list[str]]:
-    """Returns the paths of the images of each class, in order."""
+    """Returns the sorted paths of the images of each class, by class name."""
     return {entry.name: _files(entry) for entry in _subfolders(folder)}
 
 
@@ -97,7 +97,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> list[str]:
-    """Returns the images in the folder, at any depth, sorted by path."""
+    """Returns the sorted paths of the images in the folder, at any depth."""
     files: list[Path] = []
     seen: set[str] = set()  # links may form a loop
     for root, folders, names in os.walk(folder, followlinks=True, onerror=_refuse):
@@ -112,7 +112,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def _samples(classes: dict[str, list[str]], known: Iterable[str]) -> tuple[list[str], Tensor]:
-    """Returns the paths of all images, and their labels: the positions of their classes among the known ones."""
+    """Returns the paths of all images, and their labels: the positions of their classes in `known`."""
     index = {name: position for position, name in enumerate(known)}
     if unknown := [name for name, files in classes.items() if files and name not in index]:
         raise ValueError(

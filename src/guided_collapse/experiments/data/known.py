@@ -1,4 +1,4 @@
-"""The named data sets: the tables of known.toml. Loads no torch."""
+"""The named data sets: the tables of known.toml. Does not import torch."""
 
 import tomllib
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ KNOWN = TypeAdapter(dict[str, KnownData]).validate_python(_TABLES)
 
 
 def known_data(name: str) -> KnownData:
-    """Returns the facts about a data set; raises ValueError for an unknown name, with the closest one and all legal ones."""
+    """Returns the facts about a data set; raises ValueError for an unknown name, with the closest name and all legal names."""
     check_choice("the data set", name, tuple(KNOWN))
     return KNOWN[name]
 

@@ -90,7 +90,7 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
     The source is the path of an image file, or its contents.
 
     Raises:
-        ValueError: for an unreadable image, or one so narrow that scaling it would take too much memory; the message has the name.
+        ValueError: for an unreadable image, or one so narrow that scaling it would take too much memory; the message names it.
     """
     channels, height, width = shape
     with opened(source, name=name) as image:
@@ -113,7 +113,7 @@ def decode(source: str | bytes, shape: Shape, *, name: str) -> Tensor:
 
 
 def usual_size(paths: Sequence[str]) -> tuple[int, int]:
-    """Returns the most common (height, width) among up to MAX_INSPECTED evenly spaced images, each at most LARGEST_SIDE."""
+    """Returns the most common (height, width) among up to MAX_INSPECTED evenly spaced images, both clipped to LARGEST_SIDE."""
     sizes: Counter[tuple[int, int]] = Counter()
     for path in paths[:: -(-len(paths) // MAX_INSPECTED)]:
         with opened(path, name=path) as image:

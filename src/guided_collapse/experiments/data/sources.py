@@ -45,7 +45,7 @@ def load_data(name: str, *, root: Path | None = None, image_size: int | None = N
     Args:
         name: a key of `KNOWN`.
         root: the folder of all data sets; for the default, see `data_folder`.
-        image_size: height and width to resize images to; if None, those in `KNOWN`, for example 256 for imagenet.
+        image_size: height and width to resize images to; if None, the size in `KNOWN`, for example 256 for imagenet.
 
     Raises:
         MissingData: if the data set is missing; the message has the command that gets it.

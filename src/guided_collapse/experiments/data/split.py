@@ -58,7 +58,7 @@ class Split(Dataset[tuple[Tensor, Tensor]]):
 class ImageData:
     """A training and a test split with the same image shape, and the name of each class.
 
-    `location` is the file or folder that the samples were read from; None if they came with a package.
+    `location` is the file or folder that the samples were read from, or None if they came with a package.
     """
 
     name: str
@@ -139,7 +139,10 @@ def hold_out_fraction(labels: Tensor, fraction: float, *, seed: int | None) -> H
 
 
 def few_of_each(split: Split, number: int) -> Split:
-    """Returns `number` samples of each class, always the same ones, in their original order; a smaller number selects a subset."""
+    """Returns `number` samples of each class, always the same ones, in their original order.
+
+    The samples for a smaller number are a subset of the samples for a larger number.
+    """
     counts = split.labels.bincount().numpy()
     if counts.min() < number:
         raise ValueError(f"every class must have at least the {number} samples requested; got {counts.min()}. Request fewer.")

@@ -1,4 +1,4 @@
-"""Reports built from the records of runs: tables, figures, and an interactive page; also runs as a DataFrame or a figure."""
+"""Reports built from the records of runs: tables, figures, and an interactive page. Also loads and plots runs."""
 
 from typing import TYPE_CHECKING
 

@@ -133,7 +133,7 @@ def _runs_figure(table: DataFrame) -> Figure:
 
 
 def all_figures(experiments: Sequence[Experiment], styles: Styles) -> dict[str, bytes]:
-    """Returns the files of all figures for print, by name; experiments without measurements have none."""
+    """Returns the files of all figures for print, by name; experiments without a finished epoch have none."""
     files: dict[str, bytes] = {}
     with print_style():
         for experiment in experiments:

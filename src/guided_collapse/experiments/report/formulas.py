@@ -1,4 +1,4 @@
-"""Formulas in plain text as MathML, which browsers typeset without a script or a font."""
+"""Converts plain-text formulas to MathML, which browsers typeset without scripts or extra fonts."""
 
 import re
 

@@ -80,7 +80,7 @@ def templates() -> Environment:
 
 
 def _in_parts(cell: str) -> list[str]:
-    """Returns the median, the range and the rest of a cell; the whole cell if it has no range."""
+    """Returns the median, the range and the rest of a cell, or only the cell itself if it has no range."""
     found = MEDIAN_AND_RANGE.fullmatch(cell)
     if found is None or found[2] is None:
         return [cell]

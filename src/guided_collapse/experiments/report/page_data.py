@@ -46,7 +46,7 @@ class Panel(NamedTuple):
 
 
 def panels_of(experiment: Experiment) -> list[Panel]:
-    """Returns a panel for each recorded quantity, and for the margins at the end."""
+    """Returns a panel for each recorded quantity, and for the cosine margins at the end of training."""
     panels = []
     for quantity in (ABOVE_FLOOR, *QUANTITIES):
         if quantity is TRAIN_LOSS:

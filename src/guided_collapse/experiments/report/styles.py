@@ -43,7 +43,7 @@ def in_order(heads: Iterable[str]) -> list[str]:
 
 
 def styles_of(heads: Iterable[str]) -> dict[str, HeadStyle]:
-    """Returns a style for each head, in order: a known head always has its own style, and others get those that remain."""
+    """Returns a style for each head, in order: a known head always has its own style, and others get the remaining styles."""
     order = in_order(heads)
     known = {head: STYLES[HEADS[head].style % len(STYLES)] for head in order if head in HEADS}
     free = [style for style in STYLES if style not in known.values()] or list(STYLES)

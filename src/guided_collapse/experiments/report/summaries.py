@@ -57,11 +57,11 @@ class Experiment:
         return any(run.num_test > 0 for run in self.runs)
 
     def of(self, head: str) -> list[Run]:
-        """Returns the runs of a head that did not fail, by seed."""
+        """Returns the runs of a head that did not fail, sorted by seed."""
         return [run for run in self.all_of(head) if run.state != "failed"]
 
     def all_of(self, head: str) -> list[Run]:
-        """Returns the runs of a head, by seed."""
+        """Returns all runs of a head, sorted by seed."""
         return sorted((run for run in self.runs if run.head == head), key=lambda run: run.seed)
 
     def references(self, quantity: Quantity) -> list[float]:
@@ -122,7 +122,10 @@ def first_epoch(reached: Series) -> float:
 
 
 def at_epoch(runs: Sequence[Run], quantity: Quantity, epoch: int | None = None) -> Spread | None:
-    """Returns the median and range of each run's last value up to an epoch, by default its last; None if no run recorded one."""
+    """Returns the median and range over runs of the last value recorded up to `epoch`; None if no run recorded one.
+
+    If `epoch` is None, the last value of each run counts.
+    """
     ends = (measured(run, quantity).loc[:epoch].tail(1) for run in runs)
     found = [(float(end.iat[0]), int(end.index[0])) for end in ends if len(end)]
     return spread([value for value, _ in found], [last for _, last in found]) if found else None
@@ -159,7 +162,7 @@ class Reached(NamedTuple):
 
 
 def when_reached(runs: Sequence[Run], level: int) -> Reached | None:
-    """Returns when runs first measured a train accuracy of `level` percent; None if no run recorded it."""
+    """Returns when runs first measured a train accuracy of `level` percent; None if no run recorded train accuracy."""
     epochs, seconds = [], []
     for run in runs:
         accuracies = measured(run, TRAIN_TOP1)
@@ -197,10 +200,10 @@ class Outcome:
 
 
 def outcome(experiment: Experiment) -> Outcome:
-    """Returns the result that compares heads: test accuracy at the end of training or, without test samples, a result of the loss.
+    """Returns the result that compares heads: test accuracy at the end of training or, without test samples, one based on the loss.
 
-    If every run has a floor of the loss, and room for a simplex ETF, which attains it, the result is the number of epochs to 1.01
-    times the floor; otherwise, it is the final loss above the floor.
+    If the loss of every run has a floor that a simplex ETF attains, and the feature space has room for a simplex ETF, the result is
+    the number of epochs until the loss is at most 1.01 times the floor. Otherwise, the result is the final loss above the floor.
     """
     runs = [run for head in experiment.heads for run in experiment.of(head)]
     values: dict[str, dict[int, float]] = {}
@@ -222,7 +225,7 @@ def outcome(experiment: Experiment) -> Outcome:
 
 
 def floor(run: Run) -> float:
-    """Returns the least cross-entropy that the head can reach; 0 for heads whose logits are unbounded."""
+    """Returns the lowest cross-entropy that the head can reach; 0 for heads whose logits are unbounded."""
     return run.loss_lower_bound or 0.0
 
 

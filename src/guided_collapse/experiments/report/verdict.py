@@ -1,4 +1,4 @@
-"""The verdict on a comparison, from records alone: which head is ahead, and by more than equal heads would be by chance?
+"""The verdict on a comparison, from records alone: which head is ahead, and is its lead larger than chance explains?
 
 Heads are compared on the same seeds, which share the initial network and the batches. The lead of head A over head B on S seeds is
 d = mean_s (a_s - b_s). Its interval, d - h to d + h, combines the variation between seeds with the variation between samples of
@@ -12,8 +12,8 @@ variance for two heads that err independently, with the correction of Agresti an
 makes h too wide rather than too narrow: equal heads differ by more than h in at most 5% of comparisons. With k heads against one
 reference, t and z are the quantiles for 5%/k, so that this holds for all of them together (Bonferroni).
 
-If the heads are compared by numbers of epochs, there are no test images, and h is the first term alone plus the step between two
-measured epochs.
+Without test images, h is the square root of the first term alone. If the heads are compared by numbers of epochs, the largest step
+between two measured epochs is added to h.
 """
 
 import math
@@ -82,7 +82,7 @@ def lead_over(own: Sequence[float], other: Sequence[float], num_test: int, *, st
     """Returns the lead of one head over another and its interval, by the formula in the docstring of this module.
 
     Args:
-        own, other: values of the same seeds, of which larger ones are better; with test images, accuracies from 0 to 1.
+        own, other: values for the same seeds, where larger is better; with test images, these are accuracies from 0 to 1.
         num_test: number of test images; 0 for values that are not accuracies.
         step: resolution of the values, added to the half-width.
         risk: probability that the interval misses zero if the heads are equal.
@@ -187,7 +187,7 @@ def _comparison(judged: Outcome, leads: Mapping[str, Lead], best: str, reference
 
 
 def _details(experiment: Experiment, best: str, reference: str) -> list[str]:
-    """Returns which head is the most collapsed, and what the best one costs, if the records say so."""
+    """Returns which head is the most collapsed, and how long the best head trains, as far as the records show."""
     sentences = []
     spreads = {head: found for head in experiment.heads if (found := at_epoch(experiment.of(head), NC1))}
     if len(spreads) > 1:
@@ -210,7 +210,7 @@ def _time(seconds: float) -> str:
 
 
 def _next(experiment: Experiment, seeds: list[int], lead: Lead, call: Call, searched: bool) -> tuple[str, str]:
-    """Returns what would settle the comparison, or make it fairer, and the command for that."""
+    """Returns advice on how to settle the comparison or make it fairer, and the command to run."""
     run = experiment.runs[0]
     rate = "gain" if run.configuration.get("optimizer") == "agd" else "learning_rate"
     limited = call == "draw" and abs(lead.mean) < lead.limit
