@@ -55,8 +55,8 @@ class StratifiedBatchSampler(SeededBatchSampler):
 
     An epoch has `ceil(N / batch_size)` batches of nearly equal size, so it does not end in a small batch: sizes are multiples of
     `num_replicas` and differ by at most `num_replicas`, except that one batch takes the remainder if `num_replicas` does not
-    divide N. The sampler itself splits each global batch between processes, so that their numbers of samples of a class differ by
-    at most one.
+    divide N. The sampler itself splits each global batch between processes, so that the numbers of samples of a class in any
+    two processes differ by at most one.
 
     Args:
         labels: class indices of all samples, (num_samples,).

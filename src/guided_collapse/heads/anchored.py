@@ -24,7 +24,7 @@ class AnchoredHead(SinglePrecisionState, Head):
 
         logits = scale e W',      e = N(h) = h/|h|,      W = N((1 - frame) N(A) + frame F)
 
-    N normalizes rows, A are the anchors, and F is the frame nearest to the centered N(A): a simplex ETF, or a tight frame for
+    N normalizes rows, A holds the anchors, and F is the frame nearest to the centered N(A): a simplex ETF, or a tight frame for
     num_classes > feature_dim + 1. The head has no parameters, needs no labels, and behaves the same in training and eval mode.
 
     Use the embedding e = `head.embed(features)`, or `Classifier.embed(inputs)`, both for items of an index and for queries. Compare
@@ -145,7 +145,7 @@ class AnchoredHead(SinglePrecisionState, Head):
         return points if self.center is None else unit_norm(points - self.center.to(points.dtype))
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """Returns the input of the weight, scale e, with the shape of the features, in float32 or wider."""
+        """Returns scale e, the input to W, (..., feature_dim), in float32 or wider."""
         return super().on_sphere(features) if self.center is None else self.scale * self._directions(features)
 
     def _training_logits(self, batch: Batch) -> Tensor:

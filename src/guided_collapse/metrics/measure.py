@@ -113,7 +113,7 @@ def nc2(weight: Tensor) -> float:
     $$
 
     For C > d + 1, it is the distance from a tight frame: $\Pi / \sqrt d$ replaces $P / \sqrt{C-1}$, where $\Pi$ is the nearest
-    projector of rank d on the complement of $\mathbf{1}$.
+    projector of rank d onto vectors whose entries sum to zero.
 
     Example:
         >>> import torch
@@ -383,9 +383,9 @@ def _has_unit_rows(output: Any) -> bool:
 
 
 def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:
-    """Returns the named linear layer or, if None, the only head of the model, otherwise its last linear layer.
+    """Returns the named linear layer or, if `named` is None, the model's only head or, without exactly one, the last linear layer.
 
-    Heads are those of this package, and linear layers that are the head of a `Classifier`.
+    A head is a `Head` or a linear layer that is the head of a `Classifier`.
     """
     modules = dict(model.named_modules())
     names = linear_names(model)

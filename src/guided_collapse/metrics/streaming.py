@@ -39,7 +39,7 @@ class _ResultMetric(Metric):
         self.update(*args, **kwargs)
 
     def _wrap_compute(self, compute: Callable[[], CollapseResult]) -> Callable[[], CollapseResult]:
-        """Returns `compute` with the caching and synchronization of torchmetrics, which fail if a result is a frozen dataclass."""
+        """Returns `compute` with torchmetrics' caching and synchronization, which need the frozen result wrapped in an object."""
         wrapped = super()._wrap_compute(lambda: SimpleNamespace(result=compute()))
         return lambda: wrapped().result
 
