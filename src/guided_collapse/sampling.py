@@ -245,7 +245,7 @@ def _checked_labels(labels: Tensor | Sequence[int] | npt.NDArray[np.integer]) ->
 
 
 def checked_integer(value: SupportsIndex, name: str, *, at_least: int = 0) -> int:
-    """Returns the value as an int; raises unless it is a Python, numpy or torch integer of at least `at_least`."""
+    """Returns the value, a Python, numpy or torch integer of at least `at_least`, as an int; raises an error for other values."""
     try:
         number = operator.index(value)
     except TypeError:

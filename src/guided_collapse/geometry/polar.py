@@ -138,7 +138,7 @@ def _by_single_precision(matrix: Tensor, negligible: float) -> Factors | None:
 def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tensor, negligible: float) -> Factors:
     """Returns all factors, given the leading singular values and right vectors.
 
-    The remainder is Q_n'X in float64, where Q_n are the columns of Q whose singular values are missing.
+    The remainder is Q_n'X in float64, where Q_n holds the columns of Q whose singular values are missing.
     """
     num_known = len(values)
     known = right[:num_known]

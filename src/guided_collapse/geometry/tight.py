@@ -143,7 +143,7 @@ def nearest_frame(
 
 
 def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: Tensor, *, rounds: int, solver: Solver) -> Tensor:
-    """Returns a nearly tight frame with unit rows close to the target, after rounds with and rounds without a pull toward the target.
+    """Returns a nearly tight frame with unit rows close to the target: the result of rounds with, then without, a pull toward it.
 
     The first rounds are steps of projected gradient ascent on <V, T>: V <- polar(P (N(V) + pull T)), where N normalizes the rows
     and P centers them if possible. These rounds converge to rows of unequal norms, and equalizing the norms afterward leads away

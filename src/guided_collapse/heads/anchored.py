@@ -41,7 +41,8 @@ class AnchoredHead(SinglePrecisionState, Head):
         check_values, device, dtype: as for `Head`.
 
     Raises:
-        TypeError, ValueError: if anchors or center have the wrong type or shape, are not finite, or leave a row without direction.
+        TypeError, ValueError: if anchors or center have the wrong type or shape, are not finite, or leave a row without a
+        direction.
 
     Example:
         >>> import torch
@@ -137,7 +138,7 @@ class AnchoredHead(SinglePrecisionState, Head):
 
     @property
     def weight(self) -> Tensor:
-        """W, (num_classes, feature_dim): unit rows."""
+        """W, (num_classes, feature_dim), with unit rows."""
         return self.rows
 
     def _directions(self, features: Tensor) -> Tensor:
@@ -228,7 +229,10 @@ def _unit_rows(rows: Tensor, name: str) -> Tensor:
 
 
 def _check_matrix(value: Tensor, name: str, width: int | None = None) -> None:
-    """Raises unless the value is a finite floating-point matrix, with `width` columns if given."""
+    """Raises a TypeError or ValueError unless the value is a floating-point matrix, with `width` columns if given.
+
+    On a CPU, all entries must be finite.
+    """
     _check_tensor(value, name)
     if value.ndim != 2 or width not in (None, value.shape[1]):
         wanted = "feature_dim" if width is None else f"feature_dim={width}"

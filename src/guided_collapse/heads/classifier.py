@@ -64,7 +64,7 @@ class Classifier(nn.Module):
         return self.head.embed(features) if isinstance(self.head, Head) else unit_norm(features)
 
     def points(self, inputs: Tensor) -> Tensor:
-        """Returns what the head's weight multiplies, (num_samples, feature_dim): for a `Head`, the features on the sphere.
+        """Returns the input to the weight, (num_samples, feature_dim): the features or, for a `Head`, the features on the sphere.
 
         Measure collapse on these: `metric.update(model.points(inputs), labels)`. Does not change the head's state in any mode.
         """

@@ -38,7 +38,7 @@ class NearestETFHead(LaggedFrameHead):
     1. projects the features onto the sphere of radius $\tau$, the `scale`, and centers them by the mean of the batch:
        $f = \tau h / \lVert h \rVert - \bar f$;
     2. updates the running class means $\tilde H$ with the class means of the batch (see `RunningClassMeans`);
-    3. solves for the frame nearest to $\tilde H$, with the previous solution as proximal point (see `nearest_etf`):
+    3. solves for the frame nearest to $\tilde H$, with the previous solution as the proximal point (see `nearest_etf`):
 
         $$
         W = M U^\top, \qquad

@@ -261,8 +261,8 @@ def compatibility(
 ) -> CompatibilityResult:
     """Cross-tests models: runs `retrieval` for the queries of each model in its own gallery and in the galleries of older models.
 
-    If a model has an `AnchoredHead` with a center, the galleries are taken to be centered: the embeddings of models without such a
-    head, computed from a loader, are centered by the same constant. Stored embeddings are used as they are.
+    If a model has an `AnchoredHead` with a center, the galleries are assumed to be centered: the embeddings of models without such
+    a head, computed from a loader, are centered by the same constant. Stored embeddings are used as they are.
 
     Args:
         models: the models by name, oldest first, as `embeddings_of` takes them; or names only, if all embeddings are stored.

@@ -188,8 +188,8 @@ def collapse_of(
     they are the points on the sphere that the head's weight multiplies. The model runs in eval mode, and its training modes are
     restored afterward.
 
-    The loader is iterated twice, the second time for NC4, accuracies and margins. It must yield the same samples both times,
-    without random augmentation. In distributed training, every process passes its own share of the data.
+    Without `keep_features`, the loader is iterated twice, the second time for NC4, accuracies and margins. It must yield the same
+    samples both times, without random augmentation. In distributed training, every process passes its own share of the data.
 
     Args:
         model: any module whose last layer is an `nn.Linear` or a head.
@@ -200,7 +200,7 @@ def collapse_of(
         classifier: the last linear layer, or its name; if None, it is found automatically, unless a `layer` is given.
         num_classes: C; required without a classifier.
         test_loader: batches of test samples, judged by the class means of `loader`.
-        keep_features: whether to keep all features in memory, which takes only one pass over the loader.
+        keep_features: whether to keep all features in memory, so that a single pass over the loader is enough.
         device: where to move inputs; if None, the device of the model's parameters.
         global_mean, center_weight: as for `measure_collapse`.
 
