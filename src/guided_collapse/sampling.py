@@ -55,8 +55,8 @@ class StratifiedBatchSampler(SeededBatchSampler):
 
     An epoch has `ceil(N / batch_size)` batches of nearly equal size, so it does not end in a small batch: sizes are multiples of
     `num_replicas` and differ by at most `num_replicas`, except that one batch takes the remainder if `num_replicas` does not
-    divide N. The sampler itself splits each global batch between processes, so that their numbers of samples of a class differ by
-    at most one.
+    divide N. The sampler itself splits each global batch between processes, so that the numbers of samples of a class in any
+    two processes differ by at most one.
 
     Args:
         labels: class indices of all samples, (num_samples,).
@@ -245,7 +245,7 @@ def _checked_labels(labels: Tensor | Sequence[int] | npt.NDArray[np.integer]) ->
 
 
 def checked_integer(value: SupportsIndex, name: str, *, at_least: int = 0) -> int:
-    """Returns the value as an int; raises unless it is a Python, numpy or torch integer of at least `at_least`."""
+    """Returns the value, a Python, numpy or torch integer of at least `at_least`, as an int; raises an error for other values."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Simplex equiangular tight frames, and tight frames for sizes without a simplex: fixed, or nearest to given class means."""
+"""Simplex equiangular tight frames, and tight frames for sizes without a simplex ETF: fixed, or nearest to given class means."""
 
 from guided_collapse.geometry.bounds import largest_cosine_bound, tight_frame_cross_entropy_bound, welch_bound
 from guided_collapse.geometry.nearest import NearestETF, NearestFrame, nearest_etf, tightness_defect

@@ -8,7 +8,8 @@ from guided_collapse.geometry.simplex import check_feature_dim, check_num_classe
 def welch_bound(feature_dim: int, num_classes: int) -> float:
     """Returns the Welch bound: the largest |cosine| among C unit vectors in d dimensions is at least sqrt((C-d) / (d (C-1))).
 
-    For C <= d the bound is 0. Only equiangular tight frames attain it; they exist for few sizes, and never for C > d (d + 1) / 2.
+    For C <= d the bound is 0, attained by orthonormal vectors. For C > d only equiangular tight frames attain the bound; such
+    frames exist for few sizes, and never for C > d (d + 1) / 2.
     """
     check_num_classes(num_classes)
     check_feature_dim(feature_dim)

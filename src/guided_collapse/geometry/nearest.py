@@ -29,7 +29,8 @@ class NearestFrame:
 
     basis: Tensor
     """U, (feature_dim, num_classes): the proximal point of the next solve. For feature_dim >= num_classes, its columns are
-    orthonormal. Otherwise, its rows are orthonormal and orthogonal to 1; in a tight frame with unit rows only approximately."""
+    orthonormal. Otherwise, its rows are orthonormal and orthogonal to the all-ones vector; for a tight frame with unit rows, only
+    approximately."""
     weight: Tensor
     """W, (num_classes, feature_dim): the weight of the classifier."""
     centered_class_means: Tensor
@@ -90,30 +91,32 @@ def nearest_etf(
     = \operatorname{polar}(2 \tilde H \tilde M + \delta U_{\text{prox}}),
     $$
 
-    solved in closed form. $\tilde H$ (d x C) are the class means and $\tilde M$ the simplex ETF
+    solved in closed form. $\tilde H$ (d x C) holds the class means, and $\tilde M$ is the simplex ETF
     $M = \sqrt{C/(C-1)} \, (I - \mathbf{1}\mathbf{1}^\top / C)$, both scaled to unit Frobenius norm. The classifier is
-    $W = M U^\top$. For d = C - 1, the problem is solved on the complement of $\mathbf{1}$.
+    $W = M U^\top$. For d = C - 1, the problem is solved on the orthogonal complement of the all-ones vector $\mathbf{1}$.
 
     Without a proximal point, or with weight 0, the means leave directions of $U$ open: at least one for d >= C, on which $W$ does
-    not depend, and more if the means have a rank below C - 1. The solution is then the limit for a vanishing proximal weight,
-    toward `proximal_basis` or, if None, toward the canonical direction. If all means are zero, it is the proximal point itself.
+    not depend, and more if the means have a rank below C - 1. The solution is then the limit as the proximal weight tends to 0,
+    with `proximal_basis` or, if None, the canonical direction as the proximal point. If all means are zero, the solution is the
+    proximal point itself.
 
-    The solver "factors" decomposes a matrix. It is exact to rounding for every input and can be differentiated once. The solver
-    "products" only multiplies matrices. It never synchronizes with the device, does not need float64, and can be differentiated any
-    number of times, in forward mode, and under the transforms of `torch.func`. Its error grows as the proximal weight shrinks: it
-    is about 1e-5 in float32, or 1e-4 for a weight of 1e-4 and rank-deficient means. In place of a vanishing weight, "products" uses
-    a thousandth of the means' singular values at collapse. For NaN input, it returns NaN instead of raising.
+    The solver "factors" decomposes a matrix. It is exact up to rounding errors for every input and can be differentiated once. The
+    solver "products" only multiplies matrices. It never synchronizes with the device, does not need float64, and can be
+    differentiated any number of times, in forward mode, and under the transforms of `torch.func`. Its error grows as the proximal
+    weight shrinks: it is about 1e-5 in float32, or 1e-4 for a weight of 1e-4 and rank-deficient means. In place of a vanishing
+    weight, "products" uses a thousandth of the singular values that the means have at collapse. For NaN input, "products" returns
+    NaN instead of raising an error.
 
     Args:
-        centered_class_means: class means minus the global mean, (num_classes, feature_dim), of any scale. float16 and bfloat16
-            are computed in float32.
+        centered_class_means: class means minus the global mean, (num_classes, feature_dim), of any scale. For float16 and
+            bfloat16 means, the computation is in float32.
         proximal_basis: U_prox, (feature_dim, num_classes), held constant: the `basis` of an earlier solution, or any matrix with
             orthonormal columns.
         proximal_weight: delta; ignored without a proximal point.
         solver: "factors" or "products"; if None, "factors" on a CPU and "products" elsewhere.
         first_step: whether `proximal_basis` is only an initial direction, a bool or a boolean scalar tensor. If so, "factors"
             first solves without the proximal term and takes that solution as U_prox, as the paper does; "products" uses the
-            vanishing weight.
+            small weight described above.
 
     Returns:
         A `NearestETF`; its `basis`, `weight` and `distance` are differentiable in the means.
@@ -166,8 +169,8 @@ def checked_solver(solver: Solver | None, device: torch.device) -> Solver:
 def tightness_defect(weight: Tensor) -> Tensor:
     """Returns the root mean square deviation from 1 of the m largest eigenvalues of (m/C) W'W, m = min(d, C-1): 0 if tight.
 
-    W is (num_classes, feature_dim), with rows of norm 1 on average; for num_classes <= feature_dim, its rows must sum to zero. A
-    simplex ETF has a defect of 0.
+    W is (num_classes, feature_dim), with rows whose mean squared norm is 1; for num_classes <= feature_dim, its rows must sum to
+    zero. A simplex ETF has a defect of 0.
     """
     num_classes, feature_dim = weight.shape
     rank = min(feature_dim, num_classes - 1)

@@ -32,7 +32,7 @@ class Operation(Generic[Arguments, Result]):
         IMPLEMENTATIONS[self._call] = function
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """Returns the operation's result, differentiable if a gradient was registered. Raises under transforms of torch.func."""
+        """Returns the operation's result, differentiable if a gradient was registered. Raises an error in torch.func transforms."""
         if is_transformed():
             raise NotImplementedError(
                 'the solver "factors" and sums over processes do not support torch.func transforms (grad, vmap, jacrev, ...). '
@@ -87,7 +87,7 @@ class DifferentiableOperation:
         self.direct = ClosedGradient(self._directly, lambda grad, needed, _, **options: (backward(grad, *needed),))
 
     def __call__(self, first: Tensor, *others: Any) -> tuple[Tensor, ...]:
-        """Returns the results of `forward`. Raises for forward mode, transforms of torch.func and a second derivative."""
+        """Returns the results of `forward`. Raises an error in forward mode, torch.func transforms and double backward."""
         if not is_plain(first):
             if not torch.compiler.is_compiling() and forward_ad.unpack_dual(first).tangent is not None:  # type: ignore[no-untyped-call]
                 raise NotImplementedError(
@@ -121,7 +121,7 @@ class DifferentiableOperation:
 class ClosedGradient:
     """A function of tensors with a handwritten backward pass that is cheaper than autograd's.
 
-    Positional arguments are tensors, keyword arguments are constants. `forward` returns the result, followed by tensors to save.
+    Positional arguments are tensors; keyword arguments are constants. `forward` returns the result, followed by tensors to save.
     `backward` takes the gradient of the result, the list of saved tensors, and all arguments, and returns one gradient per tensor,
     or None for a tensor that requires no gradient. Under torch.compile, under transforms of torch.func, in forward mode and for
     second derivatives, torch differentiates `forward` itself.
@@ -222,9 +222,10 @@ def float32_is_float32() -> bool:
 
 
 class _ProductOfParts(torch.autograd.Function):
-    """The product of matrices split into parts of eight bits, whose products are exact at every precision setting.
+    """The product of two float32 matrices, computed from three bfloat16 parts of each.
 
-    It has no forward-mode derivative, because torch.compile rejects functions that define one.
+    Products of the entries of parts are exact at every precision setting. The function has no forward-mode derivative, because
+    torch.compile rejects functions that define one.
     """
 
     generate_vmap_rule = True

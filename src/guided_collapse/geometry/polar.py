@@ -2,7 +2,7 @@
 
 Matrices are wide here: X is (num_rows, num_columns) with num_rows <= num_columns. Its polar decomposition is X = S U with U U' = I
 and S symmetric, positive semidefinite; from the thin SVD X = Q diag(s) A, the polar factor is U = Q A. When X is rank-deficient, U
-is not unique. It is then completed from a given matrix B: U is the limit of polar(X + t B) for t -> 0+.
+is not unique. It is then completed from a given matrix B: U is the limit of polar(X + t B) as t -> 0+.
 """
 
 import itertools
@@ -52,10 +52,10 @@ class Factors(NamedTuple):
 
 
 def singular_factors(matrix: Tensor, negligible: float, dtype: torch.dtype) -> Factors:
-    """Returns the factors of X, in float64 from an SVD, or in float32 from eigenvectors of XX', which is faster.
+    """Returns the factors of X: for float64, from an SVD; for float32, from eigenvectors of XX', which is faster.
 
-    The product Q A is accurate to the rounding error of the dtype. So are the factors themselves, with one exception: in float32,
-    with many rows and a well-conditioned X, they are only accurate enough for a gradient.
+    The product Q A is accurate to the unit roundoff of the dtype. The factors themselves are as accurate, with one exception: in
+    float32, with many rows and a well-conditioned X, they are only accurate enough for a gradient.
 
     Args:
         matrix: X, finite, in float64.
@@ -138,7 +138,7 @@ def _by_single_precision(matrix: Tensor, negligible: float) -> Factors | None:
 def _with_remainder(remainder: Tensor, left: Tensor, values: Tensor, right: Tensor, negligible: float) -> Factors:
     """Returns all factors, given the leading singular values and right vectors.
 
-    The remainder is Q_n'X in float64, where Q_n are the columns of Q whose singular values are missing.
+    The remainder is Q_n'X in float64, where Q_n holds the columns of Q whose singular values are missing.
     """
     num_known = len(values)
     known = right[:num_known]
@@ -182,7 +182,7 @@ def complete(factors: Factors, completion: Tensor) -> Tensor:
 
 
 def _project_out(right: Tensor, matrix: Tensor) -> Tensor:
-    """Returns matrix (I - A'A). The projection is applied twice, because one leaves errors proportional to the norm of `matrix`."""
+    """Returns matrix (I - A'A). Projects twice, because a single projection leaves errors proportional to the norm of `matrix`."""
     for _ in range(2):
         matrix = matrix - (matrix @ right.T) @ right
     return matrix
@@ -196,7 +196,7 @@ def polar_gradient(grad_polar: Tensor, factors: Factors, completion_values: Tens
         dL/dX = Q [ ( (K - K')_ij / (s_i + s_j) - diag(1/s) K ) A + diag(1/s) V_Q ].
 
     The formula contains no differences of singular values, so the gradient is stable when singular values repeat, as all of them do
-    at neural collapse. When X is rank-deficient, the derivative is along changes of X that keep its left null space.
+    at neural collapse. When X is rank-deficient, the gradient accounts only for changes of X that keep its left null space.
 
     Args:
         grad_polar: V.
@@ -229,9 +229,9 @@ def rows_by_factors(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns U' of the frame nearest to the means, the U_prox' that was used, and the singular values of X up to a common factor.
 
-    U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1); for delta = 0, U is the limit for
-    delta -> 0+. H~ are the means at unit Frobenius norm, or zero if all means are zero. For d < C, the problem is solved on the
-    complement of 1. U' is differentiable in the means, but only once.
+    U is the polar factor of X = 2 H~ P / sqrt(m) + delta U_prox with m = min(d, C-1); for delta = 0, U is the limit as
+    delta -> 0+. H~ holds the means at unit Frobenius norm, or zero if all means are zero. For d < C, the problem is solved on the
+    orthogonal complement of the all-ones vector. U' is differentiable in the means, but only once.
 
     Args:
         means: (num_classes, feature_dim).

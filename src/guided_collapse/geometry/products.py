@@ -1,9 +1,9 @@
 """The solver "products": polar factors from matrix products alone, fast on accelerators and differentiable any number of times.
 
 The polar factor of a matrix X is X with every singular value replaced by 1. It is computed by a composition of odd polynomials
-p(x) = a x + b x^3 + c x^5 that maps an interval with all singular values of X to 1, up to rounding errors. Applied to a matrix, a
-polynomial is the update X <- a X + (b A + c A^2) X with A = XX'. In the best composition, each polynomial is the one closest to 1
-on the image of the interval under its predecessors ("The Polar Express", Amsel et al., 2025).
+p(x) = a x + b x^3 + c x^5 that maps an interval containing all singular values of X to 1, up to rounding errors. Applied to a
+matrix, a polynomial is the update X <- a X + (b A + c A^2) X with A = XX'. In the best composition, each polynomial is the one
+closest to 1 on the image of the interval under its predecessors ("The Polar Express", Amsel et al., 2025).
 """
 
 import math
@@ -122,7 +122,7 @@ polar_by_products = ClosedGradient(_forward, _backward)
 
 
 def vanishing_pull(num_classes: int, proximal_weight: float) -> float:
-    """Returns the small proximal weight that replaces zero. It is at most delta, unless delta is 0.
+    """Returns the small proximal weight that stands in for a vanishing one: at most delta, unless delta is 0.
 
     For a tight frame, pass feature_dim + 1 as num_classes.
     """

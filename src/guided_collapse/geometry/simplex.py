@@ -88,12 +88,14 @@ def frame_basis(
     """Returns the basis U of a simplex ETF, (feature_dim, num_classes), in a canonical or random direction.
 
     For feature_dim >= num_classes, its columns are orthonormal, U'U = I. For feature_dim = num_classes - 1, there is no room for
-    num_classes orthonormal columns; instead, its rows are orthonormal and orthogonal to 1: UU' = I and U'U = I - 11'/C.
+    num_classes orthonormal columns; instead, its rows are orthonormal and orthogonal to the all-ones vector 1: UU' = I and U'U = I
+    - 11'/C.
 
     Args:
         feature_dim: d, at least num_classes - 1.
         num_classes: C, at least 2.
-        direction: "canonical" for the first columns of the identity; "random" for a draw from the Haar measure.
+        direction: "canonical" for the first columns of the identity or, for feature_dim = num_classes - 1, the transposed
+            `helmert_basis`; "random" for a draw from the Haar measure.
         generator: for a random direction; if None, torch's global generator.
         dtype: of the result; if None, torch's default.
 
@@ -123,7 +125,10 @@ def haar_basis(
 
 
 def helmert_basis(num_classes: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns an orthonormal basis B of the complement of 1, (num_classes, num_classes - 1): BB' = I - 11'/C."""
+    """Returns B, (num_classes, num_classes - 1), whose columns are an orthonormal basis of the complement of the all-ones vector 1.
+
+    BB' = I - 11'/C.
+    """
     order = torch.arange(1, num_classes, dtype=torch.float64)
     above = torch.ones(num_classes, num_classes - 1, dtype=torch.float64).triu()
     below = torch.cat([torch.zeros(1, num_classes - 1, dtype=torch.float64), torch.diag(-order)])

@@ -5,8 +5,8 @@ A centered frame of C classes in d dimensions has at most rank m = min(d, C-1). 
     U = polar(2 H~ P / sqrt(m) + delta U_prox),      W = sqrt(C/m) P U'          (H~ and U are d x C, P = I - 11'/C)
 
 minimizes |H~ - W'/sqrt(C)|_F^2 + (delta/2) |U - U_prox|_F^2. For C <= d + 1 this is the paper's problem: m = C - 1 and W is a
-simplex ETF. For C > d + 1, where none exists, m = d, the rows of U are orthonormal and orthogonal to 1, and W'W = (C/d) I: W is a
-tight frame. The two cases coincide at C = d + 1, so delta has the same meaning in both.
+simplex ETF. For C > d + 1, no simplex ETF exists; m = d, the rows of U are orthonormal and orthogonal to the all-ones vector 1,
+and W'W = (C/d) I: W is a tight frame. The two cases coincide at C = d + 1, so delta has the same meaning in both.
 """
 
 import math
@@ -82,16 +82,16 @@ def nearest_frame(
     W^\top W = \tfrac{C}{d} I,
     $$
 
-    the global minimizer; its rows sum to zero and have norm 1 on average. With `unit_rows`, each row has norm 1. The problem with
-    unit rows has no closed form and may have many local minima; rounds of projected gradient ascent find one close to the
-    minimizer above. The result is then tight and centered up to a defect that more rounds reduce, except that frames of
-    num_classes = feature_dim + 2, or in one dimension, cannot be centered. Classes with equal means keep equal rows, unless a
+    the global minimizer; its rows sum to zero, and their squared norms average 1. With `unit_rows`, each row has norm 1. The
+    problem with unit rows has no closed form and may have many local minima; rounds of projected gradient ascent find one close to
+    the minimizer above. The result is then tight and centered up to a defect that more rounds reduce, except that frames with
+    num_classes = feature_dim + 2 or feature_dim = 1 cannot be centered. Classes with equal means keep equal rows, unless a
     proximal point separates them; the gradient that would separate them is limited in size.
 
-    Without a proximal point, or with weight 0, directions that the means leave open are taken from the limit for a vanishing
-    proximal weight, toward `proximal_basis` or, if None, toward the canonical frame of `tight_frame`. Classes whose mean is zero
-    start the rounds from their row of the proximal frame. If all means are zero, the solution before the rounds is the proximal
-    point.
+    Without a proximal point, or with weight 0, directions that the means leave open are taken from the limit as the proximal
+    weight tends to 0, with `proximal_basis` or, if None, the canonical frame of `tight_frame` as the proximal point. Classes whose
+    mean is zero start the rounds from their row of the proximal frame. If all means are zero, the solution before the rounds is the
+    proximal point.
 
     Args:
         centered_class_means: (num_classes, feature_dim), as for `nearest_etf`.
@@ -99,7 +99,7 @@ def nearest_frame(
             num_classes > feature_dim + 1 it is sqrt(d/C) W' of a tight frame W.
         proximal_weight, first_step: as for `nearest_etf`.
         unit_rows: whether every row has norm 1. No effect on a simplex ETF, whose rows always have norm 1.
-        rounds: number of rounds toward unit rows with a pull to the means; twice as many rounds without the pull follow.
+        rounds: number of rounds toward unit rows with a pull toward the means; twice as many rounds without this pull follow.
         solver: as for `nearest_etf`; also used in the rounds.
 
     Returns:
@@ -143,7 +143,7 @@ def nearest_frame(
 
 
 def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: Tensor, *, rounds: int, solver: Solver) -> Tensor:
-    """Returns a nearly tight frame with unit rows close to the target, after rounds with a pull to the target and rounds without.
+    """Returns a nearly tight frame with unit rows close to the target: the result of rounds with, then without, a pull toward it.
 
     The first rounds are steps of projected gradient ascent on <V, T>: V <- polar(P (N(V) + pull T)), where N normalizes the rows
     and P centers them if possible. These rounds converge to rows of unequal norms, and equalizing the norms afterward leads away
@@ -155,18 +155,18 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
     any pull, these are the conditions for W to be a stationary point of <W, T> among tight, centered frames with unit rows.
 
     Rounds without a pull are the alternating projections of Tropp, Dhillon, Heath and Strohmer (2005), which only make the frame
-    tight. They work on the smaller of two sides: the columns V, or orthonormal columns E that complete V (and 1, for centered
-    frames) to a basis of R^C. The rows of V have equal norms exactly when the rows of E do, and a round multiplies the defect by
-    about the number of columns over C: at most a half on the smaller side. E is never formed. Let D be diagonal with the row norms
-    of E, D^2 = 1 - |v|^2 (minus 1/C if V is centered). The orthogonal complement of D^-1 E is the span of D V. If D^-1 E is
-    centered, its complement is the part of the span of D V and D 1 that sums to zero.
+    tight. They work on the smaller of two sides: the columns V, or orthonormal columns E that complete V (and the all-ones
+    vector 1, for centered frames) to a basis of R^C. The rows of V have equal norms exactly when the rows of E do, and a round
+    multiplies the defect by about the number of columns over C: at most a half on the smaller side. E is never formed. Let D be
+    diagonal with the row norms of E, D^2 = 1 - |v|^2 (minus 1/C if V is centered). The orthogonal complement of D^-1 E is the span
+    of D V. If D^-1 E is centered, its complement is the part of the span of D V and D 1 that sums to zero.
 
     Args:
         columns: V, (num_classes, feature_dim), orthonormal columns.
         target: T, (num_classes, feature_dim), nonzero, of any scale.
         fallback: (num_classes, feature_dim); its rows replace those of V that are zero.
         has_mean: (num_classes, 1), False for classes that start from their row of `fallback`.
-        rounds: number of rounds with a pull; twice as many without a pull follow.
+        rounds: number of rounds with a pull; twice as many rounds without a pull follow.
         solver: the solver for the polar factors.
     """
     num_classes, feature_dim = columns.shape
@@ -208,9 +208,10 @@ def with_unit_rows(columns: Tensor, target: Tensor, fallback: Tensor, has_mean: 
 def can_be_centered(feature_dim: int, num_classes: int) -> bool:
     """Returns whether the rounds can keep the frame centered, for num_classes > feature_dim + 1.
 
-    They cannot in one dimension, nor for num_classes = feature_dim + 2. In one dimension, unit rows are signs. For
-    num_classes = feature_dim + 2, a single column completes a centered frame with unit rows, and its entries are signs up to a
-    factor. An odd number of signs never sums to zero, and the rounds do not flip signs until an even number of them does.
+    The rounds cannot do so in one dimension, where unit rows are +1 or -1, or for num_classes = feature_dim + 2. In the latter
+    case, a single column completes a centered frame and the all-ones vector to a basis of R^C, and unit rows require that all
+    entries of this column be +1 or -1, up to a common factor. An odd number of signs never sums to zero; with an even number, the
+    rounds do not flip signs to bring the sum to zero.
     """
     return feature_dim > 1 and num_classes > feature_dim + 2
 
@@ -301,8 +302,8 @@ def tight_frame(
         num_classes: C, at least 2.
         direction: "canonical" for the direction of `frame_basis` or, for num_classes > feature_dim + 1, the harmonic frame of sines
             and cosines; "random" for a Haar-random direction.
-        unit_rows: whether every row has norm 1, through the rounds of `nearest_frame`. Harmonic frames with an even feature_dim or
-            an even num_classes have unit rows without any rounds.
+        unit_rows: whether every row has norm 1, achieved by the rounds of `nearest_frame`. Harmonic frames with an even feature_dim
+            or an even num_classes have unit rows without any rounds.
         rounds: as for `nearest_frame`.
         generator: for a random direction; if None, torch's global generator.
         dtype: of the result; if None, torch's default.
@@ -333,7 +334,7 @@ def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype |
 
     Before normalization, entry c of a column is cos(2 pi f c / C) or sin(2 pi f c / C) with an integer frequency f. Multiplied by
     sqrt(C/d), the columns are a tight frame. Its rows have norm 1 if d or C is even; if d is odd and C is even, the last column is
-    (-1)^c. If both are odd, the last column is a cosine without its sine, and rows have norm 1 only on average.
+    (-1)^c. If both are odd, the last column is a cosine without its sine, and only the mean of the squared row norms is 1.
 
     Frequencies are chosen in the order of f^2 times the golden ratio mod 1, which spreads them over the available range. The lowest
     frequencies would place neighboring classes next to each other, and equally spaced frequencies would repeat rows.
@@ -361,8 +362,8 @@ def harmonic_columns(feature_dim: int, num_classes: int, *, dtype: torch.dtype |
 def rounds_in_training(feature_dim: int, num_classes: int) -> int:
     """Returns the number of rounds in a training step.
 
-    They keep the tightness defect of a frame at about 1e-3 for 50 or more classes, and at about 1e-2 for ten classes. Every round
-    multiplies the defect by about d/C or less.
+    This many rounds keep the tightness defect of a frame at about 1e-3 for 50 or more classes, and at about 1e-2 for ten classes.
+    Every round multiplies the defect by about d/C or less.
     """
     return 1 if num_classes >= MANY_CLASSES * feature_dim else FEW_ROUNDS
 

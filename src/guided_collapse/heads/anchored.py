@@ -24,7 +24,7 @@ class AnchoredHead(SinglePrecisionState, Head):
 
         logits = scale e W',      e = N(h) = h/|h|,      W = N((1 - frame) N(A) + frame F)
 
-    N normalizes rows, A are the anchors, and F is the frame nearest to the centered N(A): a simplex ETF, or a tight frame for
+    N normalizes rows, A holds the anchors, and F is the frame nearest to the centered N(A): a simplex ETF, or a tight frame for
     num_classes > feature_dim + 1. The head has no parameters, needs no labels, and behaves the same in training and eval mode.
 
     Use the embedding e = `head.embed(features)`, or `Classifier.embed(inputs)`, both for items of an index and for queries. Compare
@@ -41,7 +41,8 @@ class AnchoredHead(SinglePrecisionState, Head):
         check_values, device, dtype: as for `Head`.
 
     Raises:
-        TypeError, ValueError: if anchors or center have the wrong type or shape, are not finite, or leave a row without direction.
+        TypeError, ValueError: if anchors or center have the wrong type or shape, are not finite, or leave a row without a
+        direction.
 
     Example:
         >>> import torch
@@ -137,7 +138,7 @@ class AnchoredHead(SinglePrecisionState, Head):
 
     @property
     def weight(self) -> Tensor:
-        """W, (num_classes, feature_dim): unit rows."""
+        """W, (num_classes, feature_dim), with unit rows."""
         return self.rows
 
     def _directions(self, features: Tensor) -> Tensor:
@@ -145,7 +146,7 @@ class AnchoredHead(SinglePrecisionState, Head):
         return points if self.center is None else unit_norm(points - self.center.to(points.dtype))
 
     def on_sphere(self, features: Tensor) -> Tensor:
-        """Returns the input of the weight, scale e, with the shape of the features, in float32 or wider."""
+        """Returns scale e, the input to W, (..., feature_dim), in float32 or wider."""
         return super().on_sphere(features) if self.center is None else self.scale * self._directions(features)
 
     def _training_logits(self, batch: Batch) -> Tensor:
@@ -228,7 +229,10 @@ def _unit_rows(rows: Tensor, name: str) -> Tensor:
 
 
 def _check_matrix(value: Tensor, name: str, width: int | None = None) -> None:
-    """Raises unless the value is a finite floating-point matrix, with `width` columns if given."""
+    """Raises a TypeError or ValueError unless the value is a floating-point matrix, with `width` columns if given.
+
+    On a CPU, all entries must be finite.
+    """
     _check_tensor(value, name)
     if value.ndim != 2 or width not in (None, value.shape[1]):
         wanted = "feature_dim" if width is None else f"feature_dim={width}"

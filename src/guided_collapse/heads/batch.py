@@ -78,10 +78,10 @@ class Batch:
         return _logits(self.features, weight.to(self.features.dtype), batch=self.constant(), center=center)
 
     def rows(self, num_classes: int) -> Tensor | None:
-        """Returns the index of the row of class sums to which each sample adds, or None if a product with `shares` is faster.
+        """Returns each sample's row index in a matrix of class sums, or None if a product with `shares` is faster.
 
-        The index, (num_samples,), is the label, or label + 1 if row 0 collects ignored samples. Products with `shares` are faster
-        on accelerators, where they take fewer operations, and for few classes.
+        The indices, (num_samples,), are the labels, or labels + 1 if row 0 collects ignored samples. Products with `shares` are
+        faster on accelerators, where they take fewer operations, and for few classes.
         """
         if self.is_clean and self.has_indices:
             return self.labels

@@ -73,7 +73,7 @@ def checked(
 
 
 def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
-    """Raises unless labels are class indices or soft labels for each row of features, (..., feature_dim)."""
+    """Raises an error unless labels are class indices or soft labels for each row of features, (..., feature_dim)."""
     samples, given = tuple(features.shape[:-1]), tuple(labels.shape)
     if is_soft(labels) and labels.ndim == features.ndim:
         if given != (*samples, num_classes):
@@ -96,7 +96,10 @@ def check_labels(labels: Tensor, features: Tensor, num_classes: int) -> None:
 
 
 def _check_values(features: Tensor, labels: Tensor, num_classes: int, training: bool, check: bool) -> bool:
-    """Returns whether the batch is known to have finite features and no ignored labels. Raises for invalid values."""
+    """Returns whether the batch is known to have finite features and no ignored labels.
+
+    Raises a ValueError for invalid values, and a RuntimeError inside activation checkpointing.
+    """
     if training and torch._C._current_graph_task_id() != -1:
         raise RuntimeError(
             "a head updates its state once per batch, so it must stay outside activation checkpointing; got a forward pass during "
@@ -130,7 +133,7 @@ _checked_values.register_autograd(lambda ctx, grad: (grad, None, None, None, Non
 
 
 def largest_finite(values: Tensor, name: str, context: str = "") -> float:
-    """Returns the largest absolute value, or 0 for an empty tensor; raises for NaN and infinity. Needs no temporary tensor."""
+    """Returns the largest absolute value, or 0 for an empty tensor; raises a ValueError for NaN and infinity. Allocates no copy."""
     if values.numel() == 0:
         return 0.0
     lowest, highest = (float(value) for value in torch.aminmax(values.detach()))
@@ -145,7 +148,7 @@ def largest_finite(values: Tensor, name: str, context: str = "") -> float:
 
 
 def _check_indices(labels: Tensor, num_classes: int) -> bool:
-    """Returns whether the batch has no ignored labels; raises for labels out of range."""
+    """Returns whether the batch has no ignored labels; raises a ValueError for labels out of range."""
     lowest, highest = (int(value) for value in torch.aminmax(labels))
     if lowest >= 0 and highest < num_classes:
         return True

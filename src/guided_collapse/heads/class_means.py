@@ -162,7 +162,7 @@ class RunningClassMeans(SinglePrecisionState):
     def add_batch(self, batch: Batch, *, only_state: bool = False) -> tuple[Tensor | None, Tensor | None]:
         """Updates the means with a batch that has been checked, and returns them.
 
-        With `only_state`, which requires that gradients are disabled, a batch with class indices and fewer samples than num_classes
+        With `only_state`, which requires disabled gradients, a batch with class indices and fewer samples than num_classes
         touches only the rows of its classes.
 
         Returns:

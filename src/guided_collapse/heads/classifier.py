@@ -57,13 +57,14 @@ class Classifier(nn.Module):
     def embed(self, inputs: Tensor) -> Tensor:
         """Returns embeddings for an index, (num_samples, feature_dim), of unit norm: `head.embed(features)`, or h/|h|.
 
-        Compare embeddings by dot products. Does not change the head's state; call `eval()` first for the backbone.
+        Compare embeddings by dot products. Does not change the head's state. Call `model.eval()` first, so that the backbone
+        runs in eval mode.
         """
         features = self.features(inputs)
         return self.head.embed(features) if isinstance(self.head, Head) else unit_norm(features)
 
     def points(self, inputs: Tensor) -> Tensor:
-        """Returns what the head's weight multiplies, (num_samples, feature_dim): the features, on the sphere for a `Head`.
+        """Returns the input to the weight, (num_samples, feature_dim): the features or, for a `Head`, the features on the sphere.
 
         Measure collapse on these: `metric.update(model.points(inputs), labels)`. Does not change the head's state in any mode.
         """

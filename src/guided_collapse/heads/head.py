@@ -43,7 +43,7 @@ class Head(nn.Module, ABC):
     (f - \bar f) \, W^\top, \qquad f = \tau \, h / \lVert h \rVert
     $$
 
-    of features $h$, (num_samples, feature_dim). In training mode, $\bar f$ is the mean of the batch, with gradient; in eval
+    for features $h$, (num_samples, feature_dim). In training mode, $\bar f$ is the mean of the batch, with gradient; in eval
     mode, it is a running mean, so the logits of a sample never depend on the rest of its batch. In distributed training,
     statistics are computed over the global batch. Computation is in float32 or wider, even under autocast.
 
@@ -311,9 +311,9 @@ def _exported_sphere(feature_dim: int, *, rms_norm: bool) -> nn.Module:
 
 
 def default_scale(feature_dim: int, num_classes: int) -> float:
-    """Returns the scale whose lowest possible cross-entropy is -log(0.9), to three digits.
+    """Returns the scale at which the lowest possible cross-entropy is -log(0.9), rounded to three digits.
 
-    For a simplex ETF, it is (C-1)/C log(9 (C-1)).
+    For a simplex ETF, the scale is (C-1)/C log(9 (C-1)).
     """
     low, high = 0.0, 1.0
     target = -math.log(BEST_PROBABILITY)

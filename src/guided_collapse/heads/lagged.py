@@ -88,9 +88,9 @@ class LaggedFrameHead(FrameHead):
     def update(self, labels: Tensor) -> None:
         """Updates a lagged head with the labels of the batch that its last forward pass classified without labels.
 
-        `logits = model(inputs)`, the loss, and then `head.update(labels)` is equivalent to passing the labels to the forward pass,
-        except that ignored samples (-100) have already taken part in the centering. Forward passes under `torch.no_grad()` leave
-        nothing to update.
+        Calling `model(inputs)`, computing the loss and then calling `head.update(labels)` is equivalent to passing the labels to
+        the forward pass, except that ignored samples (-100) have already taken part in the centering. Forward passes under
+        `torch.no_grad()` leave nothing to update.
 
         Args:
             labels: as for `forward`.
@@ -119,7 +119,7 @@ class LaggedFrameHead(FrameHead):
         self._pending = None
 
     def _keep_pending(self, batch: Batch) -> None:
-        """Keeps a batch that came without labels for `update`, unless gradients are disabled."""
+        """Keeps the features of a batch that came without labels, for `update` to use, unless gradients are disabled."""
         if torch.is_grad_enabled():
             self._pending = batch.features.detach()
 
@@ -160,8 +160,9 @@ def nearest_tight_frame(
 ) -> NearestFrame:
     """Returns the tight frame nearest to the class means, with the few rounds toward unit rows that a training step can afford.
 
-    For classes that are not `seen`, (num_classes,), their row of the current frame, scaled to the size of the other means, serves
-    as mean; zero means would pull their rows together. The other arguments are those of `nearest_frame`.
+    `seen`, (num_classes,), marks the classes that have had samples. For every other class, its row of the current frame, scaled to
+    the size of the class means, takes the place of its mean, because means of zero would pull the rows of these classes together.
+    The other arguments are those of `nearest_frame`.
     """
     feature_dim, num_classes = basis.shape
     size = torch.linalg.vector_norm(class_means) / seen.sum(dtype=class_means.dtype).clamp(min=1).sqrt()

@@ -38,7 +38,7 @@ class NearestETFHead(LaggedFrameHead):
     1. projects the features onto the sphere of radius $\tau$, the `scale`, and centers them by the mean of the batch:
        $f = \tau h / \lVert h \rVert - \bar f$;
     2. updates the running class means $\tilde H$ with the class means of the batch (see `RunningClassMeans`);
-    3. solves for the frame nearest to $\tilde H$, with the previous solution as proximal point (see `nearest_etf`):
+    3. solves for the frame nearest to $\tilde H$, with the previous solution as the proximal point (see `nearest_etf`):
 
         $$
         W = M U^\top, \qquad
@@ -73,7 +73,7 @@ class NearestETFHead(LaggedFrameHead):
             delta (C-1)/2, by default 0.0045 with 10 classes and 0.5 with 1000.
         implicit_gradient: whether gradients flow through the solve; no effect on a lagged head.
         lagged: whether to classify with the frame from previous steps; if None, only for num_classes > feature_dim + 1.
-        every: number of steps between updates of a lagged frame; if None, 1, or more for a tight frame that is costly to update.
+        every: number of steps between updates of a lagged frame; if None, 1 or, for a tight frame that is costly to update, more.
         direction: the direction of the initial frame, "canonical" or "random".
         solver: "factors" or "products", see `nearest_etf`; if None, "factors" on a CPU and "products" elsewhere.
         generator: for a random direction; if None, torch's global generator.

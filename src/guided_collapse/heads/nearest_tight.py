@@ -16,8 +16,8 @@ class NearestTightFrameHead(NearestETFHead):
     """A classifier head that is always the tight frame with unit rows nearest to the class means; similar classes become neighbors.
 
     `NearestETFHead(feature_dim, num_classes)` builds this head for num_classes > feature_dim + 1, from the same arguments. It is
-    lagged by default, so that a step that does not update the frame touches only the classes in its batch. The main part of its
-    state is two matrices of the size of the weight. With `lagged=False`, gradients flow through the rounds of `nearest_frame`.
+    lagged by default, so that a step that does not update the frame touches only the classes in its batch. Its state consists
+    mainly of two matrices of the size of the weight. With `lagged=False`, gradients flow through the rounds of `nearest_frame`.
     """
 
     def _solve(self, class_means: Tensor) -> NearestFrame:
@@ -34,7 +34,7 @@ class NearestTightFrameHead(NearestETFHead):
         replace(self.frame, nearest.weight, is_finite if is_valid is None else is_valid & is_finite)
 
     def _register_basis(self, device: Any, dtype: torch.dtype) -> None:
-        """Registers nothing, because the basis of a tight frame is a multiple of the frame."""
+        """Registers nothing, because the basis is a multiple of the frame. Raises a ValueError if the frame is a simplex ETF."""
         if self.is_simplex:
             raise ValueError(
                 "num_classes must be greater than feature_dim + 1 for a tight frame that is not a simplex ETF; "

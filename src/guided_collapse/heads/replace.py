@@ -79,7 +79,7 @@ def replace_classifier(
 
 
 def last_layer(model: nn.Module) -> str:
-    """Returns the name of a model's last linear layer, as `replace_classifier` finds it. Raises unless there is exactly one."""
+    """Returns the name of a model's last linear layer, as `replace_classifier` finds it; raises an error unless one is found."""
     modules = dict(model.named_modules())
     places = _classifiers_of_timm(model) or [name for name in USUAL_NAMES if name in modules]
     found = [names[-1] for names in (linear_names(modules[place], place) for place in places) if names]

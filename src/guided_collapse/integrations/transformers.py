@@ -14,7 +14,7 @@ class TransformersCollapse(TrainerCallback):  # type: ignore[misc]  # known at r
     """A callback for the Hugging Face Trainer that measures neural collapse every few epochs and logs the metrics.
 
     Add it with `trainer.add_callback(TransformersCollapse(trainer, loader))`. The metrics go to `trainer.log`, and from there to
-    everything in `report_to`. The callback also calls `set_epoch` of a `StratifiedBatchSampler`, which the trainer does not.
+    everything in `report_to`. The callback also calls `set_epoch` of a `StratifiedBatchSampler`, because the trainer does not.
 
     Args:
         trainer: the trainer that the callback is added to.

@@ -141,8 +141,8 @@ def _cosines(queries: Tensor, items: Tensor) -> Tensor:
 class CompatibilityResult:
     """Cross-tests of several generations of a model. Created by `compatibility`; `print` and notebooks show a table.
 
-    `tests["new", "old"]` is the result for the new model's queries in the old model's gallery. For an upgrade without a new
-    gallery, it must beat `tests["old", "old"]`.
+    `tests["new", "old"]` is the result for the new model's queries in the old model's gallery. To switch models without
+    embedding the gallery again, the top-1 of this test must exceed that of `tests["old", "old"]`.
 
     Example:
         >>> import torch
@@ -230,7 +230,7 @@ class CompatibilityResult:
         yield self.verdict
 
     def _upgrades(self) -> list[tuple[str, str]]:
-        """Returns the tests of newer queries in an older gallery that was also tested with queries of its own model."""
+        """Returns the keys of tests with newer queries in an older gallery that was also tested with queries of its own model."""
         return [(query, gallery) for query, gallery in self.tests if query != gallery and (gallery, gallery) in self.tests]
 
     def _sentence(self, query: str, gallery: str) -> str:
@@ -261,8 +261,8 @@ def compatibility(
 ) -> CompatibilityResult:
     """Cross-tests models: runs `retrieval` for the queries of each model in its own gallery and in the galleries of older models.
 
-    If a model has an `AnchoredHead` with a center, the galleries are taken to be centered: the embeddings of models without such a
-    head, computed from a loader, are centered by the same constant. Stored embeddings are used as they are.
+    If a model has an `AnchoredHead` with a center, the galleries are assumed to be centered: the embeddings of models without such
+    a head, computed from a loader, are centered by the same constant. Stored embeddings are used as they are.
 
     Args:
         models: the models by name, oldest first, as `embeddings_of` takes them; or names only, if all embeddings are stored.

@@ -48,7 +48,7 @@ def metrics_of_results() -> Iterator[MetricDeclaration]:
 
 
 def recorded(split: Split) -> dict[str, str]:
-    """Returns a dictionary from the names of a split's metrics in records to their names in results."""
+    """Returns a dictionary that maps the names of a split's metrics in records to their names in results."""
     names = [name for name, metric in METRICS.items() if metric.section and metric.recorded and split in metric.splits]
     return {name: f"test_{name}" if split == "test" else name for name in names}
 
@@ -56,8 +56,8 @@ def recorded(split: Split) -> dict[str, str]:
 def best_margin(feature_dim: int, num_classes: int) -> float | None:
     """Returns the largest possible one-against-rest cosine margin of C classes in d dimensions, or None if it is unknown.
 
-    This is the margin of frames whose unit rows are each as far as possible from the convex hull of the others. For C > d + 1, it
-    is at most 1.
+    This is the margin of frames whose unit rows are each as far as possible from the convex hull of the others. For C > d + 1, the
+    margin is at most 1.
     """
     if num_classes <= feature_dim + 1:
         return num_classes / (num_classes - 1)  # simplex ETF

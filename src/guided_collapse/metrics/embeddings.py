@@ -31,8 +31,8 @@ def embeddings_of(
     """Returns a model's embeddings of a loader's data, ready for an index, and the labels, both on the CPU.
 
     The embeddings are the inputs of the model's last linear layer divided by their norm, or what `embed` returns if the model has a
-    head of this package. A model that returns unit vectors, or has no linear layer, is an embedding model: its outputs are the
-    embeddings. If an embedding model ends in a linear layer and does not normalize, name that `layer`.
+    head of this package. A model that returns unit vectors, or has no linear layer, is treated as an embedding model: its outputs
+    are the embeddings. If an embedding model ends in a linear layer and does not normalize, name that `layer`.
 
     The model runs in eval mode, and its training modes are restored afterward. With several processes, each process embeds its
     share of the data, and every process gets the embeddings of all processes.

@@ -2,7 +2,7 @@
 
 For C <= d + 1 classes in d dimensions, frames are compared with a simplex ETF, whose Gram matrix is proportional to the projector
 P = I - 11'/C. For more classes, no simplex ETF exists, and frames are compared with a tight frame, whose Gram matrix is
-proportional to one of many projectors of rank d on the complement of 1.
+proportional to one of many projectors of rank d onto vectors whose entries sum to zero.
 """
 
 import math
@@ -27,9 +27,9 @@ NUMBERS_AT_ONCE = 2**24
 def frame_deviation(left: Tensor, right: Tensor | None = None) -> float:
     """Returns | G/|G|_F - Pi/sqrt(m) |_F with G = L R' and m = min(d, C-1); NaN if G is zero.
 
-    This is NC2 for L = R, and NC3 if L are the weights and R the class means.
+    This is NC2 for L = R, and NC3 if L holds the weights and R the class means.
 
-    Pi is the nearest projector of rank m on the complement of 1; for C <= d + 1, this is P = I - 11'/C. L and R are
+    Pi is the nearest projector of rank m onto vectors whose entries sum to zero; for C <= d + 1, this is P = I - 11'/C. L and R are
     (num_classes, feature_dim), float64; if R is None, R = L.
     """
     num_classes, feature_dim = left.shape
@@ -96,10 +96,10 @@ def least_margin(means: Tensor, weight: Tensor, classes: Tensor) -> float:
 
 
 def nearest_frame_distance(means: Tensor) -> float:
-    """Returns the squared distance of class means, centered and at unit norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
+    """Returns the squared distance from class means H~, at unit Frobenius norm, to the nearest frame: 2 - 2 |H~ P|_* / sqrt(m).
 
     |.|_* is the nuclear norm. H~ P has at most rank m = min(d, C-1); further singular values are rounding errors and are left out.
-    The result is NaN if all means are zero. For C > d + 1, the nearest frame is a tight frame with rows of norm 1 on average.
+    The result is NaN if all means are zero. For C > d + 1, the nearest frame is a tight frame whose squared row norms average 1.
     """
     num_classes, feature_dim = means.shape
     if num_classes <= feature_dim + 1:
@@ -148,8 +148,8 @@ class BetweenClasses(NamedTuple):
 def between_classes(centered_class_means: Tensor, magnitude: Tensor) -> BetweenClasses:
     """Returns the singular directions and values of the centered class means, without directions that are only rounding errors.
 
-    Centered means have rank at most C-1. Any further singular values are rounding errors, whose inverses would be the largest
-    terms. Singular values below the rounding errors of the means before centering are left out, too; `magnitude` is the largest
+    Centered means have rank at most C-1. Any further singular values are rounding errors, whose inverses would dominate
+    pinv(S_B). Singular values below the rounding errors of the means before centering are left out, too; `magnitude` is the largest
     norm of these means.
     """
     num_classes, feature_dim = centered_class_means.shape
@@ -246,6 +246,6 @@ def norm_of_any_size(values: Tensor) -> Tensor:
 
 
 def _blocks_of_rows(num_rows: int, num_columns: int) -> Iterator[slice]:
-    """Returns an iterator of slices of the rows of a product of this size, short enough to limit its memory."""
+    """Returns an iterator over slices that split the rows of a (num_rows, num_columns) product, to limit its memory."""
     length = max(1, NUMBERS_AT_ONCE // num_columns)
     return (slice(start, start + length) for start in range(0, num_rows, length))

@@ -113,7 +113,7 @@ def nc2(weight: Tensor) -> float:
     $$
 
     For C > d + 1, it is the distance from a tight frame: $\Pi / \sqrt d$ replaces $P / \sqrt{C-1}$, where $\Pi$ is the nearest
-    projector of rank d on the complement of $\mathbf{1}$.
+    projector of rank d onto vectors whose entries sum to zero.
 
     Example:
         >>> import torch
@@ -188,8 +188,8 @@ def collapse_of(
     they are the points on the sphere that the head's weight multiplies. The model runs in eval mode, and its training modes are
     restored afterward.
 
-    The loader is iterated twice, the second time for NC4, accuracies and margins. It must yield the same samples both times,
-    without random augmentation. In distributed training, every process passes its own share of the data.
+    Without `keep_features`, the loader is iterated twice, the second time for NC4, accuracies and margins. It must yield the same
+    samples both times, without random augmentation. In distributed training, every process passes its own share of the data.
 
     Args:
         model: any module whose last layer is an `nn.Linear` or a head.
@@ -200,7 +200,7 @@ def collapse_of(
         classifier: the last linear layer, or its name; if None, it is found automatically, unless a `layer` is given.
         num_classes: C; required without a classifier.
         test_loader: batches of test samples, judged by the class means of `loader`.
-        keep_features: whether to keep all features in memory, which takes only one pass over the loader.
+        keep_features: whether to keep all features in memory, so that a single pass over the loader is enough.
         device: where to move inputs; if None, the device of the model's parameters.
         global_mean, center_weight: as for `measure_collapse`.
 
@@ -383,9 +383,9 @@ def _has_unit_rows(output: Any) -> bool:
 
 
 def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:
-    """Returns the named linear layer or, if None, the only head of the model, otherwise its last linear layer.
+    """Returns the named linear layer or, if `named` is None, the model's only head or, without exactly one, the last linear layer.
 
-    Heads are those of this package, and linear layers that are the head of a `Classifier`.
+    A head is a `Head` or a linear layer that is the head of a `Classifier`.
     """
     modules = dict(model.named_modules())
     names = linear_names(model)

@@ -49,7 +49,7 @@ class SampleCounts(NamedTuple):
 
 
 def count_samples(measured: Measured, features: Tensor, labels: Tensor) -> SampleCounts:
-    """Returns counts of predictions and nearest class means, and cosine margins, for features with labels.
+    """Returns how often labels, predictions and nearest class means agree, and the cosine margins, for features with labels.
 
     The class of the nearest mean is argmin_c |h - mu_c| over classes that have a mean. The predicted class is
     argmax_j <w_j, h> + b_j over all classes. The cosine margin of a sample of class c is cos_c - max_{j != c} cos_j, where cos_j is

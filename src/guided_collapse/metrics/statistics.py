@@ -198,7 +198,7 @@ def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tens
     float64.
 
     Args:
-        gram: the smaller one of H_c' H_c and H_c H_c'; only its upper triangle is read.
+        gram: the smaller of H_c' H_c and H_c H_c'; only its upper triangle is read.
         error: the rounding error of the entries of `gram`.
         features: (num_samples, feature_dim).
         samples: indices of the class in `features`.
@@ -222,8 +222,8 @@ def _numerical_rank(gram: Tensor, error: Tensor, features: Tensor, samples: Tens
 class Moments(NamedTuple):
     """The class statistics of some of the samples, with the mean of each class stored relative to a reference.
 
-    At collapse, the samples of a class nearly coincide. Their differences from a nearby reference, and the mean of these
-    differences, are then exact, whereas the mean of the samples is rounded.
+    At collapse, the samples of a class nearly coincide. Their differences from a nearby reference are then exact, and the rounding
+    error of the mean of these differences is far smaller than that of the mean of the samples.
     """
 
     counts: Tensor  # (num_classes,), int64

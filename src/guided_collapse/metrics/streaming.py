@@ -39,7 +39,7 @@ class _ResultMetric(Metric):
         self.update(*args, **kwargs)
 
     def _wrap_compute(self, compute: Callable[[], CollapseResult]) -> Callable[[], CollapseResult]:
-        """Returns `compute` with the caching and synchronization of torchmetrics, which fail if a result is a frozen dataclass."""
+        """Returns `compute` with torchmetrics' caching and synchronization, which need the frozen result wrapped in an object."""
         wrapped = super()._wrap_compute(lambda: SimpleNamespace(result=compute()))
         return lambda: wrapped().result
 
@@ -129,7 +129,7 @@ class CollapseMetrics(_ResultMetric):
         add_batch(self._moments(), features.to(self.counts.device), labels.to(self.counts.device))
 
     def compute(self) -> CollapseResult:
-        """Returns the metrics of class means and scatter, over all processes. Raises unless at least two classes have samples."""
+        """Returns the metrics of class means and scatter, over all processes. Raises a ValueError for fewer than two classes."""
         return collapse_result(Measured(self._merged().statistics(), None, None, self.global_mean, self.center_weight))
 
     def statistics(self) -> ClassStatistics:

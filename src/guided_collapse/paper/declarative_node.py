@@ -21,7 +21,7 @@ def basis_by_paper_route(unit_means: Tensor, proximal_basis: Tensor, proximal_we
 
     Args:
         unit_means: centered class means of unit Frobenius norm, (num_classes, feature_dim).
-        proximal_basis: U_prox, (feature_dim, num_classes), held constant; the trust region starts from it.
+        proximal_basis: U_prox, (feature_dim, num_classes), held constant; the starting point of the trust-region method.
         proximal_weight: delta; must be positive to differentiate the result.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The paper's inner problem with dense matrices, and its solver, the Riemannian trust region of pymanopt.
+"""The paper's inner problem with dense matrices, and its solver, the Riemannian trust-region method of pymanopt.
 
 Matrices have the paper's orientation: H~ and U are (feature_dim, num_classes).
 """
@@ -15,7 +15,7 @@ from guided_collapse.lazy import optional
 
 @dataclass(frozen=True)
 class ProximalProblem:
-    """The problem of minimizing f(U) = |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2 over U'U = I (eq. 5 and 6)."""
+    """The problem of minimizing f(U) = |H~ - U M~|_F^2 + (delta/2) |U - U_prox|_F^2 over U'U = I (eqs. 5 and 6)."""
 
     unit_means: Tensor
     """H~, (feature_dim, num_classes), of unit Frobenius norm."""
@@ -56,7 +56,7 @@ class ProximalProblem:
 
 
 def solve_by_trust_region(problem: ProximalProblem, initial_basis: Tensor, *, gradient_tolerance: float = 1e-9) -> Tensor:
-    """Returns the minimizer that the trust region reaches from `initial_basis`, (feature_dim, num_classes).
+    """Returns the minimizer that the trust-region method reaches from `initial_basis`, (feature_dim, num_classes).
 
     Args:
         problem: in float64.
