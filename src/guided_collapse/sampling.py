@@ -170,7 +170,10 @@ class _Batches(NamedTuple):
     size: int
 
     def bounds(self, counts: Indices) -> "_Bounds":
-        """Returns bounds on how many samples of each class these batches hold in total: each batch holds floor or ceil of n B/N."""
+        """Returns bounds on the total number of samples of each class in these batches.
+
+        If a class has n of the N samples, each batch of B samples contains floor(n B/N) or ceil(n B/N) of them.
+        """
         total = counts.sum()
         return _Bounds(self.number * (counts * self.size // total), self.number * -(-counts * self.size // total))
 

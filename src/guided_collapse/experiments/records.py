@@ -290,7 +290,10 @@ def setting_text(settings: Mapping[str, Any]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns text on one line; each run of whitespace, control characters and bidirectional marks becomes a single space."""
+    """Returns text on one line, stripped.
+
+    Each run of whitespace, control characters and bidirectional marks becomes a single space.
+    """
     return re.sub(r"[\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+", " ", text).strip()
 
 

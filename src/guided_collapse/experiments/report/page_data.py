@@ -46,7 +46,10 @@ class Panel(NamedTuple):
 
 
 def panels_of(experiment: Experiment) -> list[Panel]:
-    """Returns a panel for each recorded quantity, and for the cosine margins at the end of training."""
+    """Returns a panel for each recorded quantity, and for the cosine margins of each split at the end of training.
+
+    The loss above its floor takes the place of the train loss.
+    """
     panels = []
     for quantity in (ABOVE_FLOOR, *QUANTITIES):
         if quantity is TRAIN_LOSS:
