@@ -208,8 +208,8 @@ def _split_classes(
 def _split_off_uneven(counts: Indices, uneven: _Batches, possible: Callable[[Indices], _Bounds], wanted: int) -> Indices:
     """Returns how many samples of each class go to the uneven batch so that the larger batches can still take `wanted` in total.
 
-    Each class gives the uneven batch the floor of its share, and some give one sample more. That one sample lowers by one the
-    minimum, the maximum, both or neither of what the class can give to the larger batches. The sum of the minima must drop to
+    Each class gives the uneven batch the floor of its share, and some give one more sample. Giving one more lowers the minimum
+    that the class can give to the larger batches by one, or the maximum, or both, or neither. The sum of the minima must drop to
     `wanted` or below, and the sum of the maxima must not drop below `wanted`. So classes that lower only the minimum come first,
     and classes that lower only the maximum come last. In between come as many classes as needed that lower both, then classes that
     lower neither, then the remaining classes that lower both. Class numbers are shuffled beforehand, so this order favors no class.

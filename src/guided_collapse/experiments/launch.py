@@ -36,7 +36,10 @@ LAUNCHERS: Mapping[str, tuple[type[ClusterEnvironment], str]] = {
 
 
 def check_launch(placement: Placement, precision: Precision) -> None:
-    """Raises RequestError if this machine lacks the devices or the precision, or if devices and nodes do not match the launcher."""
+    """Raises RequestError if this machine lacks the devices or does not support the precision.
+
+    Also raises it if devices and nodes do not match the launcher.
+    """
     has = {
         "cuda": torch.cuda.device_count(),
         "mps": int(torch.backends.mps.is_available()),

@@ -115,7 +115,10 @@ def train(
 
 
 def loss_lower_bound(head: nn.Module) -> float | None:
-    """Returns the lowest possible mean cross-entropy for classes of equal size; None if the norm of features or rows is free."""
+    """Returns the lowest possible mean cross-entropy for classes of equal size.
+
+    Returns None if the norms of the features or of the weight rows are not fixed.
+    """
     if not isinstance(head, Head) or (isinstance(head, CosineHead) and not head.normalize_weight):
         return None
     if isinstance(head, FrameHead) and can_be_centered(head.feature_dim, head.num_classes):

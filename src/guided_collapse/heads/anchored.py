@@ -36,7 +36,7 @@ class AnchoredHead(SinglePrecisionState, Head):
         anchors: A, (num_classes, feature_dim), the old model's class means of unit-norm features; see `from_model`. Only their
             directions, seen from the center, matter.
         frame: how far the rows move from the anchors (0) to their nearest frame (1).
-        scale: the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`.
+        scale: the factor that multiplies the cosines; if None, chosen from the sizes (see `Head`).
         center: c, (feature_dim,), a constant that is saved with the rows; if None, nothing is subtracted.
         check_values, device, dtype: as for `Head`.
 

@@ -21,7 +21,7 @@ class CosineHead(Head):
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        scale: the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`.
+        scale: the factor that multiplies the cosines; if None, chosen from the sizes (see `Head`).
         center: whether to subtract the mean of the features. The paper's classifier does not.
         normalize_weight: whether weight rows have norm 1. If False, the head is a linear layer on normalized features.
         generator: for the initial weight; if None, torch's global generator.

@@ -19,7 +19,7 @@ class FixedETFHead(FrameHead):
     Args:
         feature_dim: d, at least 2.
         num_classes: C, at least 2.
-        scale: the factor that multiplies the cosines; if None, chosen from the sizes, see `Head`.
+        scale: the factor that multiplies the cosines; if None, chosen from the sizes (see `Head`).
         direction: "canonical", or "random" for a Haar-random frame.
         center: whether to subtract the mean of the features.
         generator: for a random direction; if None, torch's global generator.

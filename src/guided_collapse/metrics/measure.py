@@ -383,7 +383,9 @@ def _has_unit_rows(output: Any) -> bool:
 
 
 def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:
-    """Returns the named linear layer or, if `named` is None, the model's only head or, without exactly one, the last linear layer.
+    """Returns the named linear layer or, if `named` is None, the model's only head.
+
+    If there is no head or more than one, returns the last linear layer.
 
     A head is a `Head` or a linear layer that is the head of a `Classifier`.
     """

@@ -254,7 +254,10 @@ def add_batch(total: Moments, features: Tensor, labels: Tensor) -> None:
 
 
 def batch_moments(features: Tensor, labels: Tensor, references: Tensor) -> Moments:
-    """Returns the moments of a batch: features, (num_samples, feature_dim), labels, (num_samples,), references as in `Moments`."""
+    """Returns the moments of a batch.
+
+    Features are (num_samples, feature_dim), labels (num_samples,), and references as in `Moments`.
+    """
     counts = torch.bincount(labels, minlength=len(references))
     deviations = features.to(references) - references[labels]
     offsets = torch.zeros_like(references).index_add_(0, labels, deviations) / counts.clamp(min=1)[:, None]

@@ -93,7 +93,10 @@ def configuration_of(start: Configuration, given: Mapping[str, Any], heads: Sequ
 
 
 def placement_of(given: Mapping[str, Any], data: str) -> Placement:
-    """Returns the placement with these values; raises RequestError if the output folder cannot exist or is inside the data."""
+    """Returns the placement with these values.
+
+    Raises RequestError if the output folder cannot be created or is inside the data folder.
+    """
     placement = Placement(**{field.name: given[field.name] for field in fields(Placement) if field.name in given})
     out = placement.out
     with requested():
