@@ -42,7 +42,7 @@ class AnchoredHead(SinglePrecisionState, Head):
 
     Raises:
         TypeError, ValueError: if anchors or center have the wrong type or shape, are not finite, or leave a row without a
-        direction.
+            direction.
 
     Example:
         >>> import torch
