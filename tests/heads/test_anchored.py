@@ -71,6 +71,15 @@ def test_an_embedding_model_is_measured_by_its_outputs():
         collapse_of(Classifier(nn.Tanh(), AnchoredHead(ANCHORS), neck=8).export(embedding=True), LOADER)
 
 
+@pytest.mark.parametrize(("num_outputs", "ending"), [(4, nn.Softmax(dim=1)), (1, nn.Sigmoid())])
+def test_certain_probabilities_are_not_embeddings(num_outputs, ending):
+    model = nn.Sequential(nn.Tanh(), nn.Linear(8, num_outputs), ending).eval()
+    nn.init.zeros_(model[1].weight)
+    model[1].bias.data = 1e3 * torch.arange(1.0, num_outputs + 1)
+    assert set(model(INPUTS).flatten().tolist()) <= {0.0, 1.0}
+    torch.testing.assert_close(embeddings_of(model, LOADER).embeddings, unit(torch.tanh(INPUTS)))
+
+
 def test_the_same_network_embeds_bit_for_bit_as_before():
     old = old_model().eval()
     gallery, labels = embeddings_of(old, LOADER)

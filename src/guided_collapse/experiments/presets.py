@@ -1,5 +1,6 @@
 """Named configurations, from presets.toml: one for each experiment of the paper, and smaller ones for a CPU."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -31,7 +32,8 @@ PRESETS: Mapping[str, Configuration] = _CONFIGURATIONS
 def named_after(data: str) -> str:
     """Returns the name of the experiment for a user's own folder, file of features, or data set."""
     place = Path(data).resolve()
-    return place.stem if data.endswith(FEATURE_FILES) else place.name
+    name = place.stem if data.endswith(FEATURE_FILES) else place.name
+    return re.sub(r"^\W+", "", name) or "data"  # the name of a hidden folder starts with a dot
 
 
 def preset(name: str) -> Configuration:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from guided_collapse.heads.anchored import AnchoredHead
 from guided_collapse.heads.checks import LABEL_TYPES, largest_finite
 from guided_collapse.metrics.embeddings import Embeddings, embeddings_of
+from guided_collapse.metrics.intervals import error_of_difference
 from guided_collapse.metrics.measure import Loader
 
 Stored = Mapping[str, tuple[Tensor, Tensor]]
@@ -239,8 +240,7 @@ class CompatibilityResult:
         said = f"Top-1 in the gallery of {gallery} is {compared}"
         if old.top1 <= old.chance + Z * math.sqrt(old.chance * (1 - old.chance) / old.num_queries):
             return f"{said}, which is no better than chance: check that queries, gallery and labels belong together."
-        rates = [(test.num_queries * test.top1 + 1) / (test.num_queries + 2) for test in (new, old)]
-        half = Z * math.sqrt(sum(rate * (1 - rate) / (test.num_queries + 2) for rate, test in zip(rates, (new, old), strict=True)))
+        half = Z * error_of_difference(new.top1, old.top1, old.num_queries)
         if new.top1 > old.top1 + half:
             so = "that gallery can stay"
         elif new.top1 < old.top1 - half:

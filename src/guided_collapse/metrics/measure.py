@@ -374,12 +374,17 @@ class Capture:
 
 
 def _has_unit_rows(output: Any) -> bool:
-    """Returns whether the output is a batch of unit vectors; some, but not all, of the vectors may be zero."""
-    if not isinstance(output, Tensor) or output.ndim != 2 or not output.is_floating_point():
+    """Returns whether the output is a batch of unit vectors; some, but not all, of the vectors may be zero.
+
+    Rows of probabilities are not unit vectors, even if each has a single 1.
+    """
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] == 1 or not output.is_floating_point():
         return False
-    norms = torch.linalg.vector_norm(output.float(), dim=1)
-    is_unit = (norms - 1).abs() <= max(1e-3, 4 * torch.finfo(output.dtype).eps)
-    return bool((is_unit | (norms == 0)).all() and is_unit.any())
+    output, tolerance = output.float(), max(1e-3, 4 * torch.finfo(output.dtype).eps)
+    norms = torch.linalg.vector_norm(output, dim=1)
+    is_unit = (norms - 1).abs() <= tolerance
+    are_probabilities = (output >= 0).all() and ((output.sum(dim=1) - 1).abs() <= tolerance).all()
+    return bool((is_unit | (norms == 0)).all() and is_unit.any() and not are_probabilities)
 
 
 def _classifier(model: nn.Module, named: str | nn.Linear | None) -> Head | nn.Linear:

@@ -76,6 +76,9 @@ def test_train_with_ones_own_images(capsys, tmp_path):
     status, _, err = call(capsys, "export", run.parents[1], "--to", tmp_path / "model.pt2")
     assert status == 2
     assert f"Did you mean {run}?" in err
+    (tmp_path / "photos").rename(tmp_path / ".photos")
+    hidden = parsed(["train", "--data", str(tmp_path / ".photos")])
+    assert hidden.configuration.experiment == "photos"
     assert call(capsys, "export", run, "--to", tmp_path / "model.pt2")[0] == 0
     assert (tmp_path / "model.pt2").exists()
 

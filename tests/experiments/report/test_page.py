@@ -105,7 +105,7 @@ def test_the_verdict_comes_first_and_only_what_is_shown_is_defined(tmp_path):
         write_run(tmp_path, "digits", head, epochs=2)
     text = Reader(page_of(tmp_path)).text
     assert text.index("Too few seeds to tell") < text.index("Results: median")
-    assert "--heads linear cosine --seeds 0 1 2 3 4" in text
+    assert "guided-collapse compare digits --batch-size 64 --epochs 2 --heads linear cosine --seeds 0 1 2 3 4" in text
     assert text.count(TEST_TOP1.meaning) == 2  # of training and of test samples
     assert "classes with many samples" not in text
     write_run(tmp_path, "other", epochs=2)

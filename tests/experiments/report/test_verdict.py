@@ -37,8 +37,8 @@ def test_a_win(tmp_path):
     assert "5 seeds, 1,000 test images" in found.text
     assert "most collapsed" in found.text
     assert "A run takes 3 s" in found.text
-    assert found.command.startswith("guided-collapse search digits --")
-    assert " --heads linear cosine fixed-etf nearest-etf --grid scale=" in found.command
+    flags = "--batch-size 64 --epochs 1 --heads linear cosine fixed-etf nearest-etf"
+    assert found.command == f"guided-collapse search digits {flags} --grid scale=2.5,5,10"
 
 
 def test_a_loss(tmp_path):

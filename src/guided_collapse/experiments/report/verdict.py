@@ -4,13 +4,12 @@ Heads are compared on the same seeds, which share the initial network and the ba
 d = mean_s (a_s - b_s). Its interval, d - h to d + h, combines the variation between seeds with the variation between samples of
 n test images:
 
-    h^2 = (t_{S-1} sd_s(a_s - b_s) / sqrt(S))^2 + z^2 (p_A (1 - p_A) + p_B (1 - p_B)) / (n + 2),   p = (n accuracy + 1) / (n + 2)
+    h^2 = (t_{S-1} sd_s(a_s - b_s) / sqrt(S))^2 + (z e)^2
 
-The first term is the t interval of paired seeds. It does not cover the second, because all seeds are tested on the same images.
-Records hold accuracies, not which images were wrong, so the images cannot be paired as in McNemar's test: the second term is the
-variance for two heads that err independently, with the correction of Agresti and Caffo. Heads tend to err on the same images, which
-makes h too wide rather than too narrow: equal heads differ by more than h in at most 5% of comparisons. With k heads against one
-reference, t and z are the quantiles for 5%/k, so that this holds for all of them together (Bonferroni).
+The first term is the t interval of paired seeds. It does not cover the second, because all seeds are tested on the same images; e
+is `error_of_difference`. Records hold accuracies, not which images were wrong, so the images cannot be paired as in McNemar's test.
+That makes h too wide rather than too narrow: equal heads differ by more than h in at most 5% of comparisons. With k heads against
+one reference, t and z are the quantiles for 5%/k, so that this holds for all of them together (Bonferroni).
 
 Without test images, h is the square root of the first term alone. If the heads are compared by numbers of epochs, the largest step
 between two measured epochs is added to h.
@@ -30,6 +29,7 @@ from guided_collapse.experiments.records import MARGIN, NC1, TRAIN_LOSS, Run
 from guided_collapse.experiments.report.formats import wrapped
 from guided_collapse.experiments.report.styles import label
 from guided_collapse.experiments.report.summaries import Experiment, Outcome, at_epoch, measured, outcome, seconds_of
+from guided_collapse.metrics.intervals import error_of_difference
 
 Call = Literal["ahead", "behind", "draw", "too few seeds", "nothing to compare"]
 RISK = 0.05  # the risk of calling a head ahead or behind when all heads are equal
@@ -93,8 +93,7 @@ def lead_over(own: Sequence[float], other: Sequence[float], num_test: int, *, st
     if seeds > 1:
         of_seeds = -float(stdtrit(seeds - 1, risk / 2)) * float(differences.std(ddof=1)) / math.sqrt(seeds)
     if num_test:
-        rates = [(num_test * float(np.mean(values)) + 1) / (num_test + 2) for values in (own, other)]
-        of_images = -float(ndtri(risk / 2)) * math.sqrt(sum(rate * (1 - rate) for rate in rates) / (num_test + 2))
+        of_images = -float(ndtri(risk / 2)) * error_of_difference(float(np.mean(own)), float(np.mean(other)), num_test)
     half = math.hypot(of_seeds, of_images) + step
     return Lead(mean, mean - half, mean + half, of_images + step)
 
@@ -218,7 +217,7 @@ def _next(experiment: Experiment, seeds: list[int], lead: Lead, call: Call, sear
         more = [*seeds, *range(max(seeds) + 1, max(seeds) + 1 + max(5 - len(seeds), len(seeds)))]
         words, note = _request(experiment)
         command = f"guided-collapse compare {words} --seeds {' '.join(map(str, more))}"
-        return f"more seeds; finished runs are kept.{note}", command
+        return f"more seeds, with the same --out; finished runs are kept.{note}", command
     if not run.num_test:
         return "", ""
     advice = f"with {run.num_test:,} test images, no number of seeds shows a lead below {lead.limit:.2g} points. " * limited
