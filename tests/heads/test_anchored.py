@@ -71,6 +71,11 @@ def test_an_embedding_model_is_measured_by_its_outputs():
         collapse_of(Classifier(nn.Tanh(), AnchoredHead(ANCHORS), neck=8).export(embedding=True), LOADER)
 
 
+def test_embeddings_are_finite():
+    with pytest.raises(ValueError, match="embeddings must be finite; got 10 NaN"):
+        embeddings_of(old_model(), [(INPUTS[:2] * torch.tensor([[1.0], [math.nan]]), LABELS[:2])])
+
+
 @pytest.mark.parametrize(("num_outputs", "ending"), [(4, nn.Softmax(dim=1)), (1, nn.Sigmoid())])
 def test_certain_probabilities_are_not_embeddings(num_outputs, ending):
     model = nn.Sequential(nn.Tanh(), nn.Linear(8, num_outputs), ending).eval()

@@ -207,6 +207,13 @@ def test_more_seeds_are_asked_for_with_the_same_settings(tmp_path, words):
     assert request.seeds == (0, 1, 2, 3, 4)
 
 
+def test_the_next_command_leaves_out_heads_that_only_upgrade_trains(tmp_path):
+    runs_of(tmp_path, {"anchored": [900]}, configuration=CONFIGURATION | {"scale": 12.0, "upgrade_of": "0123"})
+    found = verdict(runs_of(tmp_path, {"linear": [900], "cosine": [901]}))
+    assert " --heads linear cosine --seeds" in found.command
+    assert "scale" not in found.advice
+
+
 def test_settings_that_differ_between_heads_are_named(tmp_path):
     runs_of(tmp_path, {"linear": [900]}, configuration=CONFIGURATION | {"epochs": 7, "gain": 3.0})
     runs = runs_of(tmp_path, {"cosine": [900]}, configuration=CONFIGURATION | {"epochs": 7, "gain": 5.0})
